@@ -226,16 +226,14 @@ def test_who_is_not_believed_is_told(secured: Secured) -> None:
 def test_who_comes_in_a_wrong_way_is_told_which_is_right(secured: Secured) -> None:
     plain = {"security.protocol": "PLAINTEXT"}
     sentence = secured.refused("SASL_PLAINTEXT", plain)
-    assert "wants to know who asks, by " in sentence
-    assert "say security.protocol=SASL_PLAINTEXT, sasl.mechanism and sasl.jaas.config" in sentence
+    assert "requires authentication with " in sentence
+    assert "set security.protocol=SASL_PLAINTEXT, sasl.mechanism and sasl.jaas.config" in sentence
     assert all(mechanism in sentence for mechanism in ("PLAIN", *SCRAM))
     sentence = secured.refused("PLAINTEXT", secured.login("SASL_PLAINTEXT"))
-    assert "does not ask who one is: say security.protocol=PLAINTEXT" in sentence
+    assert "requires no authentication: use security.protocol=PLAINTEXT" in sentence
     tls = secured.login("SASL_SSL")
-    assert "does not speak TLS: say security.protocol=SASL_PLAINTEXT" in secured.refused(
-        "SASL_PLAINTEXT", tls
-    )
-    assert "does not speak TLS: say security.protocol=PLAINTEXT" in secured.refused(
+    assert "does not use TLS: set security.protocol=SASL_PLAINTEXT" in secured.refused("SASL_PLAINTEXT", tls)
+    assert "does not use TLS: set security.protocol=PLAINTEXT" in secured.refused(
         "PLAINTEXT", secured.login("SSL")
     )
 
@@ -264,15 +262,15 @@ def test_tls_that_fails_is_told(secured: Secured, tmp_path: Path) -> None:
     nobody = secured.login("SASL_SSL")
     del nobody["ssl.truststore.location"]
     assert "has a certificate that is not trusted (" in secured.refused("SASL_SSL", nobody)
-    assert "wants to see a certificate that it trusts (" in secured.refused("SSL", secured.login("SSL"))
+    assert "requires a client certificate that it trusts (" in secured.refused("SSL", secured.login("SSL"))
     others = Certificates(tmp_path)
     stranger = secured.login(
         "SSL", **{"ssl.keystore.type": "PEM", "ssl.keystore.location": str(others.issue("x"))}
     )
-    assert "wants to see a certificate that it trusts (" in secured.refused("SSL", stranger)
+    assert "requires a client certificate that it trusts (" in secured.refused("SSL", stranger)
     plain = {"security.protocol": "PLAINTEXT"}
-    assert "speaks TLS: say security.protocol=SSL" in secured.refused("SSL", plain)
-    assert "speaks TLS: say security.protocol=SASL_SSL" in secured.refused(
+    assert "requires TLS: set security.protocol=SSL" in secured.refused("SSL", plain)
+    assert "requires TLS: set security.protocol=SASL_SSL" in secured.refused(
         "SASL_SSL", secured.login("SASL_PLAINTEXT")
     )
 
@@ -285,7 +283,7 @@ def test_a_name_is_checked_unless_that_is_not_wanted(secured: Secured, certifica
     )
     other.broker.start()
     try:
-        assert "has a certificate of another name (" in other.refused("SASL_SSL", other.login("SASL_SSL"))
+        assert "has a certificate for another name (" in other.refused("SASL_SSL", other.login("SASL_SSL"))
         unchecked = other.login("SASL_SSL", **{"ssl.endpoint.identification.algorithm": ""})
         goes_round(other, unchecked)
     finally:

@@ -33,9 +33,9 @@ def load_configuration(options: argparse.Namespace) -> BrokerConfig:
     except ConfigError as error:
         if options.properties is None or not str(error).startswith(MISSING_KEY):
             raise CommandError(str(error)) from error
-        told = str(error).removesuffix(".")
+        message = str(error).removesuffix(".")
         raise CommandError(
-            f"{told}: add it to {options.properties}, or omit the file and set keys with --set"
+            f"{message}: add it to {options.properties}, or omit the file and set keys with --set"
         ) from error
     except OSError as error:
         raise CommandError(f"{options.properties}: {error.strerror}: {FILE_HINT}") from error

@@ -1,5 +1,4 @@
-"""A blocking client of any Kafka, as small as the commands of `kwire` and `kwire.testing` need it.
+"""A small blocking Kafka client for the commands of `kwire` and for `kwire.testing`.
 
-It asks one thing at a time and waits for the answer, and speaks plain text. Programs take a client of the
-field instead.
+It sends one request at a time and waits for the response. Applications use one of Kafka's full clients.
 """

@@ -1,4 +1,4 @@
-"""A cluster as its clients see it: any broker, the leader of a partition, the coordinator of a group."""
+"""A client of a cluster, which sends requests to any broker, a leader, a coordinator or the controller."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Partitions as requests name them: each topic once, with the numbers of its partitions."""
+    """Group partitions by topic, as requests list them."""
     found: dict[str, list[int]] = {}
     for topic, index in partitions:
         found.setdefault(topic, []).append(index)
@@ -41,7 +41,7 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list
 
 
 class ClusterClient:
-    """Connections to the brokers of a cluster, made when they are needed. For one thread at a time."""
+    """Connections to the brokers of a cluster, opened on demand. For one thread at a time."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class ClusterClient:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`servers` are asked first. `timeout_seconds` is how long an answer, and an attempt, may take.
+        """Set the bootstrap servers, and the timeout of each request and of each series of attempts.
 
-        `waits_for_first`: attempts are repeated, too, where no broker was ever reached. `security` is how all
-        connections are made; whatever asks raises SecurityMismatch where brokers want another one.
+        `retry_first_connection`: also retry before any broker was ever reached. With another `security` than
+        the brokers', requests raise SecurityMismatch.
         """
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
         self.has_failed = False
-        """Whether anything went wrong on a connection that there was."""
+        """Whether an established connection has failed."""
         self._servers = tuple(servers)
         self._client_id = client_id
         self._retry_first_connection = retry_first_connection
@@ -74,9 +74,9 @@ class ClusterClient:
         self._brokers: dict[int, Address] = {}
         self._controller = -1
         self._advertised: Iterable[Address] = ()
-        """Where brokers are by the last metadata: they are asked where the servers do not answer any more."""
+        """Addresses in the latest metadata, used if the bootstrap servers do not respond."""
         self._next_server = 0
-        """Whom to ask what any broker answers."""
+        """Index of the server for the next request that any broker can serve."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,28 +90,29 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back. They are made anew where something else is asked."""
+        """Close the connections. Further requests open new ones."""
         while self._connections:
             self._connections.popitem()[1].close()
 
     def forget_metadata(self) -> None:
-        """Know nobody any more, as before anything was asked. The connections stay."""
+        """Forget brokers and controller; connections stay open."""
         self._brokers, self._controller, self._advertised = {}, -1, ()
 
     @property
     def request_timeout_ms(self) -> int:
-        """How long a broker may take for what it has to wait for: it is to answer before nobody listens."""
+        """Timeout of operations on the broker: shorter than the client's, so that the response arrives."""
         return int(900 * self.timeout_seconds)
 
-    # --- whom to ask
+    # --- requests
 
     def send(self, request: Message, response_type: type[A], *, at_most_once: bool = False) -> A:
-        """What any broker answers. Lost where none does any more, NoBroker where none has.
+        """Send a request to any broker and return the response.
 
-        With `once` no other is asked after one that may have done it.
+        With `at_most_once`, no other broker is tried after one that may have executed the request. Raises
+        Disconnected, or NoReachableBroker before the first metadata.
         """
         addresses = list(dict.fromkeys((*self._servers, *self._advertised)))
-        reason = "none is named"
+        reason = "there are no bootstrap servers"
         for _ in addresses:
             try:
                 return self._use_connection(
@@ -128,19 +129,19 @@ class ClusterClient:
     def send_to_node(
         self, node_id: int, request: Message, response_type: type[A], seconds: float | None = None
     ) -> A:
-        """What one broker answers. Lost; ApiError where the cluster does not know it."""
+        """Send a request to one broker. Raises Disconnected, or ApiError if the broker is unknown."""
         return self._use_connection(
             self._address(node_id), lambda connection: connection.send(request, response_type, seconds)
         )
 
     def send_one_way(self, node_id: int, request: Message) -> None:
-        """Send one broker a request that has no answer. Lost, ApiError."""
+        """Send one broker a request that has no response. Raises Disconnected, ApiError."""
         self._use_connection(self._address(node_id), lambda connection: connection.send_one_way(request))
 
     def send_to_controller(
         self, request: Message, response_type: type[A], *, at_most_once: bool = False
     ) -> A:
-        """What the active controller answers, or a broker that asks it; `once` as in `ask`. Lost."""
+        """Send a request to the active controller, or to a broker that forwards it. Raises Disconnected."""
         if self._controller < 0:
             self.metadata([])
         if self._controller < 0:
@@ -148,19 +149,19 @@ class ClusterClient:
         return self.send_to_node(self._controller, request, response_type)
 
     def send_to_coordinator(self, key: str, request: Message, response_type: type[A], of: int = GROUP) -> A:
-        """What the coordinator of a group or transactional id answers. Lost, ApiError."""
+        """Send a request to the coordinator of a group or transactional id. Raises Disconnected, ApiError."""
         return self.send_to_node(self.coordinator(key, of), request, response_type)
 
-    # --- who is there
+    # --- metadata
 
     def brokers(self) -> Mapping[int, Address]:
-        """The brokers that the cluster has now."""
+        """Return the addresses of the cluster's brokers, by id."""
         if not self._brokers:
             self.metadata([])
         return self._brokers
 
     def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> MetadataResponse:
-        """What a broker knows of some topics, or of all. Errors of topics are the caller's."""
+        """Request the metadata of topics, or of all; the caller checks the errors of topics."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         response = self.send(
             MetadataRequest(topics=named, allow_auto_topic_creation=create), MetadataResponse
@@ -172,7 +173,7 @@ class ClusterClient:
         return response
 
     def topics(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Topics that must be there, in the order in which they are named. ApiError."""
+        """Return the metadata of existing topics, in the given order. Raises ApiError."""
         found = {topic.name: topic for topic in self.metadata(names).topics}
         for name in names:
             raise_for_code(found[name].error_code, None, f"topic {name}")
@@ -181,7 +182,7 @@ class ClusterClient:
     def partition_metadata(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, MetadataResponsePartition]:
-        """Who leads and has each partition. NoPartition, ApiError where nobody leads one."""
+        """Return the metadata of partitions. Raises UnknownPartition, or ApiError without a leader."""
         wanted = list(partitions)
         topics = {topic.name: topic for topic in self.topics(sorted({topic for topic, _ in wanted}))}
         found = {}
@@ -196,33 +197,33 @@ class ClusterClient:
         return found
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Which broker leads which partitions. NoPartition, ApiError where nobody leads one."""
+        """Return the partitions by leader. Raises UnknownPartition, or ApiError without a leader."""
         found: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition, one in self.partition_metadata(partitions).items():
             found[one.leader_id].append(partition)
         return found
 
     def leader(self, topic: str, partition: int) -> int:
-        """Who leads a partition. NoPartition, ApiError where nobody leads it."""
+        """Return the leader of a partition. Raises UnknownPartition, or ApiError without a leader."""
         return self.partition_metadata([(topic, partition)])[topic, partition].leader_id
 
-    def coordinator(self, key: str, response_type: int = GROUP) -> int:
-        """Who coordinates a group or a transactional id. ApiError."""
-        found = self.send(FindCoordinatorRequest(key=key, key_type=response_type), FindCoordinatorResponse)
+    def coordinator(self, key: str, key_type: int = GROUP) -> int:
+        """Return the coordinator of a group or transactional id. Raises ApiError."""
+        found = self.send(FindCoordinatorRequest(key=key, key_type=key_type), FindCoordinatorResponse)
         raise_for_code(found.error_code, found.error_message, f"the coordinator of {key}")
-        # Beside all the others, which somebody may ask for next.
+        # Keep the other brokers, which the next request may need.
         self._brokers = {**self.brokers(), found.node_id: (found.host, found.port)}
         return found.node_id
 
-    # --- patience
+    # --- retries
 
     def retry(
         self, attempt: Callable[[], T], seconds: float | None = None, *, at_most_once: bool = False
     ) -> T:
-        """What an attempt comes to, which is repeated while it meets what passes. ApiError, Lost.
+        """Call `attempt` until it succeeds, fails for good, or the time is up. Raises ApiError, Disconnected.
 
-        `seconds` is for how long, instead of the timeout. With `once` an attempt that may have done what
-        it was for is the last.
+        `seconds` overrides the timeout. With `at_most_once`, an attempt that may have executed its request is
+        not repeated.
         """
         deadline = self._now() + (self.timeout_seconds if seconds is None else seconds)
         while True:
@@ -233,20 +234,20 @@ class ClusterClient:
                 if not passes or self._now() >= deadline or (at_most_once and _may_have_executed(error)):
                     raise
             self._brokers, self._controller = {}, -1
-            self._next_server += 1  # whoever was asked may not have heard of a change that others know of
+            self._next_server += 1  # this broker may not have the latest metadata
             self._sleep(self.retry_seconds)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether it is so, by then at the latest. It raises what asking raises."""
+        """Poll a condition until it is true or the time is up, and return it. Its errors are raised."""
         deadline = self._now() + seconds
         while not (found := condition()) and self._now() < deadline:
             self._sleep(self.retry_seconds)
         return found
 
     def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
-        """Brokers that do not know of a change which is made already, for so long, or cannot be asked.
+        """Return the brokers for which a condition is not true in time, or that are unreachable.
 
-        `is_so` asks one by its id. Whatever it fails with does not undo the change, and is no error here.
+        `condition` queries one broker by its id. Its errors do not undo the change, so they are ignored.
         """
         found = []
         for node_id in sorted(self.brokers()):
@@ -268,7 +269,7 @@ class ClusterClient:
         return address
 
     def _use_connection(self, address: Address, use: Callable[[Connection], T]) -> T:
-        """Use a connection, which is closed where anything goes wrong on it."""
+        """Call `use` with a connection, and close the connection if that fails."""
         connection = self._connections.get(address)
         if connection is None:
             connection = Connection(
@@ -289,7 +290,7 @@ class ClusterClient:
 
 
 def _may_have_executed(error: ApiError | Disconnected) -> bool:
-    """Whether what was asked for may have been done all the same: nobody has said that it was not."""
+    """Return whether the request may have been executed although its response is missing."""
     return (
         error.may_have_executed
         if isinstance(error, Disconnected)

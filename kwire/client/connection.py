@@ -1,4 +1,4 @@
-"""One connection to a broker: a request at a time, each in the newest version that both sides speak."""
+"""A connection to a broker: one request at a time, in the latest version that both sides support."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from kwire.wire.schema import Message
 
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 TLS_ALERT: Final = 0x1503
-"""What a listener with TLS begins to answer with who does not speak it: an alert, of TLS 1."""
+"""First bytes of a TLS 1 alert, with which a TLS listener responds to a plaintext request."""
 REAUTHENTICATE_FRACTION: Final = 0.85
-"""At which part of a session one says anew who one is, as Kafka's clients do at the earliest (KIP-368)."""
+"""Part of a session after which to reauthenticate, the earliest point of Kafka's clients (KIP-368)."""
 MIN_REAUTHENTICATE_SECONDS: Final = 1.1
-"""And no sooner, where a session is short: brokers refuse it within a second of the last time."""
+"""Minimum time between authentications: brokers reject a second one within a second."""
 API_VERSIONS_VERSION: Final = 3
-"""Of ApiVersions: whoever does not know it says in version 0 what it knows instead (KIP-511)."""
+"""Version of the first ApiVersions request; brokers without it respond in version 0 (KIP-511)."""
 
 MAX_VERSIONS: Final[Mapping[int, int]] = {
-    # Those in which topics are told by their names, as people have them (KIP-516).
+    # Later versions replace topic names by topic ids (KIP-516).
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.DELETE_TOPICS: 5,
-    # Those of one key and one group, which every release knows: many at once came later (KIP-699, KIP-709).
+    # Later versions have several keys or groups per request (KIP-699, KIP-709); old brokers lack them.
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.OFFSET_FETCH: 7,
 }
-"""The newest versions that are spoken here, where newer ones are declared."""
+"""Latest versions that this client uses, where the protocol has later ones."""
 
 A = TypeVar("A", bound=Message)
 
 
 class Connection:
-    """A socket on which requests are answered one after the other."""
+    """A connection to one broker, with one request in flight."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Connection:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect, learn which versions the peer speaks, and say who one is where that is wanted.
+        """Connect, negotiate versions, and authenticate if there are credentials.
 
-        Lost; WireError where it is no broker, SecurityMismatch where it wants to be spoken to in another
-        way; ApiError where it does not take who one says that one is.
+        Raises Disconnected, WireError for a peer that is not a broker, SecurityMismatch for one with other
+        security, and ApiError if authentication fails.
         """
         self.address = f"{host}:{port}"
         self._host, self._port = host, port
@@ -70,7 +70,7 @@ class Connection:
         self._now = now
         self._correlation_id = 0
         self._reauthenticate_at: float | None = None
-        """When to say anew who one is, where a session has an end (KIP-368)."""
+        """Time to reauthenticate, if the session expires (KIP-368)."""
         with self._diagnosing(), self._translating_errors():
             self._socket = self._connect()
         self._stream = self._socket.makefile("rb")
@@ -83,7 +83,7 @@ class Connection:
             self.close()
             raise
         self._has_response = False
-        """Whether anything was answered by now."""
+        """Whether the broker has responded to a request after the handshake."""
 
     def __enter__(self) -> Connection:
         return self
@@ -102,23 +102,24 @@ class Connection:
             self._socket.close()
 
     def version(self, api_key: int) -> int:
-        """In which version a request is sent. ApiError where there is none that both sides speak."""
+        """Return the version for a request. Raises ApiError if no version is common."""
         api = API_VERSIONS[api_key]
         most = min(api.max_version, MAX_VERSIONS.get(api_key, api.max_version))
         served = self._ranges.get(api_key)
         if served is None or served[1] < api.min_version or served[0] > most:
             there = "not at all" if served is None else f"in versions {served[0]} to {served[1]}"
-            known = f"{api.min_version} to {most} are known here"
+            known = f"this client in versions {api.min_version} to {most}"
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker at {self.address} answers {api.name} {there}, and {known}",
+                f"the broker at {self.address} supports {api.name} {there}, {known}",
             )
         return min(most, served[1])
 
     def send(self, request: Message, response_type: type[A], seconds: float | None = None) -> A:
-        """A request's answer. ApiError for an API that is not served, Lost, WireError.
+        """Send a request and return the response.
 
-        `seconds` is for requests that the broker may let wait, such as a fetch.
+        `seconds` overrides the timeout, for requests such as Fetch for which the broker may wait. Raises
+        ApiError for an API that the broker does not support, Disconnected, WireError.
         """
         version = self._prepare(request)
         if self._has_response or self._security.credentials is not None:
@@ -129,20 +130,20 @@ class Connection:
         return response
 
     def send_one_way(self, request: Message) -> None:
-        """Send a request that is not answered: a Produce without acknowledgements. ApiError, Lost."""
+        """Send a request without a response, a Produce with acks=0. Raises ApiError, Disconnected."""
         version = self._prepare(request)
         with self._translating_errors():
             self._send(request, version)
 
     def _prepare(self, request: Message) -> int:
-        """The version to send a request in, once the session has not come to its end. ApiError, Lost."""
+        """Return the version of a request, and reauthenticate if necessary. Raises ApiError, Disconnected."""
         version = self.version(request.API_KEY)
         if self._reauthenticate_at is not None and self._now() >= self._reauthenticate_at:
             self._authenticate()
         return version
 
     def _connect(self) -> socket.socket:
-        """A socket on which one may speak. OSError."""
+        """Open the socket, with TLS if configured. Raises OSError."""
         sock = socket.create_connection((self._host, self._port), self._timeout_seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._security.tls
@@ -154,13 +155,13 @@ class Connection:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0)
         if response.error_code:
-            raise WireError(f"ApiVersions is answered with error {response.error_code}")
+            raise WireError(f"ApiVersions failed with error {response.error_code}")
         return {one.api_key: (one.min_version, one.max_version) for one in response.api_keys}
 
     def _authenticate(self) -> None:
-        """Say who one is. ApiError where that is not believed, SecurityMismatch, Lost, WireError.
+        """Authenticate with SASL (KIP-43, KIP-152).
 
-        KIP-43, KIP-152.
+        Raises ApiError if the broker rejects the credentials, SecurityMismatch, Disconnected, WireError.
         """
         from random import SystemRandom
 
@@ -174,11 +175,11 @@ class Connection:
         if chosen.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             plain = self._security._replace(credentials=None).protocol
             raise SecurityMismatch(
-                f"{self.address} does not ask who one is: say security.protocol={plain} for this listener"
+                f"{self.address} requires no authentication: use security.protocol={plain}"
             )
         if chosen.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             known = " or ".join(chosen.mechanisms)
-            raise SecurityMismatch(f"{self.address} does not take sasl.mechanism={mechanism}, but {known}")
+            raise SecurityMismatch(f"{self.address} does not support sasl.mechanism={mechanism}, but {known}")
         raise_for_code(chosen.error_code, None, f"sasl.mechanism={mechanism} at {self.address}")
         about = f"{'token' if credentials.is_token else 'user'} {credentials.username} at {self.address}"
         client = sasl_client(credentials, SystemRandom())
@@ -190,11 +191,11 @@ class Connection:
                 said = None if client.is_complete else client.evaluate(bytes(response.auth_bytes))
         except AuthenticationFailed as error:
             raise SecurityMismatch(
-                f"{self.address} has not shown that it knows the password: {error}"
+                f"{self.address} has not proved that it knows the password: {error}"
             ) from error
         lifetime_ms = response.session_lifetime_ms
         if credentials.is_token and not lifetime_ms:
-            # It is believed until the controller has removed it, and the next request ends the connection.
+            # The token has expired: the broker closes the connection at the next request.
             raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, about)
         after_seconds = max(REAUTHENTICATE_FRACTION * lifetime_ms / 1000, MIN_REAUTHENTICATE_SECONDS)
         self._reauthenticate_at = self._now() + after_seconds if lifetime_ms > 0 else None
@@ -213,12 +214,12 @@ class Connection:
                 raise ConnectionError("speaks TLS")
             if not 4 <= size <= MAX_RESPONSE_BYTES:
                 raise WireError(
-                    f"{self.address} does not answer as Kafka does: name a listener of a broker's"
+                    f"{self.address} does not respond like a Kafka broker: use the address of a listener"
                 )
             correlation_id, response = decode_response(response_type, version, self._read(size))
         if correlation_id != self._correlation_id:
             raise WireError(
-                f"{self.address} answers request {correlation_id} instead of {self._correlation_id}"
+                f"{self.address} responded to request {correlation_id} instead of {self._correlation_id}"
             )
         return response
 
@@ -229,7 +230,7 @@ class Connection:
         except NotInVersion as error:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker at {self.address} is too old to be asked that ({error})",
+                f"the broker at {self.address} is too old for this request ({error})",
             ) from error
 
     def _read(self, size: int) -> bytes:
@@ -240,7 +241,7 @@ class Connection:
 
     @contextmanager
     def _diagnosing(self) -> Iterator[None]:
-        """SecurityMismatch instead of Closed where the other side wants to be spoken to otherwise."""
+        """Replace ClosedByPeer with SecurityMismatch if a probe finds the reason."""
         try:
             yield
         except ClosedByPeer as closed:
@@ -253,7 +254,7 @@ class Connection:
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
-        """What a socket fails with, as Lost; SecurityMismatch where TLS says why."""
+        """Replace socket errors with Disconnected, or with SecurityMismatch if TLS reports why."""
         try:
             yield
         except (ConnectionRefusedError, TimeoutError) as error:
@@ -265,11 +266,11 @@ class Connection:
 
                 if mismatch := explain_handshake_error(error, self.address):
                     raise mismatch from error
-            response_type = ClosedByPeer if has_tls or isinstance(error, ConnectionError) else Disconnected
-            raise response_type(f"{self.address}: {_reason(error)}") from error
+            error_type = ClosedByPeer if has_tls or isinstance(error, ConnectionError) else Disconnected
+            raise error_type(f"{self.address}: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "timed out"
     return (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""Records of partitions from an offset on, as consumers see them."""
+"""A consumer of assigned partitions, without a group."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import Buffer, TopicPartition
 
 MAX_WAIT_SECONDS: Final = 0.5
-"""How long brokers wait for records in all, where there are none yet."""
+"""Total wait time of a poll without records, split over the leaders."""
 PARTITION_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
-"""Of what a compressed batch may come to."""
+"""Maximum size of a decompressed batch."""
 
 
 class ConsumerRecord(NamedTuple):
-    """A record, and where it is."""
+    """A record and its partition."""
 
     partition: TopicPartition
     record: Record
 
 
 class Consumer:
-    """A place in each of some partitions, which moves on as records are read."""
+    """Positions in partitions, which advance as records are consumed."""
 
     def __init__(
         self,
@@ -51,13 +51,14 @@ class Consumer:
         max_batch_bytes: int = MAX_BATCH_BYTES,
         max_headers: int = 0x7FFFFFFF,
     ) -> None:
-        """`positions` are the offsets to begin at; `committed` leaves out what is of open or void
-        transactions. A batch that comes to more than `max_batch_bytes` is refused, and a record of more than
-        `max_headers`.
+        """Start at the given positions; `committed` is the isolation level read_committed.
+
+        Batches above `max_batch_bytes` when decompressed, and records with more than `max_headers`, are
+        rejected.
         """
         self.positions = dict(positions)
         self.end_offsets: dict[TopicPartition, int] = {}
-        """Where each ended for consumers when it was read last."""
+        """End offsets for this isolation level, from the latest poll."""
         self._records_of = partial(records, max_bytes=max_batch_bytes, max_headers=max_headers)
         self._cluster = cluster
         self._committed = committed
@@ -65,9 +66,9 @@ class Consumer:
         self._partitions_by_leader: Mapping[int, Sequence[TopicPartition]] | None = None
 
     def poll(self, partitions: Sequence[TopicPartition] | None = None) -> Iterator[ConsumerRecord]:
-        """What there is next of partitions, or of all; nothing where no record came for a while.
+        """Yield the next records of some or all partitions; none if there are none in time.
 
-        ApiError, Lost, NoPartition; CorruptBatch.
+        Raises ApiError, Disconnected, UnknownPartition, CorruptBatch.
         """
         places = {one: self.positions[one] for one in (partitions or self.positions)}
         responses: dict[int, FetchResponse] = {}
@@ -93,7 +94,7 @@ class Consumer:
                     yield from self._records((topic.topic, one.partition_index), one)
 
     def _fetch(self, leader: int, led: Sequence[TopicPartition], wait_seconds: float) -> FetchResponse:
-        """What a leader answers for all of its partitions. ApiError, Lost."""
+        """Fetch from one leader. Raises ApiError, Disconnected."""
         request = FetchRequest(
             max_wait_ms=int(wait_seconds * 1000),
             min_bytes=1,
@@ -130,7 +131,7 @@ class Consumer:
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reset_position(partition)
             return
-        data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
+        data = cast("Buffer", found.records or b"")  # a received response has no file regions
         aborted = AbortedTransactions(found.aborted_transactions or ()) if self._committed else None
         try:
             for position, header in batches(data, allow_partial=True):
@@ -144,17 +145,17 @@ class Consumer:
         except CorruptBatch as error:
             at = self.positions[partition]
             raise CorruptBatch(
-                f"{_name(partition)} cannot be read at offset {at} ({error}): go on behind it, at {at + 1}"
+                f"{_name(partition)} cannot be read at offset {at} ({error}): continue after it, at {at + 1}"
             ) from error
 
     def _reset_position(self, partition: TopicPartition) -> None:
-        """Go to the nearest offset that there is. ApiError, Lost."""
+        """Move to the nearest valid offset. Raises ApiError, Disconnected."""
         at = self.positions[partition]
         first = find_offsets(self._cluster, {partition: EARLIEST})[partition]
         self.positions[partition] = (
             first if at < first else find_offsets(self._cluster, {partition: LATEST})[partition]
         )
-        self._note(f"{_name(partition)} has no offset {at}: going on at {self.positions[partition]}")
+        self._note(f"{_name(partition)} has no offset {at}: continuing at {self.positions[partition]}")
 
 
 def _name(partition: TopicPartition) -> str:
@@ -162,9 +163,9 @@ def _name(partition: TopicPartition) -> str:
 
 
 class AbortedTransactions:
-    """Which batches of a fetched run are of transactions that are void.
+    """The aborted transactions of a fetched range of batches.
 
-    The broker tells where each begins; each ends with its marker.
+    The response has the first offset of each; an abort marker in the data ends it.
     """
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
@@ -172,7 +173,7 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def covers(self, header: BatchHeader, data: Buffer, position: int) -> bool:
-        """Whether this batch, of those that are asked about in their order, is void. CorruptBatch."""
+        """Return whether a batch was aborted. Call it for all batches in order. Raises CorruptBatch."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             self._producers.add(self._coming.popleft().producer_id)
         if header.is_control:

@@ -1,4 +1,4 @@
-"""How a question fails: `ApiError` where a broker refuses, and what is here where nobody could answer."""
+"""Errors of requests without a response; `ApiError` is for responses with an error code."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from kwire.wire.errors import ApiError, ErrorCode, WireError
 
 
 class Disconnected(OSError):
-    """A connection that could not be made, or has ended; the request may be tried again."""
+    """A connection that could not be opened, or has ended. The request can be retried."""
 
     may_have_executed = False
-    """Whether the request may have arrived: what makes something anew each time is not to be tried again."""
+    """Whether the broker may have executed the request, so that a retry may execute it twice."""
 
 
 class ClosedByPeer(Disconnected):
-    """The other side has ended a connection."""
+    """A connection that the peer has closed."""
 
 
 class NoReachableBroker(Disconnected):
-    """No broker of the cluster was reached yet."""
+    """A cluster of which no broker was ever reached."""
 
 
 class SecurityMismatch(WireError):
-    """The two sides do not secure a connection alike, so that to try again is of no use.
+    """Different security settings of client and listener, which retries cannot fix.
 
-    To one of them the other's first bytes are no protocol, or come out of turn. The sentence says what the
-    other side wants. Who shows a wrong password is told by an `ApiError`.
+    One side cannot parse the other's first bytes, or receives them in the wrong state. The message says which
+    settings the listener expects. A wrong password is an `ApiError` instead.
     """
 
 
 class UnknownPartition(LookupError):
-    """A topic has no partition of that number."""
+    """A partition that its topic does not have."""
 
     def __init__(self, topic: str, index: int, count: int) -> None:
-        there = "partition 0 alone" if count == 1 else f"partitions 0 to {count - 1}"
-        super().__init__(f"topic {topic} has {there}, and no {index}")
+        existing = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+        super().__init__(f"topic {topic} has {existing}, not {index}")
 
 
 def raise_for_code(code: int, message: str | None, about: str) -> None:
-    """Nothing where all went well. ApiError with what was asked for otherwise."""
+    """Raise ApiError unless the code is 0; `about` describes the request."""
     if code:
         raise ApiError(_known(code), f"{about}: {message}" if message else about)
 
@@ -45,5 +45,5 @@ def raise_for_code(code: int, message: str | None, about: str) -> None:
 def _known(code: int) -> ErrorCode:
     try:
         return ErrorCode(code)
-    except ValueError:  # of a newer release
+    except ValueError:  # a code of a newer release
         return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,4 +1,4 @@
-"""Groups of both protocols, their members and their offsets, in one form."""
+"""Groups of the classic and the consumer protocol, with members and offsets in one form."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kwire.wire.primitives import TopicPartition
 
 CLASSIC, CONSUMER = "classic", "consumer"
 DESCRIBED: Final = (CLASSIC, CONSUMER, "")
-"""Kinds of groups whose members are asked for; old brokers know one kind alone, and do not name it."""
+"""Types of groups whose members can be described; old brokers have one type and leave it empty."""
 
 
 class GroupMember(NamedTuple):
-    """A member, and what it reads."""
+    """A member with its assigned partitions."""
 
     member_id: str
     instance_id: str | None
@@ -34,7 +34,7 @@ class GroupMember(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group as its coordinator knows it."""
+    """A group as its coordinator describes it."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 def list_groups(cluster: ClusterClient) -> dict[str, ListedGroup]:
-    """All groups of all coordinators, by their names. ApiError, Lost."""
+    """Return the groups of all coordinators, sorted by id. Raises ApiError, Disconnected."""
 
     def attempt(node_id: int) -> list[ListedGroup]:
         response = cluster.send_to_node(node_id, ListGroupsRequest(), ListGroupsResponse)
@@ -61,7 +61,7 @@ def list_groups(cluster: ClusterClient) -> dict[str, ListedGroup]:
 
 
 def describe_group(cluster: ClusterClient, known: ListedGroup) -> Group:
-    """A group with its members. ApiError, Lost."""
+    """Describe a group with its members. Raises ApiError, Disconnected."""
     if known.group_type.lower() not in DESCRIBED:
         node_id = cluster.retry(lambda: cluster.coordinator(known.group_id))
         return Group(known.group_id, known.group_type, known.group_state, node_id, "", ())
@@ -72,7 +72,7 @@ def describe_group(cluster: ClusterClient, known: ListedGroup) -> Group:
 
 
 def describe_consumer_group(cluster: ClusterClient, name: str) -> Group:
-    """A group of the protocol of KIP-848, asked for once. ApiError, Lost."""
+    """Describe a group of the consumer protocol (KIP-848), without retries. Raises ApiError, Disconnected."""
     node_id = cluster.coordinator(name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     found = cluster.send_to_node(node_id, request, ConsumerGroupDescribeResponse).groups[0]
@@ -92,7 +92,7 @@ def describe_consumer_group(cluster: ClusterClient, name: str) -> Group:
 
 
 def describe_classic_group(cluster: ClusterClient, name: str) -> Group:
-    """A group of the protocol before that, asked for once. ApiError, Lost."""
+    """Describe a group of the classic protocol, without retries. Raises ApiError, Disconnected."""
     node_id = cluster.coordinator(name)
     found = cluster.send_to_node(
         node_id, DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse
@@ -112,7 +112,7 @@ def describe_classic_group(cluster: ClusterClient, name: str) -> Group:
 
 
 def fetch_committed_offsets(cluster: ClusterClient, name: str) -> dict[TopicPartition, int]:
-    """All offsets that a group has committed. ApiError, Lost."""
+    """Return all committed offsets of a group. Raises ApiError, Disconnected."""
     request = OffsetFetchRequest(group_id=name, topics=None)
 
     def attempt() -> dict[TopicPartition, int]:
@@ -130,7 +130,7 @@ def fetch_committed_offsets(cluster: ClusterClient, name: str) -> dict[TopicPart
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """What a consumer is assigned; nothing for members of other kinds, which have forms of their own."""
+    """Decode the assignment of a consumer; empty for members of other types, whose format is their own."""
     most = ConsumerProtocolAssignment.VERSIONS[1]
     try:
         found, _ = decode(ConsumerProtocolAssignment, min(int.from_bytes(data[:2], "big"), most), data, 2)

@@ -1,4 +1,4 @@
-"""Offsets of partitions: the first, the end, or the first at or after a time."""
+"""Offset lookup: the first offset, the end, or the first offset at or after a timestamp."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kwire.wire.primitives import TopicPartition
 def find_offsets(
     cluster: ClusterClient, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """The first offset at or after each timestamp, LATEST or EARLIEST; NO_OFFSET where no record is so young.
+    """Return the first offset at or after each timestamp, EARLIEST or LATEST; NO_OFFSET if there is none.
 
-    `committed` ends partitions where the first open transaction begins. ApiError, Lost, NoPartition.
+    With `committed`, LATEST is the last stable offset. Raises ApiError, Disconnected, UnknownPartition.
     """
     found: dict[TopicPartition, int] = {}
 

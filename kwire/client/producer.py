@@ -1,4 +1,4 @@
-"""Batches to the leaders of partitions, each once: an idempotent producer (KIP-98), one request at a time."""
+"""An idempotent producer (KIP-98) for one topic, with one request in flight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACKS: Final = {"all": -1, "0": 0, "1": 1}
 
 
 class TopicProducer:
-    """What is written to one topic."""
+    """A producer for one topic."""
 
     def __init__(
         self,
@@ -33,8 +33,9 @@ class TopicProducer:
         *,
         idempotent: bool = True,
     ) -> None:
-        """With acks of all replicas, a batch that is sent again is not written twice: unless that is not
-        asked for, which needs no producer id. ApiError, Lost.
+        """Get a producer id, for acks=all, unless `idempotent` is false. Raises ApiError, Disconnected.
+
+        With a producer id, a batch that is sent again is not written twice.
         """
         self._cluster = cluster
         self._topic = topic
@@ -49,15 +50,15 @@ class TopicProducer:
 
     @property
     def record_count(self) -> int:
-        """How many records were sent."""
+        """Number of records sent."""
         return sum(self._record_counts.values())
 
     def first_offset(self, partition: int) -> int:
-        """Where the first record is that was sent to a partition. KeyError where that was not told."""
+        """Return the offset of the first record sent to a partition. KeyError if it is unknown."""
         return self._first_offsets[partition]
 
     def totals(self) -> list[dict[str, object]]:
-        """What was sent to each partition; the first offset is not known without acknowledgements."""
+        """Return the records sent to each partition; the first offset is unknown with acks=0."""
         return [
             {"partition": partition, "records": count, "first_offset": self._first_offsets.get(partition)}
             for partition, count in sorted(self._record_counts.items())
@@ -66,8 +67,8 @@ class TopicProducer:
     def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
         """Write a batch to each partition, and return when all are acknowledged.
 
-        ApiError, Lost, NoPartition; then nothing more is to be sent by this one: what has failed may be
-        there all the same, and a broker would take the next batch, of the same numbers, for it.
+        Raises ApiError, Disconnected, UnknownPartition. Do not send more after an error: the failed batch may
+        be in the log, and the broker would take the next one, with the same numbers, for a duplicate.
         """
         missing = {
             partition: build(
@@ -92,7 +93,7 @@ class TopicProducer:
                 self._sequences[partition] = sequence & MAX_SEQUENCE
 
     def _send_to(self, leader: int, led: Sequence[int], missing: dict[int, bytearray]) -> None:
-        """Write what one broker leads, and take off what is written. ApiError, Lost."""
+        """Write the batches of one leader, and remove them from `missing`. Raises ApiError, Disconnected."""
         request = ProduceRequest(
             acks=self._acks,
             timeout_ms=self._cluster.request_timeout_ms,
@@ -111,7 +112,7 @@ class TopicProducer:
         response = self._cluster.send_to_node(leader, request, ProduceResponse)
         failed = None
         for one in response.responses[0].partition_responses:
-            # What is there twice was written before the first answer was lost.
+            # A duplicate was written by an earlier attempt whose response was lost.
             if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 del missing[one.index]
                 if one.base_offset >= 0:

@@ -1,7 +1,6 @@
-"""How a connection is secured, as a client's properties say it: by TLS, SASL, both or nothing.
+"""Security of connections from a client's properties: TLS, SASL, both or neither.
 
-Keys, values and defaults are those of Apache Kafka's clients. What they need is imported where they ask
-for it.
+Keys, values and defaults are those of Apache Kafka's clients. TLS and SASL are imported on demand.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ UNSUPPORTED_KEYS: Final = (
     "ssl.engine.factory.class",
     "ssl.provider",
 )
-"""Keys that a client with a JVM goes by, and that mean nothing here: refused, never passed over."""
+"""Keys that only make sense with a JVM. They are rejected, since ignoring them could be insecure."""
 
 
 class Security(NamedTuple):
-    """What a client does before it asks anything."""
+    """TLS context and credentials of connections."""
 
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
 
     @property
     def protocol(self) -> str:
-        """Kafka's name of it."""
+        """The value of security.protocol."""
         return PROTOCOLS[2 * (self.tls is not None) + (self.credentials is not None)]
 
 
@@ -45,14 +44,14 @@ PLAINTEXT: Final = Security()
 
 
 def parse_security(properties: Mapping[str, str]) -> Security:
-    """What a client's properties say. ValueError, with a sentence on a key that is wrong."""
+    """Parse a client's properties. Raises ValueError with a message about the wrong key."""
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
-        raise ValueError(f"security.protocol={protocol}: say one of {', '.join(PROTOCOLS)}")
+        raise ValueError(f"security.protocol={protocol}: expected one of {', '.join(PROTOCOLS)}")
     has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for key in UNSUPPORTED_KEYS:
         if properties.get(key) and (has_tls if key.startswith("ssl.") else has_sasl):
-            raise ValueError(f"{key} is not known here: leave it out")
+            raise ValueError(f"{key} is not supported: remove it")
     tls = None
     if has_tls:
         from kwire.client.tls import create_context
@@ -66,12 +65,12 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
     if mechanism not in MECHANISMS:
         default = "" if "sasl.mechanism" in properties else ", which is Kafka's default,"
         raise ValueError(
-            f"sasl.mechanism={mechanism}{default} is not known here: say one of {', '.join(MECHANISMS)}"
+            f"sasl.mechanism={mechanism}{default} is not supported: use one of {', '.join(MECHANISMS)}"
         )
     text = properties.get("sasl.jaas.config", "").strip()
     if not text:
         raise ValueError(
-            "sasl.jaas.config is missing: say who you are, like "
+            "sasl.jaas.config is missing: add credentials, like "
             f"sasl.jaas.config={jaas_config(mechanism, 'alice', 'alice-secret')}"
         )
     from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas
@@ -84,14 +83,14 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
     wanted = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     name = login.modules[0].name
     if name != wanted:
-        raise ValueError(f"sasl.jaas.config has {name}: sasl.mechanism={mechanism} goes with {wanted}")
+        raise ValueError(f"sasl.jaas.config has {name}: sasl.mechanism={mechanism} needs {wanted}")
     if not login.username or not login.password:
-        raise ValueError("sasl.jaas.config has to have a username and a password")
+        raise ValueError("sasl.jaas.config needs a username and a password")
     return Credentials(mechanism, login.username, login.password, login.is_token)
 
 
 def jaas_config(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:
-    """The `sasl.jaas.config` of a client."""
+    """Return the `sasl.jaas.config` for credentials."""
     kind = "plain.Plain" if mechanism == PLAIN else "scram.Scram"
     as_token = " tokenauth=true" if is_token else ""
     return (
@@ -101,6 +100,6 @@ def jaas_config(mechanism: str, username: str, password: str, *, is_token: bool 
 
 
 def quote_jaas(text: str) -> str:
-    """A word of JAAS text."""
+    """Quote a value for JAAS."""
     inner = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{inner}"'

@@ -1,4 +1,4 @@
-"""Why a listener closes connections that it should answer on: it is asked in the other ways."""
+"""Diagnosis of listeners that close a connection: probes with other security settings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ A = TypeVar("A", bound=Message)
 
 
 def find_mismatch(host: str, port: int, security: Security, seconds: float) -> SecurityMismatch | None:
-    """What a client is to do else than `security` says, as a sentence; None where nothing shows it."""
+    """Return the settings that the listener expects, as an error; None if the probes do not show any."""
     probe = _Probe(host, port, security, min(seconds, PROBE_SECONDS))
     where = f"{host}:{port}"
     sasl = "" if security.credentials is None else "SASL_"
     if security.tls is None and probe.accepts_tls():
-        return SecurityMismatch(f"{where} speaks TLS: say security.protocol={sasl}SSL {COMMAND_CONFIG}")
+        return SecurityMismatch(f"{where} requires TLS: set security.protocol={sasl}SSL {COMMAND_CONFIG}")
     if security.tls is not None and probe.accepts_plaintext():
-        return SecurityMismatch(f"{where} does not speak TLS: say security.protocol={sasl}PLAINTEXT")
+        return SecurityMismatch(f"{where} does not use TLS: set security.protocol={sasl}PLAINTEXT")
     if security.tls is not None and (tls_alert := probe.tls_alert()):
         return tls_alert
     if security.credentials is None and (mechanisms := probe.mechanisms()):
         protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
         return SecurityMismatch(
-            f"{where} wants to know who asks, by {' or '.join(mechanisms)}: say "
+            f"{where} requires authentication with {' or '.join(mechanisms)}: set "
             f"security.protocol={protocol}, sasl.mechanism and sasl.jaas.config {COMMAND_CONFIG}"
         )
     return None
@@ -47,7 +47,7 @@ class _Probe:
         self._seconds = seconds
 
     def accepts_tls(self) -> bool:
-        """Whether a handshake comes to its end, or to more than that the connection is closed."""
+        """Return whether a TLS handshake succeeds, or fails with an alert."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -62,7 +62,7 @@ class _Probe:
             return False
 
     def accepts_plaintext(self) -> bool:
-        """Whether ApiVersions is answered without TLS."""
+        """Return whether the listener responds to ApiVersions without TLS."""
         try:
             with self._connect() as sock:
                 return bool(_request(sock, ApiVersionsRequest(), ApiVersionsResponse, 0).api_keys)
@@ -70,7 +70,7 @@ class _Probe:
             return False
 
     def tls_alert(self) -> SecurityMismatch | None:
-        """What the listener says after a handshake, before it is told anything that might make it close."""
+        """Return the listener's alert after a handshake, before any request."""
         from kwire.client.tls import explain_handshake_error
 
         tls = self._security.tls
@@ -86,7 +86,7 @@ class _Probe:
         return None
 
     def mechanisms(self) -> list[str]:
-        """Those of SASL that the listener takes; none where it does not ask who one is."""
+        """Return the SASL mechanisms of the listener; empty if it requires no authentication."""
         tls = self._security.tls
         request = SaslHandshakeRequest(mechanism="")
         try:
@@ -103,10 +103,10 @@ class _Probe:
 
 
 def _request(sock: socket.socket, request: Message, response_type: type[A], version: int) -> A:
-    """The answer of a listener that is asked nothing before. OSError, WireError."""
+    """Send the first request of a connection and return the response. Raises OSError, WireError."""
     sock.sendall(encode_request(request, version, 1, "kwire"))
     with sock.makefile("rb") as stream:
         size = int.from_bytes(stream.read(4), "big")
         if not 4 <= size <= MAX_RESPONSE_BYTES:
-            raise WireError("no answer of Kafka's")
+            raise WireError("not a Kafka response")
         return decode_response(response_type, version, stream.read(size))[1]

@@ -1,4 +1,4 @@
-"""TLS, as a client's properties say it: whom to trust, what to show, and why a handshake has failed."""
+"""TLS from a client's properties: trusted and own certificates, and explanations of failed handshakes."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ CONVERT: Final = {
     "keystore": "keytool -importkeystore -srckeystore FILE -destkeystore own.p12 -deststoretype PKCS12, then "
     "openssl pkcs12 -in own.p12 -out own.pem",
 }
-"""How to make a PEM file of what is in a keystore of Java's."""
+"""Commands that convert a Java keystore to a PEM file."""
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 HOSTNAME_MISMATCH, IP_MISMATCH = 62, 64
-"""OpenSSL's codes of a certificate that is somebody else's."""
+"""OpenSSL's codes for a certificate with another name."""
 LINE: Final = 64
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _CERTIFICATE: Final = "CERTIFICATE"
 
 
 class PemBlock(NamedTuple):
-    """One thing of a PEM text."""
+    """One block of a PEM text."""
 
     kind: str
     data: bytes
 
     def text(self) -> str:
-        """As OpenSSL reads it, in lines."""
+        """Return the block as PEM with line breaks, as OpenSSL requires."""
         body = base64.b64encode(self.data).decode()
         lines = [body[at : at + LINE] for at in range(0, len(body), LINE)]
         return "\n".join([f"-----BEGIN {self.kind}-----", *lines, f"-----END {self.kind}-----", ""])
 
 
 def create_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """What connections are made with. ValueError, with a sentence on the key that is wrong."""
+    """Return the TLS context of connections. Raises ValueError with a message about the wrong key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
     if algorithm not in ("", "https"):
         raise ValueError(
-            f"ssl.endpoint.identification.algorithm={algorithm}: say https, or nothing to check no name"
+            f"ssl.endpoint.identification.algorithm={algorithm}: use https, or leave it empty for no check"
         )
     context.check_hostname = algorithm == "https"
     _set_versions(context, properties)
@@ -59,7 +59,7 @@ def create_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         certificates = [one.data for one in _pem_blocks(key, text) if one.kind == _CERTIFICATE]
         if not certificates:
             raise ValueError(
-                f"{key} has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----"
+                f"{key} has no certificate in PEM format, which begins with -----BEGIN CERTIFICATE-----"
             )
         _load(key, lambda: context.load_verify_locations(cadata=b"".join(certificates)))
     _load_own_certificate(context, properties)
@@ -70,13 +70,13 @@ def _set_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> Non
     text = properties.get("ssl.enabled.protocols", "")
     names = [name for name in map(str.strip, text.split(",")) if name]
     if unknown := next((name for name in names if name not in VERSIONS), None):
-        raise ValueError(f"ssl.enabled.protocols has {unknown}: say {', '.join(VERSIONS)}, or one of them")
+        raise ValueError(f"ssl.enabled.protocols has {unknown}: use {', '.join(VERSIONS)}, or one of them")
     chosen = [VERSIONS[name] for name in names] or list(VERSIONS.values())
     context.minimum_version, context.maximum_version = min(chosen), max(chosen)
 
 
 def _load_own_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Have a certificate to show where one is named."""
+    """Load the client's own certificate, if there is one."""
     own = _read_pem(properties, "keystore", "ssl.keystore.certificate.chain")
     if own is None:
         return
@@ -86,9 +86,9 @@ def _load_own_certificate(context: ssl.SSLContext, properties: Mapping[str, str]
         blocks = [*_pem_blocks("ssl.keystore.key", properties["ssl.keystore.key"]), *blocks]
     kinds = {one.kind for one in blocks}
     if _CERTIFICATE not in kinds or not any(kind.endswith("PRIVATE KEY") for kind in kinds):
-        raise ValueError(f"{key} has to have a private key and its certificates, in PEM")
+        raise ValueError(f"{key} needs a private key and its certificates, in PEM format")
     password = properties.get("ssl.key.password", "")
-    # Python takes this of a file alone: it is nobody else's, and goes at once.
+    # Python reads private keys only from files, so write a private temporary file.
     descriptor, path = tempfile.mkstemp(suffix=".pem")
     try:
         with open(descriptor, "w", encoding="ascii") as file:
@@ -107,7 +107,7 @@ def _load(key: str, load: Callable[[], None]) -> None:
 
 
 def _read_pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, str] | None:
-    """Of a store the key that says where it is, and its text; None where there is none."""
+    """Return the key that locates a store, and the store's text; None if there is none."""
     location = f"ssl.{store}.location"
     key = next((one for one in (inline, location) if properties.get(one)), None)
     if key is None:
@@ -116,8 +116,8 @@ def _read_pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[s
     if kind != "PEM":
         default = "" if f"ssl.{store}.type" in properties else ", which is Kafka's default,"
         raise ValueError(
-            f"ssl.{store}.type={kind}{default} is not known here: make a PEM file of it "
-            f"({CONVERT[store]}), and say ssl.{store}.type=PEM"
+            f"ssl.{store}.type={kind}{default} is not supported: convert the store to a PEM file "
+            f"({CONVERT[store]}), and set ssl.{store}.type=PEM"
         )
     if key == inline:
         return key, properties[key]
@@ -130,31 +130,29 @@ def _read_pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[s
 
 
 def _pem_blocks(key: str, text: str) -> Iterator[PemBlock]:
-    """What is in a PEM text, in which lines may have been joined. ValueError."""
+    """Yield the blocks of a PEM text, whose lines may be joined. Raises ValueError."""
     for found in _BLOCK.finditer(text):
         try:
             yield PemBlock(found[1], base64.b64decode("".join(found[2].split()), validate=True))
         except binascii.Error as error:
-            raise ValueError(
-                f"{key} is no PEM that is known here: {error}; keys are those of PKCS #8"
-            ) from error
+            raise ValueError(f"{key} is not valid PEM: {error}; keys must be in PKCS #8") from error
 
 
-# --- why a handshake has failed
+# --- explanations of handshake errors
 
 
 def explain_handshake_error(error: OSError, address: str) -> SecurityMismatch | None:
-    """What a person can do about it; None where the other side does not say why it has ended."""
+    """Return an error that says what to do; None if the peer gave no reason."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = error.verify_message.rstrip(".")
         if error.verify_code in (HOSTNAME_MISMATCH, IP_MISMATCH):
             return SecurityMismatch(
-                f"{address} has a certificate of another name ({what}): connect to that name, or say "
-                f"ssl.endpoint.identification.algorithm= to check none"
+                f"{address} has a certificate for another name ({what}): connect to that name, or set "
+                f"ssl.endpoint.identification.algorithm= to skip the check"
             )
         return SecurityMismatch(
-            f"{address} has a certificate that is not trusted ({what}): name its authority's by "
-            f"ssl.truststore.location, with ssl.truststore.type=PEM"
+            f"{address} has a certificate that is not trusted ({what}): set ssl.truststore.location to its "
+            f"authority's certificate, with ssl.truststore.type=PEM"
         )
     reason = getattr(error, "reason", None) or ""
     if not isinstance(error, ssl.SSLError) or "ALERT" not in reason:
@@ -162,7 +160,7 @@ def explain_handshake_error(error: OSError, address: str) -> SecurityMismatch | 
     alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
     if "certificate" in alert:
         return SecurityMismatch(
-            f"{address} wants to see a certificate that it trusts ({alert}): name one by "
+            f"{address} requires a client certificate that it trusts ({alert}): set "
             f"ssl.keystore.location, with ssl.keystore.type=PEM"
         )
-    return SecurityMismatch(f"{address} does not agree to the TLS handshake: {alert}")
+    return SecurityMismatch(f"{address} rejects the TLS handshake: {alert}")

@@ -1,4 +1,4 @@
-"""Delegation tokens: passwords for a while, which a user has the cluster make (KIP-48, KIP-373)."""
+"""Requests for delegation tokens (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from kwire.wire.messages.renew_delegation_token import (
 from kwire.wire.schema import Message
 
 BROKER_DEFAULT = -1
-"""A time that is left to the brokers' configuration."""
+"""A period that the broker's configuration determines."""
 
 
 class Token(NamedTuple):
-    """A token, and all that is known of it."""
+    """A delegation token."""
 
     token_id: str
     hmac: bytes
@@ -43,16 +43,16 @@ class Token(NamedTuple):
     renewers: tuple[Principal, ...]
     issued_ms: int
     expires_ms: int
-    """Until then it can be used, unless it is renewed."""
+    """The token expires then, unless it is renewed."""
     max_ms: int
-    """Until then it can be renewed."""
+    """The token cannot be renewed beyond this time."""
 
     def __repr__(self) -> str:
         return f"Token({self.token_id}, [hidden], owner={self.owner}, expires_ms={self.expires_ms})"
 
     @property
     def password(self) -> str:
-        """What clients show with SCRAM, with its id as the name."""
+        """The SCRAM password; the user name is the token id."""
         return base64.b64encode(self.hmac).decode()
 
 
@@ -62,9 +62,9 @@ def create_token(
     renewers: Iterable[Principal] = (),
     max_lifetime_ms: int = BROKER_DEFAULT,
 ) -> Token:
-    """A token of a user's, or of who asks. ApiError, Lost.
+    """Create a token for a user, by default for the requester. Raises ApiError, Disconnected.
 
-    Where an answer is lost it is not asked for again: there would be a second token, and nobody to know it.
+    A request whose response is lost is not retried: it would create a second token that nobody can use.
     """
     known = tuple(renewers)
     request = CreateDelegationTokenRequest(
@@ -90,16 +90,16 @@ def create_token(
             response.max_timestamp_ms,
         )
 
-    cluster.close()  # one that was idle for long may be gone, which would be found only by asking over it
+    cluster.close()  # an idle connection may be dead, which only a request would show
     return cluster.retry(attempt, at_most_once=True)
 
 
 def describe_tokens(
     cluster: ClusterClient, owners: Iterable[Principal] | None = None, node_id: int | None = None
 ) -> list[Token]:
-    """Those of some owners, or all that who asks may see, the oldest first; as a broker knows them, or any.
+    """Return the tokens of some owners, or all visible ones, oldest first, from one broker or any.
 
-    ApiError, Lost.
+    Raises ApiError, Disconnected.
     """
     wanted = None
     if owners is not None:
@@ -137,13 +137,13 @@ def describe_tokens(
 
 
 def renew_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
-    """Let a token live for so long from now on, and give its end. ApiError, Lost."""
+    """Renew a token and return its new expiry time in ms. Raises ApiError, Disconnected."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     return _end_after(cluster, request, RenewDelegationTokenResponse)
 
 
 def expire_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
-    """Let a token end after so long, or at once, and give its end. ApiError, Lost."""
+    """Expire a token, now or after a period, and return its expiry time. Raises ApiError, Disconnected."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     return _end_after(cluster, request, ExpireDelegationTokenResponse)
 

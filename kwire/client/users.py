@@ -1,4 +1,4 @@
-"""Users' SCRAM credentials, as the cluster keeps them (KIP-554)."""
+"""Requests for SCRAM credentials of users (KIP-554)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BY_CODE: Final = {mechanism.code: mechanism.name for mechanism in SCRAM_MECHANI
 
 
 class UserCredential(NamedTuple):
-    """That a user can be authenticated by a mechanism; what proves it nobody is told."""
+    """A user's SCRAM credential, without its secrets, which brokers do not return."""
 
     user: str
     mechanism: str
@@ -35,9 +35,9 @@ class UserCredential(NamedTuple):
 def describe_credentials(
     cluster: ClusterClient, names: Iterable[str] | None = None, node_id: int | None = None
 ) -> list[UserCredential]:
-    """Those of some users, or of all, sorted; as a certain broker knows them, or any.
+    """Return the credentials of some users or all, sorted, from one broker or any.
 
-    ApiError where a user has none; Lost.
+    Raises ApiError if a user has none, Disconnected.
     """
     wanted = None if names is None else [UserName(name=name) for name in names]
     request = DescribeUserScramCredentialsRequest(users=wanted)
@@ -63,7 +63,7 @@ def describe_credentials(
 def set_password(
     cluster: ClusterClient, name: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS
 ) -> None:
-    """Let a user be authenticated by a password, which the cluster is not told. ApiError, Lost."""
+    """Set a user's password; only a salted hash is sent. Raises ApiError, Disconnected."""
     scram = SCRAM_MECHANISMS[mechanism]
     salt = token_bytes(SALT_BYTES)
     upsertion = ScramCredentialUpsertion(
@@ -77,7 +77,7 @@ def set_password(
 
 
 def delete_credential(cluster: ClusterClient, name: str, mechanism: str) -> None:
-    """Have a user be authenticated by a mechanism no more. ApiError, Lost."""
+    """Delete a user's credential for one mechanism. Raises ApiError, Disconnected."""
     deletion = ScramCredentialDeletion(name=name, mechanism=SCRAM_MECHANISMS[mechanism].code)
     _alter(cluster, AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]))
 

@@ -72,7 +72,7 @@ class Batch(NamedTuple):
             )
         except CorruptBatch as error:
             raise CommandError(
-                f"the batch at offset {self.header.base_offset} cannot be read ({error}): go on behind it, "
+                f"the batch at offset {self.header.base_offset} cannot be read ({error}): continue after it, "
                 f"at {self.header.next_offset}"
             ) from error
 

@@ -1,1 +1,1 @@
-"""What a broker's HTTP port and the console behind it have in common: connections, and names of hosts."""
+"""Common parts of the broker's HTTP port and the web console: connections and host names."""

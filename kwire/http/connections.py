@@ -1,8 +1,8 @@
-"""Connections that were accepted elsewhere, served by Hypercorn.
+"""Hypercorn for connections that were accepted elsewhere.
 
-Its own `serve` accepts, too. Here whoever accepts looks at the first bytes, to choose who answers: the
-broker's pages, or the console in another process (docs/decisions/0022). So each connection is for one request
-and ends with its answer: the next may be for somebody else.
+Hypercorn's own `serve` accepts connections itself. Here the HTTP port accepts them and peeks at the first
+bytes to choose between the broker's pages and the console process (docs/decisions/0022). Therefore each
+connection is closed after one request: the next request may be for the other one.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
-"""Who has not sent a request until then is let go, and who has asked for a WebSocket."""
+"""A connection without a request, or with a WebSocket request, is closed after this time."""
 SEND_TIMEOUT_SECONDS: Final = 30.0
-"""Who takes nothing of an answer for so long is let go."""
-NO_WEBSOCKET_RESPONSE: Final = PlainTextResponse("there are no WebSockets here: ask for pages by HTTP\n", 400)
+"""A connection whose client does not read the response is closed after this time."""
+NO_WEBSOCKET_RESPONSE: Final = PlainTextResponse("WebSockets are not supported: use HTTP\n", 400)
 
 Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class ConnectionServer:
-    """How connections are served."""
+    """A server of accepted connections."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._config = Config()
-        self._config.errorlog = None  # what fails is logged here
+        self._config.errorlog = None  # errors are logged here instead
         self._config.include_server_header = False
         self._config.keep_alive_max_requests = 1
         self._context = WorkerContext(None)
 
     async def serve(self, stream: trio.SocketStream, app: ASGIApp) -> None:
-        """Have `app` answer the request of a connection, and close it, whatever comes by it."""
+        """Serve the request of a connection with `app`, and close the connection in any case."""
         connection = _Connection(stream, app, self._logger)
-        wrapped = ASGIWrapper(connection.answer)  # type: ignore[arg-type]  # two descriptions of one interface
+        wrapped = ASGIWrapper(connection.answer)  # type: ignore[arg-type]  # two definitions of ASGI types
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.close_without_request)
             try:
                 await TCPServer(wrapped, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-            except Exception as error:  # of Hypercorn's own: nothing that a client sends ends a port
-                self._logger.warning("a connection has failed: %.200r", error)
+            except Exception as error:  # errors of Hypercorn must not end the port
+                self._logger.warning("HTTP connection failed: %.200r", error)
             stream.socket.close()
             nursery.cancel_scope.cancel()
 
 
 class _Connection:
-    """What bounds a connection, where Hypercorn would wait."""
+    """Timeouts of one connection, where Hypercorn has none."""
 
     def __init__(self, stream: trio.SocketStream, app: ASGIApp, logger: Logger) -> None:
         self._stream = stream
@@ -63,13 +63,13 @@ class _Connection:
         self._has_request = False
 
     async def close_without_request(self) -> None:
-        """Close it where no request comes."""
+        """Close the connection if no request arrives in time."""
         await trio.sleep(REQUEST_TIMEOUT_SECONDS)
         if not self._has_request:
             self._stream.socket.close()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, with an end to each of its sends."""
+        """Call the application, with a timeout for each send."""
         if scope["type"] == "websocket":
             await NO_WEBSOCKET_RESPONSE(scope, receive, send)
             return
@@ -77,8 +77,8 @@ class _Connection:
 
         async def send_in_time(message: Message) -> None:
             is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
-            # The application may be told that it is done with while the last of it is sent, which has
-            # Hypercorn close the connection: cancelled then, it would stay open.
+            # While the last message is sent, the application may receive the disconnect and be cancelled.
+            # Hypercorn would then leave the connection open.
             with trio.CancelScope(shield=is_last):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._close_after_timeout)
@@ -94,12 +94,12 @@ class _Connection:
             raise
 
     async def _close_after_timeout(self) -> None:
-        # Closed, since what Hypercorn sends cannot be cancelled.
+        # A blocked send of Hypercorn cannot be canceled, but closing the socket ends it.
         await trio.sleep(SEND_TIMEOUT_SECONDS)
         self._stream.socket.close()
 
 
 async def _discard_request(receive: Receive) -> None:
-    """Take what is left of a request: Hypercorn waits for room to say that it is at an end."""
+    """Read the rest of the request, since Hypercorn waits for space to report its end."""
     while (await receive())["type"] != "http.disconnect":
         pass

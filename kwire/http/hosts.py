@@ -1,4 +1,4 @@
-"""For whom a Host header asks: no site of somebody else may have its own name point here (DNS rebinding)."""
+"""Checks of the Host header, against DNS rebinding: a foreign site whose name resolves to this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 MISDIRECTED_REQUEST: Final = 421
 NOT_LOCAL_MESSAGE: Final = (
-    "this port is for this machine: ask for it as 127.0.0.1 or localhost, or have kwire serve it on another "
-    "address with --http HOST:PORT\n"
+    "this port is only for this machine: use 127.0.0.1 or localhost, or serve another address with "
+    "kwire serve --http HOST:PORT\n"
 )
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a Host header, with or without a port, names this machine from within."""
+    """Return whether a Host header, with or without a port, is a loopback name or address."""
     name = _name_of(host)
     try:
         return ip_address(name).is_loopback
@@ -26,7 +26,7 @@ def is_local_name(host: str) -> bool:
 
 
 def is_known_name(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names a machine of these names, or an address: no site has one for its name."""
+    """Return whether a Host header is one of the names, localhost or any address, which no site can have."""
     name = _name_of(host)
     try:
         ip_address(name)
@@ -43,7 +43,7 @@ def _name_of(host: str) -> str:
 
 
 class HostFilter:
-    """Refuses requests to other names."""
+    """ASGI middleware that rejects requests for unknown hosts."""
 
     def __init__(self, app: ASGIApp, is_known: Callable[[str], bool], refusal: str) -> None:
         self._app = app

@@ -113,9 +113,9 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: Broke
     one, three = broker.new_topic(), broker.new_topic(partitions=3)
     with cluster_at(broker.bootstrap_servers) as cluster:
         assert cluster.leaders([(three, 2), (one, 0), (three, 0)]) == {1: [(three, 2), (one, 0), (three, 0)]}
-        with pytest.raises(UnknownPartition, match=f"topic {one} has partition 0 alone, and no 1"):
+        with pytest.raises(UnknownPartition, match=f"topic {one} has only partition 0, not 1"):
             cluster.leader(one, 1)
-        with pytest.raises(UnknownPartition, match=f"topic {three} has partitions 0 to 2, and no 3"):
+        with pytest.raises(UnknownPartition, match=f"topic {three} has partitions 0 to 2, not 3"):
             cluster.leaders([(three, 0), (three, 3)])
 
 

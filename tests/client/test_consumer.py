@@ -50,7 +50,7 @@ def test_where_records_have_gone_it_goes_on_at_the_first_that_is_there(broker: B
         _trim(cluster, topic, 2)
         assert values(reader) == []
         assert values(reader) == [b"c"]
-        assert notes == [f"{topic}-0 has no offset 0: going on at 2"]
+        assert notes == [f"{topic}-0 has no offset 0: continuing at 2"]
 
 
 def _trim(cluster: ClusterClient, topic: str, before: int) -> None:

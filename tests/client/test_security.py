@@ -35,19 +35,22 @@ def test_a_login_that_was_written_is_read(username: str, password: str, is_token
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
-        ({"security.protocol": "TLS"}, "security.protocol=TLS: say one of PLAINTEXT, SASL_PLAINTEXT, SSL, "),
+        (
+            {"security.protocol": "TLS"},
+            "security.protocol=TLS: expected one of PLAINTEXT, SASL_PLAINTEXT, SSL, ",
+        ),
         (
             {"sasl.mechanism": "OAUTHBEARER"},
-            "sasl.mechanism=OAUTHBEARER is not known here: say one of PLAIN, ",
+            "sasl.mechanism=OAUTHBEARER is not supported: use one of PLAIN, ",
         ),
         (
             {},
-            "sasl.jaas.config is missing: say who you are, like sasl.jaas.config=.*PlainLoginModule",
+            "sasl.jaas.config is missing: add credentials, like sasl.jaas.config=.*PlainLoginModule",
         ),
         ({"sasl.jaas.config": "x required"}, "^sasl.jaas.config: JAAS config entry not terminated"),
-        ({"sasl.jaas.config": f"{MODULE} required;"}, "sasl.mechanism=PLAIN goes with .*PlainLoginModule$"),
-        ({"sasl.jaas.config": jaas_config("PLAIN", "alice", "")}, "has to have a username and a password"),
-        ({"sasl.login.class": "x"}, "sasl.login.class is not known here"),
+        ({"sasl.jaas.config": f"{MODULE} required;"}, "sasl.mechanism=PLAIN needs .*PlainLoginModule$"),
+        ({"sasl.jaas.config": jaas_config("PLAIN", "alice", "")}, "needs a username and a password"),
+        ({"sasl.login.class": "x"}, "sasl.login.class is not supported"),
     ],
 )
 def test_what_is_wrong_is_said(properties: dict[str, str], sentence: str) -> None:
@@ -56,7 +59,7 @@ def test_what_is_wrong_is_said(properties: dict[str, str], sentence: str) -> Non
 
 
 def test_no_password_is_told_of_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="goes with") as raised:
+    with pytest.raises(ValueError, match="sasl.mechanism=PLAIN needs") as raised:
         parse_security(
             {**BY_PLAIN, "sasl.jaas.config": jaas_config("SCRAM-SHA-256", "alice", "alice-secret")}
         )

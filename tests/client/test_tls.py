@@ -74,7 +74,7 @@ def test_who_is_not_trusted_is_not_asked(trusted: TlsProxy) -> None:
 
 def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> None:
     with behind(TlsProxy(CERTIFICATES / "elsewhere.pem")) as proxy:
-        with pytest.raises(SecurityMismatch, match="has a certificate of another name"):
+        with pytest.raises(SecurityMismatch, match="has a certificate for another name"):
             send(proxy, parse_security(TRUSTING))
         assert send(proxy, parse_security({**TRUSTING, "ssl.endpoint.identification.algorithm": ""})) == 1
 
@@ -95,42 +95,42 @@ def test_a_certificate_is_shown(curious: TlsProxy, own: dict[str, str]) -> None:
 @pytest.mark.parametrize("protocols", ["TLSv1.2", "TLSv1.2,TLSv1.3"])
 def test_who_wants_to_see_one_is_told_of(curious: TlsProxy, protocols: str) -> None:
     with pytest.raises(
-        SecurityMismatch, match=r"wants to see a certificate that it trusts|handshake failure"
+        SecurityMismatch, match=r"requires a client certificate that it trusts|handshake failure"
     ):
         send(curious, parse_security({**TRUSTING, "ssl.enabled.protocols": protocols}))
 
 
 def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) -> None:
-    with pytest.raises(SecurityMismatch, match=r"speaks TLS: say security.protocol=SSL in"):
+    with pytest.raises(SecurityMismatch, match=r"requires TLS: set security.protocol=SSL in"):
         send(trusted, PLAINTEXT)
     plain = TlsProxy()
     plain.close()
     plain.port = trusted.upstream
-    with pytest.raises(SecurityMismatch, match=r"does not speak TLS: say security.protocol=PLAINTEXT"):
+    with pytest.raises(SecurityMismatch, match=r"does not use TLS: set security.protocol=PLAINTEXT"):
         send(plain, parse_security(TRUSTING))
 
 
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
-        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not known here: .*keytool -list -rfc"),
+        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not supported: .*keytool -list -rfc"),
         (
             {"ssl.keystore.location": "a", "ssl.keystore.type": "PKCS12"},
-            "PKCS12 is not known .*openssl pkcs12",
+            "PKCS12 is not supported.*openssl pkcs12",
         ),
         ({"ssl.keystore.location": "a"}, "ssl.keystore.type=JKS, which is Kafka's default"),
         ({"ssl.truststore.location": "nosuch"}, "ssl.truststore.location=nosuch: No such file"),
         ({"ssl.truststore.certificates": "x"}, "ssl.truststore.certificates has no certificate in PEM"),
-        ({"ssl.truststore.certificates": CHAIN.replace("M", "!", 1)}, "no PEM that is known here"),
+        ({"ssl.truststore.certificates": CHAIN.replace("M", "!", 1)}, "is not valid PEM"),
         ({"ssl.truststore.certificates": CHAIN.replace("M", "A", 1)}, "certificates cannot be used: "),
         ({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(AUTHORITY)}, "private key and its cert"),
         (
             {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(CERTIFICATES / "locked.pem")},
             "locked.pem cannot be used: ",
         ),
-        ({"ssl.endpoint.identification.algorithm": "LDAPS"}, "say https, or nothing"),
-        ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols has SSLv3: say TLSv1.2, TLSv1.3"),
-        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not known here"),
+        ({"ssl.endpoint.identification.algorithm": "LDAPS"}, "use https, or leave it empty"),
+        ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols has SSLv3: use TLSv1.2, TLSv1.3"),
+        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not supported"),
     ],
 )
 def test_what_is_wrong_with_the_properties_is_said(properties: dict[str, str], sentence: str) -> None:

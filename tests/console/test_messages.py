@@ -40,7 +40,7 @@ async def test_a_topic_is_listed_with_its_shape(
 async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("there", 1, 1)])["there"].result(10)
     assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
-    assert "topic there has partition 0 alone, and no 7" in await console.page("/topics/there/7", 404)
+    assert "topic there has only partition 0, not 7" in await console.page("/topics/there/7", 404)
     assert "has no message at offset 3: the next one will be 0" in await console.page(
         "/topics/there/0/3", 404
     )

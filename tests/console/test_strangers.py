@@ -227,7 +227,7 @@ async def test_a_batch_that_unpacks_to_much_is_refused(
     monkeypatch.setattr("kwire.console.fetching.MAX_BATCH_BYTES", 100_000)
     page = await console.page(f"/topics/bomb-{codec}/0", 404)
     assert "the batch at offset 0 cannot be read" in page
-    assert "go on behind it, at 1" in page
+    assert "continue after it, at 1" in page
 
 
 async def test_a_record_of_very_many_headers_is_refused(
@@ -240,7 +240,7 @@ async def test_a_record_of_very_many_headers_is_refused(
     assert "and 9900 more" in await console.page("/topics/headed/0/0")
     page = await console.page("/topics/headed/0/1", 404)
     assert "a record has 10001 headers; the limit is 10000" in page
-    assert "go on behind it, at 2" in page
+    assert "continue after it, at 2" in page
 
 
 async def test_a_list_of_large_messages_ends_early(

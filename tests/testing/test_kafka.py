@@ -126,7 +126,7 @@ def test_what_is_refused_raises_its_code(broker: Broker) -> None:
     with pytest.raises(ApiError) as refused:
         broker.create_topic(topic)
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
-    with pytest.raises(LookupError, match="partition 0 alone, and no 7"):
+    with pytest.raises(LookupError, match="only partition 0, not 7"):
         broker.produce(topic, "x", partition=7)
     with pytest.raises(ValueError, match="at least one value"):
         broker.produce(topic)

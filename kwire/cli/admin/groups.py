@@ -190,8 +190,8 @@ def offset_rows(cluster: CommandClient, group: Group) -> Iterable[Row]:
     """Yield committed offset, end offset, lag and member of each partition. Raises ApiError, Disconnected."""
     committed = fetch_committed_offsets(cluster, group.name)
     owners = {one: member for member in group.members for one in member.partitions}
-    there = _with_leader(cluster, {*committed, *owners})
-    ends = find_offsets(cluster, dict.fromkeys(there, LATEST))
+    existing = _with_leader(cluster, {*committed, *owners})
+    ends = find_offsets(cluster, dict.fromkeys(existing, LATEST))
     for topic, index in sorted({*committed, *owners}):
         offset, end = committed.get((topic, index)), ends.get((topic, index))
         owner = owners.get((topic, index))
@@ -232,13 +232,13 @@ def _select_partitions(
     chosen: list[TopicPartition] = []
     for text in topics:
         topic, colon, numbers = text.partition(":")
-        there = {one.partition_index for one in cluster.topics([topic])[0].partitions}
+        existing = {one.partition_index for one in cluster.topics([topic])[0].partitions}
         try:
-            wanted = {int(number) for number in numbers.split(",")} if colon else there
+            wanted = {int(number) for number in numbers.split(",")} if colon else existing
         except ValueError:
             raise UsageError(f"topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
-        if missing := wanted - there:
-            raise UnknownPartition(topic, min(missing), len(there))
+        if missing := wanted - existing:
+            raise UnknownPartition(topic, min(missing), len(existing))
         chosen += [(topic, number) for number in sorted(wanted)]
     return list(dict.fromkeys(chosen))
 

@@ -304,11 +304,11 @@ def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
-    there = {topic.name for topic in cluster.metadata(None).topics}
-    missing = [name for name in options.topics if name not in there]
+    existing = {topic.name for topic in cluster.metadata(None).topics}
+    missing = [name for name in options.topics if name not in existing]
     if missing and not options.if_exists:
-        raise CommandError(f"{unknown_topic(missing[0], filter(None, there))}; no topic was deleted")
-    for name in (name for name in options.topics if name in there):
+        raise CommandError(f"{unknown_topic(missing[0], filter(None, existing))}; no topic was deleted")
+    for name in (name for name in options.topics if name in existing):
         request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
 
         def attempt(name: str = name, request: DeleteTopicsRequest = request) -> None:
@@ -324,16 +324,16 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
     topic = cluster.topics([options.topic])[0]
-    there = sorted(one.partition_index for one in topic.partitions)
-    if options.partition is not None and options.partition not in there:
-        raise UnknownPartition(options.topic, options.partition, len(there))
+    existing = sorted(one.partition_index for one in topic.partitions)
+    if options.partition is not None and options.partition not in existing:
+        raise UnknownPartition(options.topic, options.partition, len(existing))
     offset = -1
     if options.before != END:
         if not options.before.isdecimal():
             raise UsageError(f"--before {options.before}: expected an offset, or '{END}'")
         offset = int(options.before)
     rows = []
-    for partition in there if options.partition is None else [options.partition]:
+    for partition in existing if options.partition is None else [options.partition]:
         request = DeleteRecordsRequest(
             topics=[
                 DeleteRecordsTopic(

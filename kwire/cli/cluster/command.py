@@ -82,9 +82,9 @@ def _up(directory: ClusterDirectory, options: argparse.Namespace) -> int:
         f"{serve} on {bootstrap(nodes)}, with all files in {directory.path}; "
         f"{directory.command('status')} shows the nodes, {directory.command('stop')} stops them"
     )
-    for told in (_replication_factor_note(directory, nodes), _settings_note(directory, nodes, settings)):
-        if told:
-            _print(told)
+    for note in (_replication_factor_note(directory, nodes), _settings_note(directory, nodes, settings)):
+        if note:
+            _print(note)
     return 0
 
 
@@ -231,18 +231,18 @@ def _down(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 
 def _status(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     if options.watch is None:
-        _print(_told(directory, as_json=options.json))
+        _print(_render_status(directory, as_json=options.json))
         return 0
     try:
         while True:
-            told = _told(directory, as_json=options.json)
-            _print(f"{CLEAR}{told}" if sys.stdout.isatty() and not options.json else told)
+            text = _render_status(directory, as_json=options.json)
+            _print(f"{CLEAR}{text}" if sys.stdout.isatty() and not options.json else text)
             time.sleep(options.watch)
     except KeyboardInterrupt:
         return 0
 
 
-def _told(directory: ClusterDirectory, *, as_json: bool) -> str:
+def _render_status(directory: ClusterDirectory, *, as_json: bool) -> str:
     nodes = directory.nodes()
     if not nodes:
         raise CommandError(

@@ -163,12 +163,12 @@ class ClusterNode:
             ended, status = os.waitpid(self._started, os.WNOHANG)
             with self.log.open("rb") as log:
                 log.seek(self._log_begins)
-                told = log.read().decode(errors="replace")
-            if any(line.startswith(SERVING_PREFIX) for line in told.splitlines()):
+                output = log.read().decode(errors="replace")
+            if any(line.startswith(SERVING_PREFIX) for line in output.splitlines()):
                 return
             if ended:
                 code = os.waitstatus_to_exitcode(status)
-                last = next(iter(told.strip().splitlines()[-1:]), f"exit status {code}")
+                last = next(iter(output.strip().splitlines()[-1:]), f"exit status {code}")
                 raise CommandError(f"node {self.node_id} did not start: {last.removeprefix('kwire: ')}")
             if time.monotonic() > deadline:
                 raise CommandError(f"node {self.node_id} does not serve yet: see {self.log}")
@@ -386,8 +386,8 @@ def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None
                 if node.is_broker and not had_majority:
                     node.signal(signal.SIGTERM)
         if late:
-            told = ", ".join(str(node.node_id) for node in late)
-            raise CommandError(f"still stopping: node {told}; 'kwire cluster kill' kills a node at once")
+            ids = ", ".join(str(node.node_id) for node in late)
+            raise CommandError(f"still stopping: node {ids}; 'kwire cluster kill' kills a node at once")
 
 
 def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNode]:

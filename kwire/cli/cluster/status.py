@@ -22,9 +22,9 @@ class ClusterStatus:
     """Status of a cluster at one moment."""
 
     def __init__(
-        self, nodes: Sequence[ClusterNode], told: ClusterMetadata, quorum: ResponsePartitionData | None
+        self, nodes: Sequence[ClusterNode], responses: ClusterMetadata, quorum: ResponsePartitionData | None
     ) -> None:
-        cluster, metadata = told
+        cluster, metadata = responses
         fenced = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
         topics = metadata.topics if metadata else []
         partitions = [one for topic in topics for one in topic.partitions]
@@ -67,7 +67,7 @@ class ClusterStatus:
 
     def as_json(self, indent: int | None = 2) -> str:
         """Return the status as JSON."""
-        told = {
+        document = {
             "bootstrap_servers": self._bootstrap,
             "reachable": self._answers,
             **self._totals,
@@ -76,7 +76,7 @@ class ClusterStatus:
             "under_replicated_partitions": self._behind,
             "config_errors": self._faults,
         }
-        return json.dumps(told, indent=indent)
+        return json.dumps(document, indent=indent)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the text output."""
@@ -130,7 +130,7 @@ def _quorum_roles(quorum: ResponsePartitionData) -> dict[int, Row]:
 def _quorum_row(quorum: ResponsePartitionData) -> Row:
     leader = _leader(quorum)
 
-    def told(replicas: Sequence[ReplicaState]) -> list[Row]:
+    def replica_rows(replicas: Sequence[ReplicaState]) -> list[Row]:
         return [
             {
                 "node": one.replica_id,
@@ -146,8 +146,8 @@ def _quorum_row(quorum: ResponsePartitionData) -> Row:
         "leader": quorum.leader_id,
         "epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
-        "voters": told(quorum.current_voters),
-        "observers": told(quorum.observers),
+        "voters": replica_rows(quorum.current_voters),
+        "observers": replica_rows(quorum.observers),
     }
 
 

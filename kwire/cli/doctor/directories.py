@@ -76,19 +76,19 @@ def _is_locked(disk: RealDisk, directory: str) -> bool:
 
 def _volume_findings(directory: str) -> Iterator[Finding]:
     """Check the disk of a directory, or of its nearest existing parent."""
-    there = os.path.abspath(directory)
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
-    if not os.path.isdir(there):
-        yield problem(AREA, f"{there} is not a directory", "choose another directory in log.dirs")
+    existing = os.path.abspath(directory)
+    while not os.path.exists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        yield problem(AREA, f"{existing} is not a directory", "choose another directory in log.dirs")
         return
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         yield problem(
-            AREA, f"this user cannot write to {there}", "run as its owner, or change its owner (chown)"
+            AREA, f"this user cannot write to {existing}", "run as its owner, or change its owner (chown)"
         )
         return
-    yield from volume_findings(there, os.statvfs)
-    kind = filesystem(there)
+    yield from volume_findings(existing, os.statvfs)
+    kind = filesystem(existing)
     if kind.startswith(REMOTE_FILESYSTEMS):
         yield warning(
             AREA, f"{directory} is on {kind}", "use a local disk: file locks and syncs are unreliable there"
@@ -101,7 +101,7 @@ def _volume_findings(directory: str) -> Iterator[Finding]:
             f"{directory} is in /tmp, which systems clean up",
             "use another directory, like /var/lib/kwire",
         )
-    yield _sync_finding(there)
+    yield _sync_finding(existing)
 
 
 def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:

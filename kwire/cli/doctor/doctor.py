@@ -64,9 +64,9 @@ def run(options: Namespace, output: Output) -> int:
 
 
 def _findings(options: Namespace) -> Iterator[Finding]:
-    said = _WarningCollector()
+    collector = _WarningCollector()
     logger = logging.getLogger("kwire.config")
-    logger.addHandler(said)
+    logger.addHandler(collector)
     propagated, logger.propagate = logger.propagate, False
     overrides = pairs(options.overrides, "--set")
     if options.data is not None:
@@ -81,12 +81,12 @@ def _findings(options: Namespace) -> Iterator[Finding]:
             f"{options.properties}: {error.strerror}: give the path of a broker's configuration file"
         ) from error
     finally:
-        logger.removeHandler(said)
+        logger.removeHandler(collector)
         logger.propagate = propagated
-    for text in said.texts:
+    for text in collector.texts:
         yield warning(_CONFIGURATION, text, "correct or remove the key")
     if config is not None:
-        if not said.texts:
+        if not collector.texts:
             yield ok(_CONFIGURATION, f"all keys of {options.properties or 'the defaults'} are known")
         yield from configuration_findings(config)
     yield from machine.findings(machine.gather_facts(), config.socket_listen_backlog_size if config else 0)

@@ -102,11 +102,11 @@ def run(options: Namespace, output: Output) -> int:
 def _partitions(cluster: CommandClient, options: Namespace) -> list[TopicPartition]:
     found = []
     for topic in cluster.topics(options.topics):
-        there = sorted(one.partition_index for one in topic.partitions)
+        existing = sorted(one.partition_index for one in topic.partitions)
         for index in options.partition or ():
-            if index not in there:
-                raise UnknownPartition(topic.name or "", index, len(there))
-        found += [(topic.name or "", index) for index in options.partition or there]
+            if index not in existing:
+                raise UnknownPartition(topic.name or "", index, len(existing))
+        found += [(topic.name or "", index) for index in options.partition or existing]
     return found
 
 

@@ -132,7 +132,7 @@ def test_wrong_use(desk: Desk, broker: Broker, topic: str) -> None:
     assert desk("groups", "reset", "wrongly", "--to", "end", "--execute", "--dry-run").status == 2
     assert desk("groups", "reset", "wrongly", "--to", "end", "--topic", "fill:x").status == 2
     assert (
-        "partition 0 alone, and no 9"
+        "only partition 0, not 9"
         in desk("groups", "reset", "wrongly", "--to", "end", "--topic", "fill:9").sentence
     )
     assert "choose a topic with --topic" in desk("groups", "reset", "unheard-of", "--to", "end").sentence

@@ -74,7 +74,7 @@ def test_offsets_are_told_and_records_trimmed(desk: Desk, producer: Producer) ->
     assert "offset out of range" in beyond.sentence
     assert "no partition 7" not in beyond.sentence
     assert (
-        "partition 0 alone, and no 7"
+        "only partition 0, not 7"
         in desk("topics", "trim", "trimmed", "--before", "1", "--partition", "7").sentence
     )
 

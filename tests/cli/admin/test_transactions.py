@@ -121,9 +121,9 @@ def test_what_is_wrong_is_one_sentence(desk: Desk) -> None:
         in desk("transactions", "abort", "no-txn", "--partition", "0", "--start-offset", "0").sentence
     )
     assert (
-        "partition 0 alone, and no 5"
+        "only partition 0, not 5"
         in desk("transactions", "abort", "no-txn", "--partition", "5", "--start-offset", "0").sentence
     )
     beyond = desk("transactions", "producers", "no-txn", "--partition", "5")
-    assert "partition 0 alone, and no 5" in beyond.sentence
+    assert "only partition 0, not 5" in beyond.sentence
     assert "expected 10m for ten minutes" in desk("transactions", "list", "--older-than", "x").sentence

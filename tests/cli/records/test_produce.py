@@ -148,7 +148,7 @@ def test_many_batches_are_each_written_once(
 def test_what_is_wrong_is_one_sentence(desk: Desk, typed: Callable[[bytes], None]) -> None:
     desk("topics", "create", "wrong", "--config", "max.message.bytes=100")
     assert "raise max.message.bytes" in desk("produce", "wrong", "x" * 200).sentence
-    assert "has partition 0 alone, and no 3" in desk("produce", "wrong", "x", "--partition", "3").sentence
+    assert "has only partition 0, not 3" in desk("produce", "wrong", "x", "--partition", "3").sentence
     assert "line 2: not JSON" in desk("produce", "wrong", "1", "{", "--value-format", "json").sentence
     assert "not hexadecimal" in desk("produce", "wrong", "zz", "--value-format", "hex").sentence
     typed(b"a:b\nc\n")

@@ -67,7 +67,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         _settings(command_config=str(path))
     path.write_text("security.protocol=SASL_PLAINTEXT")
     with pytest.raises(
-        CommandError, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not known"
+        CommandError, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not supported"
     ):
         _settings(command_config=str(path))
     path.write_text("default.api.timeout.ms=soon")
