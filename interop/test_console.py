@@ -143,4 +143,4 @@ def test_configurations_and_the_cluster(read: Read) -> None:
     assert "log.dirs" in read("/configs?kind=broker&name=1")
     page = read("/cluster")
     assert "metadata.version" in page
-    assert "1 leads" in page
+    assert "1 leader" in page

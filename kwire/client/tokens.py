@@ -64,7 +64,7 @@ def create_token(
 ) -> Token:
     """Create a token for a user, by default for the requester. Raises ApiError, Disconnected.
 
-    A request whose response is lost is not retried: it would create a second token that nobody can use.
+    A request whose response is lost is not retried: it could create a second token, without a user.
     """
     known = tuple(renewers)
     request = CreateDelegationTokenRequest(

@@ -1,1 +1,1 @@
-"""The console: pages on a cluster, for a browser. A process beside its broker (docs/decisions/0022)."""
+"""The web console of a cluster, a process beside its broker (docs/decisions/0022)."""

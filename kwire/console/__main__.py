@@ -1,4 +1,4 @@
-"""The process of a console: it answers the connections that it is handed, until who started it has gone."""
+"""Entry point of the console process, which runs until the broker's process has ended."""
 
 from __future__ import annotations
 
@@ -22,33 +22,30 @@ from kwire.host.loggers import NodeLogger, node_name
 from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_known_name, is_local_name
 
 NICENESS = 10
-"""Whoever reads what brokers have written can wait for who writes, but not for ever.
+"""Niceness of the process: brokers come first, but pages still load on a busy machine.
 
-On a machine that has no time to spare somebody wants to see why. With 19, beside forty busy processes, no
-page came within a minute.
+With 19, no page was served within a minute beside forty busy processes.
 """
-UNKNOWN_HOST_MESSAGE = (
-    "ask for this console by an address of its machine, or by a host that its broker advertises\n"
-)
+UNKNOWN_HOST_MESSAGE = "unknown host: use an address of this machine, or a host that its broker advertises\n"
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m kwire.console", description=__doc__)
-    parser.add_argument("--fd", type=int, required=True, help="a socket by which connections are handed over")
+    parser.add_argument("--fd", type=int, required=True, help="a socket that passes connections")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--client-id", default=CLIENT_ID, help="what brokers know it by")
+    parser.add_argument("--client-id", default=CLIENT_ID, help="client id of the console's requests")
     parser.add_argument("--node-id", type=int, default=-1)
     parser.add_argument("--log-dir", action="append", default=[])
     parser.add_argument(
-        "--host", action="append", default=[], help="for whom it may be asked, beside addresses"
+        "--host", action="append", default=[], help="accepted host name in URLs, besides addresses"
     )
     parser.add_argument(
-        "--only-local-names", action="store_true", help="it may be asked for as localhost alone"
+        "--only-local-names", action="store_true", help="accept only localhost and loopback addresses in URLs"
     )
     parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--credentials-fd", type=int, help="where it reads as whom it asks")
+    parser.add_argument("--credentials-fd", type=int, help="a file with the console's credentials")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the broker, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the broker, which then stops this process
     os.nice(NICENESS)
     settings = ConsoleSettings(
         options.bootstrap_server,
@@ -63,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 async def _serve(settings: ConsoleSettings, channel: socket.socket, names: set[str] | None) -> None:
-    """`names`: of this host, beside its addresses; None where only local names are."""
+    """Serve connections. `names` are the accepted host names, or None for local names only."""
     with Console(settings, secrets.token_urlsafe(24)) as console:
         app = console.app()
         if names is None:
@@ -72,7 +69,7 @@ async def _serve(settings: ConsoleSettings, channel: socket.socket, names: set[s
             app = HostFilter(app, lambda host: is_known_name(host, names), UNKNOWN_HOST_MESSAGE)
         logger = NodeLogger("kwire.http", node_name(settings.node_id))
         handed = trio.socket.from_stdlib_socket(channel)
-        # At once: nobody waits for what its threads have begun.
+        # Exit without waiting for threads.
         await serve_connections(handed, app, lambda: os._exit(0), logger)
 
 

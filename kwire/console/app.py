@@ -1,6 +1,6 @@
-"""The console as an application for a server: which address is which page, and what becomes of errors.
+"""The console's ASGI application: routes, forms and error pages.
 
-A page is a function that blocks (`kwire.console.page`), and runs in one of few threads.
+Pages are blocking functions (`kwire.console.page`), which run in a few threads.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from kwire.console.transactions import transaction_page, transactions_page
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent
 TIMEOUT_SECONDS: Final = 10.0
-"""How long a page tries to reach brokers."""
+"""Timeout of a page's requests to brokers."""
 MAX_PAGES_AT_ONCE: Final = 8
 MAX_FORM_BYTES: Final = 1024 * 1024
 MAX_FIELDS: Final = 50
 FORM_SECONDS: Final = 30.0
-"""Who sends a form without getting on is told, and let go."""
+"""Timeout of an uploaded form."""
 
 GET: Final[Mapping[str, PageFunction]] = {
     "/": topics_page,
@@ -84,10 +84,10 @@ POST: Final[Mapping[str, PageFunction]] = {
 
 
 class Console:
-    """The pages of one console. It keeps connections until it is left."""
+    """The application of one console, with its connections to the cluster."""
 
     def __init__(self, settings: ConsoleSettings, token: str) -> None:
-        """`token` is what forms have to bring, a secret of this process."""
+        """Create the application; `token` is the secret that forms must contain."""
         self.settings = settings
         self._token = token
         client_settings = ClientSettings(
@@ -113,7 +113,7 @@ class Console:
         self._clients.close()
 
     def app(self) -> ASGIApp:
-        """What a server serves."""
+        """Return the ASGI application."""
         routes: list[Route | Mount] = [
             _Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
         ]
@@ -138,7 +138,7 @@ class Console:
                 form = await _form(request)
                 if not self.settings.may_write:
                     return self._error_page(
-                        403, "this console shows and does not change: see --console-writes"
+                        403, "this console is read-only: use --console-writes to allow changes"
                     )
                 if reason := write_refusal(request.headers, form.get(TOKEN_FIELD, ""), self._token):
                     return self._error_page(403, reason)
@@ -157,14 +157,14 @@ class Console:
         form: Mapping[str, str],
         method: str,
     ) -> Response:
-        """The page, or a sentence on why there is none. In a thread."""
+        """Render the page, or an error page. Runs in a thread."""
 
         def asked(cluster: CommandClient) -> PageResult:
             now_ms = time.time_ns() // 1_000_000
             return page(PageRequest(self.settings, cluster, self._rates, path, query, form, now_ms))
 
         try:
-            if method == "POST":  # what changes something is not done twice
+            if method == "POST":  # a change must not be retried
                 with self._clients.connect() as cluster:
                     response = asked(cluster)
             else:
@@ -176,11 +176,11 @@ class Console:
         return self._page(response)
 
     async def _events(self, request: Request) -> Response | Events:
-        """A live tail."""
+        """Serve the events of a live tail."""
         if reason := read_refusal(request.headers):
             return self._error_page(403, reason)
         if self._tails == MAX_TAILS:
-            return self._error_page(503, f"{MAX_TAILS} tails are followed already: close one of them")
+            return self._error_page(503, f"{MAX_TAILS} live tails are already open: close one of them")
         self._tails += 1
         topic = request.path_params["topic"]
         cluster = self._clients.connect()
@@ -211,23 +211,23 @@ class Console:
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code in (404, 405):  # routes say no more than the name of the status
+        if error.status_code in (404, 405):  # Starlette's detail is only the name of the status
             return self._error_page(
-                error.status_code, f"there is no page {request.url.path} to {request.method}"
+                error.status_code, f"there is no page {request.url.path} for {request.method}"
             )
         return self._error_page(error.status_code, str(error.detail))
 
     async def _unexpected_error(self, request: Request, error: Exception) -> Response:
-        return self._error_page(500, "this page failed, and the broker's log says how")
+        return self._error_page(500, "this page failed: see the broker's log for details")
 
 
 class _Route(Route):
-    """A page with numbers in its address."""
+    """A route with numbers in its path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         try:
             return super().matches(scope)
-        except ValueError:  # of more digits than Python looks at: there is no such page
+        except ValueError:  # more digits than Python parses
             return Match.NONE, {}
 
 
@@ -252,7 +252,7 @@ def _templates() -> Environment:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form as browsers send it; the last of those with the same name. HTTPException."""
+    """Return the fields of a form; the last one of each name counts. Raises HTTPException."""
     body = b""
     try:
         async with aclosing(request.stream()) as stream:
@@ -260,12 +260,12 @@ async def _form(request: Request) -> dict[str, str]:
                 async for part in stream:
                     body += part
                     if len(body) > MAX_FORM_BYTES:
-                        raise HTTPException(413, f"a form of more than {MAX_FORM_BYTES} bytes: send less")
+                        raise HTTPException(413, f"the form is larger than {MAX_FORM_BYTES} bytes")
     except trio.TooSlowError:
         raise HTTPException(
-            408, f"the form did not come within {FORM_SECONDS:.0f} s: send it again"
+            408, f"the form did not arrive within {FORM_SECONDS:.0f} s: send it again"
         ) from None
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
-        raise HTTPException(400, "this is no form of the console's") from None
+        raise HTTPException(400, "this is not a form of the console") from None

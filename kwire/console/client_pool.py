@@ -1,4 +1,4 @@
-"""The connections of pages, which are kept from one page to the next: each page has some for itself alone."""
+"""A pool of cluster clients, so that pages reuse connections without sharing them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kwire.cli.shared.client_settings import ClientSettings
 from kwire.cli.shared.command_client import CommandClient
 
 MAX_AGE_SECONDS: Final = 60.0
-"""After which connections are made anew, so that those to brokers that have gone are not kept for ever."""
+"""Clients are closed at this age, since they may keep connections to removed brokers."""
 
 T = TypeVar("T")
 
@@ -22,12 +22,12 @@ class _PooledClient(NamedTuple):
 
 
 class ClientPool:
-    """The cluster of a console, as several threads ask it."""
+    """A thread-safe pool of clients of one cluster."""
 
     def __init__(
         self, settings: ClientSettings, max_idle: int, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`most` is how often connections are kept for a page, `now` gives seconds of whatever beginning."""
+        """Keep at most `max_idle` idle clients; `now` returns the time in seconds."""
         self._settings = settings
         self._max_idle = max_idle
         self._now = now
@@ -35,14 +35,14 @@ class ClientPool:
         self._changing = threading.Lock()
 
     def connect(self) -> CommandClient:
-        """One that is the caller's, and is not kept."""
+        """Return a new client, which belongs to the caller and not to the pool."""
         return CommandClient(self._settings)
 
     def run(self, query: Callable[[CommandClient], T]) -> T:
-        """What a question comes to, which changes nothing: it may be asked twice.
+        """Call a read-only query with a client and return its result.
 
-        That is where a connection that was kept has ended: its broker closes those that are idle for long,
-        or was started again. What the question raises otherwise is raised.
+        The query is repeated if a reused connection failed, for example because the broker closed it or
+        restarted. Other errors of the query are raised.
         """
         if (kept := self._take()) is not None:
             try:
@@ -51,13 +51,13 @@ class ClientPool:
                 if not kept.cluster.has_failed:
                     raise
             else:
-                if not kept.cluster.has_failed:  # which a page may have made the best of
+                if not kept.cluster.has_failed:  # the page may have ignored the error
                     return response
             self.close()
         return self._run(_PooledClient(self.connect(), self._now() + MAX_AGE_SECONDS), query)
 
     def close(self) -> None:
-        """Keep none of those that nobody uses now."""
+        """Close the idle clients."""
         with self._changing:
             idle, self._idle = self._idle, []
         for one in idle:
@@ -83,7 +83,7 @@ class ClientPool:
             one.cluster.close()
 
     def _put_back(self, one: _PooledClient) -> None:
-        one.cluster.forget_metadata()  # who is there is learnt anew, as by a page that begins
+        one.cluster.forget_metadata()  # each page starts with fresh metadata
         with self._changing:
             if len(self._idle) < self._max_idle and not one.cluster.has_failed:
                 self._idle.append(one)

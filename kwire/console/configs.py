@@ -1,4 +1,4 @@
-"""Configurations with where each value comes from, and what it does."""
+"""Pages with configurations: values, their sources, and documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET: Final = "(secret)"
 
 
 def configs_page(request: PageRequest) -> PageResult:
-    """Those of one thing, or of what there are some."""
+    """Return the configuration of one resource, or the list of resources."""
     kind, name = request.text("kind"), request.text("name")
     if not kind:
         topics = sorted(
@@ -29,7 +29,7 @@ def configs_page(request: PageRequest) -> PageResult:
         }
         return Page("configs.html", {"names": names})
     if kind not in SHOWN:
-        raise UsageError(f"{kind[:40]} has no configurations here: choose {', '.join(SHOWN)}")
+        raise UsageError(f"unknown resource type {kind[:40]}: expected one of {', '.join(SHOWN)}")
     _check(request, kind, name)
     changed, pattern = bool(request.text("changed")), request.text("q")
     rows = [
@@ -43,12 +43,12 @@ def configs_page(request: PageRequest) -> PageResult:
 
 
 def _check(request: PageRequest, kind: str, name: str) -> None:
-    """Failure where there is no such thing; brokers describe a topic's defaults all the same."""
+    """Raise CommandError for an unknown topic or broker, with a clearer message than the broker's."""
     if kind == "topic":
         request.cluster.topics([name])
     elif kind == "broker":
         if not name.isascii() or not name.isdigit():
-            raise UsageError(f"a broker is named by its number, and not {name[:40]!r}")
+            raise UsageError(f"broker {name[:40]!r}: expected a broker id, which is a number")
         request.cluster.broker(int(name))
     elif not name:
-        raise CommandError("which group? Give its name")
+        raise CommandError("the name of the group is missing")

@@ -1,4 +1,4 @@
-"""Bytes of strangers as a page shows them: text that is short, and in which nothing hides."""
+"""Untrusted bytes as pages display them: short, and without invisible characters."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import re
 from typing import Final, NamedTuple
 
 LIST_BYTES: Final = 300
-"""How much of a key or value a list shows."""
+"""Displayed bytes of a key or value in a list."""
 PAGE_BYTES: Final = 64 * 1024
-"""How much a page of one message shows."""
+"""Displayed bytes of a key or value on a message's page."""
 HEX_BYTES, DUMP_BYTES = 32, 4 * 1024
-"""How much of that, where it is no text: in a list, and on a page."""
+"""Displayed bytes of binary data, in a list and on a message's page."""
 ROW_BYTES: Final = 16
 
 INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
-"""Characters that are not seen, or turn around what follows; tabs and ends of lines are let be."""
+"""Invisible characters and those that change the text direction, without tabs and line ends."""
 MAX_INVISIBLE_SHARE: Final = 0.1
-"""The part of hidden characters from which on something is no text."""
+"""Share of invisible characters above which data counts as binary."""
 
 
 class DisplayedBytes(NamedTuple):
-    """A key or a value."""
+    """A key or value as a page displays it."""
 
     text: str
     kind: str
@@ -36,14 +36,14 @@ class DisplayedBytes(NamedTuple):
 
 
 def display_bytes(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: bool = False) -> DisplayedBytes:
-    """What a page shows of a key or value; `dump`: what is no text in rows, as hex dumps have it."""
+    """Return how a page displays bytes; `dump` formats binary data as a hex dump."""
     if data is None:
         return DisplayedBytes("", "null", 0, 0)
     if not data:
         return DisplayedBytes("", "empty", 0, 0)
     part = data[:most_bytes]
     try:
-        # A character that the end has cut is left out; any other that is none makes it binary.
+        # A character that is cut off at the end is dropped; any other invalid byte means binary data.
         text = part.decode()
     except UnicodeDecodeError as error:
         if len(part) < len(data) and error.end == len(part) and error.start > len(part) - 4:
@@ -58,12 +58,12 @@ def display_bytes(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: boo
 
 
 def visible(text: str) -> str:
-    """Text in which each character is seen."""
+    """Escape the invisible characters of a text."""
     return INVISIBLE.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
 
 
 def hex_dump(data: bytes) -> str:
-    """Rows of offset, digits and letters."""
+    """Return rows with offset, hex digits and ASCII characters."""
     rows = []
     for at in range(0, len(data), ROW_BYTES):
         row = data[at : at + ROW_BYTES]

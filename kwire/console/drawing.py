@@ -1,7 +1,7 @@
-"""Where things stand in the two drawings of a log, in units of SVG. What they look like is in the sheet.
+"""Geometry of the two drawings of a log, in SVG units; console.css has the colors and fonts.
 
-The overview is to scale: its width is all the offsets of the log. The detail is not: it goes on in rows, as
-text does, and a batch is as wide as its number of records lets it, within bounds.
+The overview shows the complete log to scale by offset. The detail shows a range of batches in rows, like
+text. The width of a batch grows with its number of records, within limits.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kwire.console.fetching import Batch, LogOffsets
 
 WIDTH: Final = 960
 MIN_LABEL_WIDTH: Final = 70
-"""How wide a segment or an epoch is that has a label."""
+"""Minimum width of a segment or epoch with a label."""
 MIN_BATCH_WIDTH, BATCH_GROWTH, MAX_BATCH_WIDTH = 56, 12, 150
 MARKER_WIDTH: Final = 14
 ROW_HEIGHT, ROW_GAP = 46, 26
-"""Of a row of batches, and of the room above it that the names of markers take."""
+"""Height of a row of batches, and of the space above it for labels."""
 
 
 class Segment(NamedTuple):
-    """A segment file, from its base offset to where the next one begins."""
+    """A segment file, from its base offset to the next segment's."""
 
     base_offset: int
     end_offset: int
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A piece of the overview."""
+    """A segment or leader epoch in the overview."""
 
     x: float
     width: float
@@ -39,40 +39,40 @@ class Bar(NamedTuple):
     kind: str
 
 
-class InputRecord(NamedTuple):
-    """An offset that has a name."""
+class NamedOffset(NamedTuple):
+    """A vertical line at an offset with a name, such as the high watermark."""
 
     x: float
     lane: int
-    """Which of the rows above its name stands in, so that names do not lie on each other."""
+    """Row of the label, so that labels do not overlap."""
     label: str
     at_end: bool
-    """Whether its name stands to the left of it."""
+    """Whether the label is to the left of the line."""
 
 
 class Overview(NamedTuple):
-    """A whole log."""
+    """The drawing of the complete log."""
 
     segments: Sequence[Bar]
     epochs: Sequence[Bar]
-    lines: Sequence[InputRecord]
+    lines: Sequence[NamedOffset]
     window: tuple[float, float]
-    """Where what the detail shows begins, and how wide it is."""
+    """Position and width of the range that the detail shows."""
 
 
 class Box(NamedTuple):
-    """A batch of the detail."""
+    """A batch in the detail."""
 
     x: float
     y: float
     width: float
     batch: Batch
     color: int | None
-    """Of its producer; None where it has no producer id."""
+    """Color number of the producer; None without a producer id."""
 
 
 class Mark(NamedTuple):
-    """What begins, or is reached, between two batches."""
+    """A vertical line between two batches, such as the start of a segment."""
 
     x: float
     y: float
@@ -81,7 +81,7 @@ class Mark(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """Some batches."""
+    """The drawing of a range of batches."""
 
     boxes: Sequence[Box]
     marks: Sequence[Mark]
@@ -94,7 +94,7 @@ def overview(
     epochs: Sequence[tuple[int, int]],
     batches: Sequence[Batch],
 ) -> Overview:
-    """The log from its first segment to its high watermark."""
+    """Lay out the log from its first segment to the high watermark."""
     first = min([bounds.log_start, *(segment.base_offset for segment in segments)])
     last = max([bounds.high_watermark, *(segment.end_offset for segment in segments)])
     scale = WIDTH / max(1, last - first)
@@ -125,7 +125,7 @@ def overview(
         if epochs
         else [],
         [
-            InputRecord(x(offset), lane, f"{name} {offset:,}", x(offset) > WIDTH / 2)
+            NamedOffset(x(offset), lane, f"{name} {offset:,}", x(offset) > WIDTH / 2)
             for lane, (name, offset) in enumerate(
                 (
                     ("log start", bounds.log_start),
@@ -146,7 +146,7 @@ def overview(
 def detail(
     bounds: LogOffsets, segments: Sequence[Segment], batches: Sequence[Batch], colors: Mapping[int, int]
 ) -> Detail:
-    """Batches one after the other, with what begins between them."""
+    """Lay out batches in rows, with marks between them."""
     boxes: list[Box] = []
     marks: list[Mark] = []
     bases = {segment.base_offset for segment in segments}

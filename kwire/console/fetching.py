@@ -1,8 +1,8 @@
-"""Messages of a partition with what became of them: in which transaction, committed or void, control records.
+"""Fetches of batches with their transaction status: committed, aborted, undecided or control.
 
-Fetch gives the void transactions only to those who read what is committed (KIP-98), so a read asks for that
-first, and goes on uncommitted behind the last stable offset, where what is open begins. Each is bounded in
-bytes, messages and batches; unpacked batches, and what of them is held at once, too.
+Only read_committed fetches return the aborted transactions (KIP-98). Therefore a fetch first reads with
+read_committed, and then with read_uncommitted above the last stable offset. Bytes, messages, batches and
+decompressed data are all limited.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from kwire.wire.primitives import Buffer
 
 FETCH_BYTES: Final = 256 * 1024
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Of what a compressed batch may come to."""
+"""Maximum size of a decompressed batch."""
 MAX_HEADERS: Final = 10_000
-"""Of a record; Kafka itself has no limit."""
+"""Maximum number of headers of a record; Kafka has no limit."""
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024
-"""Of the messages that a page holds, but for the last one."""
+"""Maximum size of a page's messages, except for the last message."""
 HEADER_BYTES: Final = 150
-"""What a header comes to in memory beside what it contains."""
+"""Memory that a header takes besides its contents."""
 RECORDS_AT_ONCE: Final = 1_000
-"""After so many the time is looked at."""
+"""Number of records between checks of the time."""
 
 
 class BatchStatus(Enum):
-    """What became of a batch."""
+    """Transaction status of a batch."""
 
     PLAIN = "not transactional"
     COMMITTED = "committed"
     ABORTED = "aborted"
     OPEN = "undecided"
-    """Behind the last stable offset, nothing is known but that."""
+    """At or above the last stable offset; the transaction may still be open."""
     CONTROL = "control"
 
 
 class Batch(NamedTuple):
-    """A batch, and what became of it."""
+    """A batch with its transaction status."""
 
     header: BatchHeader
     status: BatchStatus
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     position: int
 
     def records(self, from_offset: int = 0) -> Iterator[Record]:
-        """Failure."""
+        """Yield the records from an offset on. Raises CommandError."""
         try:
             yield from records(
                 self.data,
@@ -78,14 +78,14 @@ class Batch(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record, and the batch that it came in."""
+    """A record and its batch."""
 
     record: Record
     batch: Batch
 
 
 class LogOffsets(NamedTuple):
-    """The offsets of a partition that Kafka has names for."""
+    """Log start offset, last stable offset and high watermark of a partition."""
 
     log_start: int
     last_stable: int
@@ -93,17 +93,20 @@ class LogOffsets(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """What a fetch has brought."""
+    """Result of a fetch."""
 
     leader: int
-    """Whom it came from."""
+    """Broker id of the leader that responded."""
     bounds: LogOffsets
     batches: Sequence[Batch]
 
 
 SkipBatches = Callable[[FetchResult, int, int], tuple[int, int]]
-"""Of what was fetched last, where to go on, and how many bytes may be read: from which offset on there may be
-something wanted, and how many bytes were read."""
+"""Skips batches without wanted messages.
+
+It takes the last fetch, an offset and a limit in bytes. It returns the offset to continue at and the number
+of bytes read.
+"""
 
 
 def _skip_nothing(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[int, int]:
@@ -111,7 +114,7 @@ def _skip_nothing(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[in
 
 
 def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffsets:
-    """Where a partition begins and ends. Failure, ApiError."""
+    """Return the offsets of a partition. Raises CommandError, ApiError."""
     one = topic, partition
     return LogOffsets(
         find_offsets(cluster, {one: EARLIEST})[one],
@@ -123,9 +126,9 @@ def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffset
 def fetch(
     cluster: CommandClient, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
 ) -> FetchResult:
-    """The batches from an offset on, the one that has it first: at least one, where there is one.
+    """Fetch batches, starting with the one that contains the offset: at least one, if there is one.
 
-    Failure, ApiError; OFFSET_OUT_OF_RANGE among them.
+    Raises CommandError, ApiError (also OFFSET_OUT_OF_RANGE).
     """
 
     def attempt() -> FetchResult:
@@ -156,10 +159,10 @@ def fetch_messages(
     is_out_of_time: Callable[[], bool] = lambda: False,
     skip: SkipBatches = _skip_nothing,
 ) -> tuple[list[Message], int, LogOffsets]:
-    """At most so many messages from an offset on, where to go on, and the partition's bounds.
+    """Return up to `max_messages` from an offset on, the offset to continue at, and the partition's offsets.
 
-    `wanted` chooses among them; `most_bytes`, or the time, ends the search, and they are fewer where they
-    are large. Failure, ApiError.
+    `wanted` selects messages. The search also ends after `max_bytes`, when the time is up, or when the found
+    messages are large. Raises CommandError, ApiError.
     """
     found: list[Message] = []
     left_bytes = max_bytes
@@ -172,7 +175,7 @@ def fetch_messages(
         fetched = fetch(cluster, topic, partition, offset)
         for batch in fetched.batches:
             for record in batch.records(offset):
-                # Not before one was seen, so that who goes on from there gets on.
+                # Read at least one record, so that repeated searches make progress.
                 is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_out_of_time()
                 if is_late or is_full():
                     return found, record.offset, fetched.bounds
@@ -182,7 +185,7 @@ def fetch_messages(
                     found.append(message)
                     held_bytes += _held_bytes(record)
             offset = max(offset, batch.header.next_offset)
-            if is_full() or is_out_of_time():  # before the next batch, which may be one that cannot be read
+            if is_full() or is_out_of_time():  # before the next batch, which may be unreadable
                 return found, offset, fetched.bounds
         left_bytes -= _size(fetched.batches)
         if left_bytes > 0 and fetched.batches:
@@ -234,8 +237,8 @@ def _fetch_partition(
 
 
 def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
-    """The batches of an answer that has been asked for `offset`. Failure."""
-    data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
+    """Yield the batches of a response to a fetch from `offset`. Raises CommandError."""
+    data = cast("Buffer", found.records or b"")  # a received response has no file regions
     aborted = AbortedTransactions(found.aborted_transactions or ())
     try:
         for position, header in batches(data, allow_partial=True):
@@ -250,4 +253,4 @@ def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
                 status = BatchStatus.PLAIN
             yield Batch(header, status, data, position)
     except CorruptBatch as error:
-        raise CommandError(f"what is at offset {offset} cannot be read: {error}") from error
+        raise CommandError(f"the data at offset {offset} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Groups, their members, how far they are, and where they go on."""
+"""Pages with groups, their members and lag, and the form that resets offsets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kwire.client.groups import Group, describe_group, list_groups
 from kwire.console.page import Page, PageRequest, PageResult, Redirect
 
 PAGE_SIZE: Final = 100
-"""Groups of a page."""
+"""Groups per page."""
 MAX_ROWS: Final = 1_000
-"""Partitions, or members, of a page."""
+"""Partitions, or members, per page."""
 
 
 def groups_page(request: PageRequest) -> PageResult:
@@ -25,7 +25,7 @@ def groups_page(request: PageRequest) -> PageResult:
 
 
 def group_page(request: PageRequest) -> PageResult:
-    """A group; with `to` also where its offsets would be then. Failure."""
+    """Return a group; with `to`, include a preview of the reset. Raises CommandError."""
     group = _group(request.cluster, request.text("id"))
     rows = list(offset_rows(request.cluster, group))
     lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
@@ -45,10 +45,10 @@ def group_page(request: PageRequest) -> PageResult:
 
 
 def reset(request: PageRequest) -> PageResult:
-    """Have a group go on somewhere else. UsageError, Failure, ApiError."""
+    """Reset the offsets of a group. Raises UsageError, CommandError, ApiError."""
     name, to = request.text("id"), request.text("to")
     if not to:
-        raise UsageError("say where the group is to go on: an offset, a time, beginning or end")
+        raise UsageError("the new position is missing: expected an offset, a time, beginning or end")
     group = _group(request.cluster, name)
     _reset(request, group.name, to, request.text("topic"), execute=True)
     return Redirect(f"group?id={quote(group.name, safe='')}&done=1")
@@ -57,13 +57,13 @@ def reset(request: PageRequest) -> PageResult:
 def _reset(request: PageRequest, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
     topics = [topic] if topic else []
     rows = reset_offsets(
-        request.cluster, name, topics, request.now_ms, to=to, option="go on at", execute=execute
+        request.cluster, name, topics, request.now_ms, to=to, option="position", execute=execute
     )
     return [dict(row) for row in rows[:MAX_ROWS]]
 
 
 def _group(cluster: ClusterClient, name: str) -> Group:
-    """Failure where there is none of this name."""
+    """Describe a group. Raises CommandError if it does not exist."""
     known = list_groups(cluster)
     if name not in known:
         raise CommandError(f"there is no group '{name}'{suggestion(name, known)}")

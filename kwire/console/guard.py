@@ -1,9 +1,8 @@
-"""Whom the console lets through a browser: its own pages, and people who go there.
+"""Protection against cross-site requests.
 
-Nobody says who he is, so a site of somebody else must not be able to have a browser do what its user may.
-Names of other hosts are refused before (`kwire.http.hosts`). Here, whoever changes something
-needs two things: a browser's word that a page of the console has asked (Fetch Metadata, Origin), and a token
-that no other site can have read.
+The console has no authentication, so another site must not be able to use a visitor's browser to read or
+change anything. `kwire.http.hosts` rejects other host names. A change also needs same-origin headers from the
+browser (Fetch Metadata, Origin), and a token that no other site can read.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ HEADERS: Final[Mapping[str, str]] = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not no-referrer, with which browsers send forms of our own pages from an origin called null.
+    # With no-referrer, browsers would send the console's own forms with the origin null.
     "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""What messages and names contain is escaped; should that fail, a browser still runs nothing of it."""
+"""A second line of defense: templates escape the contents of messages, and these headers forbid scripts."""
 
 
 class Guarded:
-    """Gives every answer the headers above."""
+    """ASGI middleware that adds the security headers to each response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -47,20 +46,20 @@ class Guarded:
 
 
 def read_refusal(headers: Mapping[str, str]) -> str:
-    """Why a request is not answered at all: what another site embeds; empty where it is."""
+    """Return why a request is rejected: another site embeds the page. Empty if it is allowed."""
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":
-        return "another site has asked for this, and not a page of the console"
+        return "this request came from another site, not from the console"
     return ""
 
 
 def write_refusal(headers: Mapping[str, str], token_given: str, token: str) -> str:
-    """Why a request may not change anything, in a sentence; empty where it may."""
+    """Return why a change is rejected. Empty if it is allowed."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return "another site has sent this form: nothing was changed"
+        return "this form was sent by another site: nothing was changed"
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
-        return f"a page of {origin[:80]} has sent this form: nothing was changed"
+        return f"this form was sent by a page of {origin[:80]}: nothing was changed"
     if not hmac.compare_digest(token_given.encode(), token.encode()):
-        return "this form is from before the console was started: load its page again, nothing was changed"
+        return "this form is from before the console's last start: reload its page. Nothing was changed"
     return ""

@@ -1,4 +1,4 @@
-"""Connections that a broker's HTTP port hands over, with nothing read of them."""
+"""Connections that the broker's HTTP port passes to the console, with no bytes read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kwire.http.connections import ConnectionServer, Logger
 
 MAX_REQUESTS: Final = 32
-"""Requests that are answered at the same time, live tails among them."""
+"""Maximum number of concurrent requests, including live tails."""
 MAX_CONNECTIONS: Final = 256
-"""Those without a request among them; more are closed at once."""
-OVERLOADED_RESPONSE: Final = PlainTextResponse(
-    "the console has too much to do: close some of its pages\n", 503
-)
+"""Maximum number of connections, including those without a request; others are closed at once."""
+OVERLOADED_RESPONSE: Final = PlainTextResponse("the console is overloaded: close some of its pages\n", 503)
 ONE_FD: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -29,7 +27,7 @@ async def serve_connections(
     on_disconnect: Callable[[], None],
     logger: Logger,
 ) -> None:
-    """Have `app` answer what comes. `when_gone` is called when whoever hands it over is no more."""
+    """Serve connections with `app`; call `on_disconnect` when the broker's process has ended."""
     connections = ConnectionServer(logger)
     under_way = 0
     open_connections = 0
@@ -43,7 +41,7 @@ async def serve_connections(
         finally:
             under_way -= 1
 
-    async def response(stream: trio.SocketStream) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
         nonlocal open_connections
         open_connections += 1
         try:
@@ -62,4 +60,4 @@ async def serve_connections(
             for _, _, fds in ancillary:
                 for fd in array.array("i", fds):
                     taken = trio.socket.from_stdlib_socket(socket.socket(fileno=fd))
-                    nursery.start_soon(response, trio.SocketStream(taken))
+                    nursery.start_soon(serve, trio.SocketStream(taken))

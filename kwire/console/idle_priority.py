@@ -1,4 +1,4 @@
-"""Work that waits for processors that nobody else wants."""
+"""Work in a thread with idle priority."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def run_at_idle_priority(work: Callable[[], T]) -> T:
-    """What `work` returns or raises, done when a processor has nothing else to do.
+    """Run `work` in a thread with SCHED_IDLE, and return or raise its result.
 
-    In a thread of its own, which cannot become a busier one again. Who is merely nice keeps a processor to
-    the end of its slice, some milliseconds, when a broker there has a request to answer; who is idle does
-    not.
+    A nice process keeps a processor until the end of its time slice, some milliseconds, even if a broker
+    there has a request to serve. A SCHED_IDLE thread yields at once. It cannot return to normal priority, so
+    it is a thread of its own.
     """
     results: list[T] = []
     failures: list[BaseException] = []
@@ -30,7 +30,7 @@ def run_at_idle_priority(work: Callable[[], T]) -> T:
         except BaseException as failure:
             failures.append(failure)
 
-    thread = threading.Thread(target=run, name="at leisure", daemon=True)
+    thread = threading.Thread(target=run, name="idle priority", daemon=True)
     thread.start()
     thread.join()
     if failures:

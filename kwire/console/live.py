@@ -1,6 +1,6 @@
-"""A live tail: the messages of a topic as they come, as server-sent events.
+"""Live tails: new messages of a topic as server-sent events.
 
-It is for looking: where more comes than a person can read, what is in between is left out, and said so.
+A tail is for people. If more messages arrive than a person can read, it skips some and counts them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from kwire.wire.primitives import TopicPartition
 MAX_TAILS: Final = 8
 MAX_PARTITIONS: Final = 100
 ROWS_AT_ONCE: Final = 20
-"""What a tail shows of what it has read at once; four times a second at most."""
+"""Messages per event; at most four events are sent per second."""
 MIN_INTERVAL_SECONDS: Final = 0.25
 KEEPALIVE_SECONDS: Final = 10.0
-"""After which something is sent all the same, so that an end that has gone is found."""
+"""Time without messages after which a comment is sent, to detect closed connections."""
 MAX_SECONDS: Final = 3600.0
-"""A browser asks again after that."""
+"""Maximum duration of a response; browsers then reconnect."""
 RETRY_MS: Final = 3000
 
 
 def live_page(request: PageRequest) -> PageResult:
-    """The page, which has a script ask for the events."""
+    """Return the page, whose script requests the events."""
     partition = request.number("partition")
     partitions = partitions_of(request.cluster, request.topic, partition)
     return Page("live.html", {"topic": request.topic, "partition": partition, "partitions": len(partitions)})
 
 
 def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> list[TopicPartition]:
-    """What is followed: one partition, or the first of them. Failure, NoPartition."""
+    """Return one partition, or the first ones of a topic. Raises CommandError, UnknownPartition."""
     if partition is not None:
         cluster.leader(topic, partition)
         return [(topic, partition)]
@@ -51,10 +51,10 @@ def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> 
 
 
 class Tail:
-    """A place at the end of some partitions. Its methods block."""
+    """A consumer at the end of some partitions. Its methods block."""
 
     def __init__(self, cluster: CommandClient, partitions: list[TopicPartition]) -> None:
-        """Begin where they end. ApiError, Lost."""
+        """Start at the end offsets. Raises ApiError, Disconnected."""
         self._cluster = cluster
         self._reader = Consumer(
             cluster,
@@ -65,7 +65,7 @@ class Tail:
         )
 
     def next(self) -> dict[str, Any]:
-        """What has come since, and how many were left out. ApiError, Lost, CorruptBatch."""
+        """Return new messages and the number of skipped ones. Raises ApiError, Disconnected, CorruptBatch."""
         rows: list[dict[str, Any]] = []
         for (_, index), record in self._reader.poll():
             rows.append(
@@ -82,7 +82,7 @@ class Tail:
         return {"rows": rows, "skipped": 0}
 
     def _skip(self) -> int:
-        """Go to the ends again."""
+        """Seek to the end offsets and return the number of skipped messages."""
         before = self._reader.positions
         ends = find_offsets(self._cluster, dict.fromkeys(before, LATEST))
         skipped = sum(max(0, ends[one] - at) for one, at in before.items())
@@ -94,7 +94,7 @@ class Tail:
 
 
 class Events:
-    """What a tail has, as an answer that goes on until whoever asked has gone."""
+    """A streaming ASGI response with the events of a tail."""
 
     def __init__(self, tail: Tail, on_end: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
         self._tail = tail
@@ -121,7 +121,7 @@ class Events:
         while True:
             try:
                 found = await trio.to_thread.run_sync(self._tail.next, limiter=self._limiter)
-            except Exception as error:  # whatever it is, a browser asks again for what comes then
+            except Exception as error:  # the browser will reconnect
                 await self._send(
                     send, f"event: broken\ndata: {json.dumps(describe_error(error)[1][:300])}\n\n"
                 )
@@ -141,4 +141,4 @@ class Events:
 
 
 def _as_dict(found: DisplayedBytes) -> dict[str, Any]:
-    return {"text": found.text, "kind": found.kind, "size": found.size_bytes, "cut": found.is_truncated}
+    return {"text": found.text, "kind": found.kind, "size": found.size_bytes, "truncated": found.is_truncated}

@@ -1,9 +1,9 @@
-"""What a search passes over is read from the segments of the broker beside it, which is not asked for it.
+"""Search for a key in the segments of this broker, without requests to it.
 
-A search reads much and shows little: asked for piece by piece, what it reads takes turns of the loop that
-producers wait for. Only what lies below a high watermark that this broker has told as the leader is read so:
-that stays as it is, but for what compaction and retention take away. Where a record may be wanted, or a file
-is damaged, the broker is asked as ever, so that nothing here is an error.
+A key search reads many batches and returns few records. As fetches, it would delay producers in the broker's
+event loop. It reads files only below a high watermark that this broker returned as the leader, where the log
+only changes by compaction and retention. The console fetches batches that may contain the key, and those that
+cannot be read here, so no error of this module is reported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kwire.wire.primitives import Uuid
 
 SEGMENT: Final = re.compile(r"(\d{20})\.log")
 _PAST_ALL_OFFSETS: Final = 1 << 31
-"""As the offset of an entry that is only room for one."""
+"""Offset for index entries that are preallocated and empty."""
 
 
 def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
-    """Where this broker has a partition of the topic; None where it has none, or that cannot be told.
+    """Return this broker's directory of a partition; None if there is none, or it is ambiguous.
 
-    A directory that fails keeps what the broker has meanwhile made anew in another one.
+    A failed directory can have an old copy of a partition that the broker has created again in another one.
     """
     paths = (os.path.join(log_dir, f"{topic}-{partition}") for log_dir in log_dirs)
     found = list(filter(os.path.isdir, paths))
@@ -45,7 +45,7 @@ def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_i
 
 
 class LocalLog:
-    """The segments of a partition, in one search."""
+    """The segments of a partition, during one search."""
 
     def __init__(self, directory: str, key: bytes, is_out_of_time: Callable[[], bool]) -> None:
         self._directory = directory
@@ -53,9 +53,9 @@ class LocalLog:
         self._is_time_over = is_out_of_time
 
     def skip(self, offset: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """From which offset on to ask, and how many bytes were read up to there.
+        """Return the offset up to which no batch contains the key, and the number of bytes read.
 
-        Nothing between the two offsets has the key. `end` is a high watermark, and not passed.
+        `end` is the high watermark, which is not passed.
         """
         read_bytes = 0
         try:
@@ -66,16 +66,16 @@ class LocalLog:
                 read_bytes += whole.location.size_bytes
                 offset = whole.location.last_offset + 1
         except (OSError, CommandError, StorageError, StructError, InvalidBatch, LegacyFormat, CorruptBatch):
-            pass  # who is asked for it tells what there is
+            pass  # a fetch from the broker finds out
         return offset, read_bytes
 
     def _batches(self, offset: int) -> Iterator[WholeBatch]:
-        """Those from an offset on. OSError, Failure, StorageError, StructError, Invalid, LegacyFormat."""
+        """Yield the batches from an offset on. Raises OSError and errors of damaged files."""
         names = filter(None, map(SEGMENT.fullmatch, os.listdir(self._directory)))
         bases = sorted(int(found[1]) for found in names)
         for base in bases[max(0, bisect_right(bases, offset) - 1) :]:
             if base > offset:
-                return  # perhaps a segment is put in the place of others, and for a moment there is none
+                return  # the cleaner may be replacing segments, which leaves a gap for a moment
             path = os.path.join(self._directory, f"{base:020d}")
             file = open_read_only(path + LOG_SUFFIX)
             end = file.size()
@@ -95,7 +95,7 @@ class LocalLog:
                 offset = whole.location.last_offset + 1
 
     def _may_contain_key(self, whole: WholeBatch) -> bool:
-        """Whether a record of the batch has the key, or that cannot be told. CorruptBatch."""
+        """Return whether a record of the batch may have the key. Raises CorruptBatch."""
         header = read_header(whole.buffer, whole.at)
         if not crc_is_valid(whole.buffer, whole.at, header):
             return True
@@ -109,10 +109,10 @@ class LocalLog:
 
 
 def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
-    """Whether there is a batch that an index may have for this offset.
+    """Return whether the position of an index entry has a batch for its offset.
 
-    Not so where the index is of the file that had this one's place before, or where the log was cut and the
-    entry is of what was there. StorageError, LegacyFormat.
+    It has none if the index belongs to a segment that was replaced, or if the log was truncated. Raises
+    StorageError, LegacyFormat.
     """
     try:
         whole = next(scan_batches(file, begin, end), None)
@@ -126,7 +126,7 @@ def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int
 
 
 def _position(index: RealFile, relative: int) -> int:
-    """Where to begin in a segment to meet an offset of it. StorageError, StructError."""
+    """Return the position of the last index entry up to an offset. Raises StorageError, StructError."""
 
     def entry(number: int) -> tuple[int, int]:
         offset, position = OFFSET_ENTRY.unpack(index.read_at(number * OFFSET_ENTRY.size, OFFSET_ENTRY.size))

@@ -1,4 +1,4 @@
-"""The messages of a partition, by offset, time and key; and one message with all that it has."""
+"""Pages with the messages of a partition, by offset, time or key, and with one message."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import LATEST
 
 PAGE_SIZE: Final = 50
-"""Messages of a page."""
+"""Messages per page."""
 SEARCHED_BYTES: Final = 8 * 1024 * 1024
 SEARCH_SECONDS: Final = 3.0
-"""How much a search for a key reads, and how long it takes, before it asks whether to go on."""
+"""Limits of a key search, in bytes and time, after which the page offers to continue."""
 MAX_HEADERS: Final = 100
 FORMATS: Final = ("text", "hex")
 
 
 def messages_page(request: PageRequest) -> PageResult:
-    """Where to begin is an offset, a place in words, or nothing: then at the newest."""
+    """Return messages from a position on, by default the newest."""
     topic, partition = request.topic, request.partition
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)
     at, note = _start_offset(request, forwards=key is not None), ""
     try:
         found, next_offset, bounds = _read(request, at, key)
-        is_there = at <= bounds.high_watermark  # and not of what replicas do not have yet
+        is_there = at <= bounds.high_watermark  # records above it are not replicated yet
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
@@ -69,11 +69,11 @@ def messages_page(request: PageRequest) -> PageResult:
 
 
 def find_key(request: PageRequest) -> PageResult:
-    """From a topic's page to the partition that a key goes to, as Java's producer has it."""
+    """Redirect to the partition of a key, as Java's default partitioner chooses it."""
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)
     if key is None:
-        raise UsageError("which key? Type one that messages may have")
+        raise UsageError("the key is missing")
     partition = partition_for_key(key, _partition_count(request))
     return Redirect(
         f"topics/{request.topic}/{partition}?from=beginning&form={form}&key={quote(key_text, safe='')}"
@@ -81,7 +81,7 @@ def find_key(request: PageRequest) -> PageResult:
 
 
 def message_page(request: PageRequest) -> PageResult:
-    """One message. Failure where the offset has none."""
+    """Return one message. Raises CommandError if there is none at the offset."""
     topic, partition, offset = request.topic, request.partition, int(request.path["offset"])
     try:
         found, _, bounds = fetch_messages(request.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
@@ -120,7 +120,7 @@ def message_page(request: PageRequest) -> PageResult:
 def row_of(
     topic: str, message: Message, max_bytes: int = LIST_BYTES, *, dump: bool = False
 ) -> dict[str, Any]:
-    """What a list, or a page, shows of a message."""
+    """Return the template values of a message."""
     record, batch = message
     row: dict[str, Any] = {
         "offset": record.offset,
@@ -162,7 +162,7 @@ def _read(request: PageRequest, at: int, key: bytes | None) -> tuple[list[Messag
     own = None if directory is None else LocalLog(directory, key, is_out_of_time)
 
     def skip(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[int, int]:
-        # Only a leader's files are what the cluster agrees on, up to the high watermark that it tells.
+        # Only the leader's files are authoritative, up to its high watermark.
         if own is None or fetched.leader != request.settings.node_id:
             return offset, 0
         return own.skip(offset, fetched.bounds.high_watermark, max_bytes)
@@ -183,7 +183,7 @@ def _read(request: PageRequest, at: int, key: bytes | None) -> tuple[list[Messag
 
 
 def _start_offset(request: PageRequest, *, forwards: bool) -> int:
-    """Where to begin, which may be where nothing is. UsageError."""
+    """Return the offset to start at, which may be out of range. Raises UsageError."""
     one = request.topic, request.partition
     if given := request.text("from"):
         return resolve_position(request.cluster, given, [one], request.now_ms, "from")[one]
@@ -191,31 +191,31 @@ def _start_offset(request: PageRequest, *, forwards: bool) -> int:
 
 
 def _nearest_offset(at: int, bounds: LogOffsets) -> tuple[int, str]:
-    """The nearest offset that there is, and what to say where that is another one."""
+    """Return the nearest valid offset, and a note if that differs."""
     if at < bounds.log_start:
         return (
             bounds.log_start,
-            f"Offset {at} is gone: this begins at {bounds.log_start}, the first there is.",
+            f"Offset {at} was deleted: showing messages from the log start offset {bounds.log_start}.",
         )
     if at > bounds.high_watermark:
         return (
             bounds.high_watermark,
-            f"Offset {at} is not there yet: the next one is {bounds.high_watermark}.",
+            f"Offset {at} does not exist yet: the next one is {bounds.high_watermark}.",
         )
     return at, ""
 
 
 def _missing_reason(offset: int, bounds: LogOffsets) -> str:
-    """Why an offset has no message, as far as that can be told."""
+    """Return a possible reason why there is no message at an offset."""
     if offset >= bounds.high_watermark or bounds.log_start == bounds.high_watermark:
-        return f"the next one will be {bounds.high_watermark}"
+        return f"the next offset is {bounds.high_watermark}"
     if offset < bounds.log_start:
-        return f"the first that is left is {bounds.log_start}"
-    return "it may have been compacted away, or be a transaction's marker"
+        return f"the log starts at {bounds.log_start}"
+    return "it may have been compacted away, or be a transaction marker"
 
 
 def _parse_key(text: str, form: str) -> bytes | None:
-    """The bytes of a key that was typed. UsageError."""
+    """Return the bytes of a typed key. Raises UsageError."""
     if form not in FORMATS:
         raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMATS)}")
     if not text:

@@ -1,4 +1,4 @@
-"""The cluster: its brokers, what they lead and keep, its features, and the quorum of its controllers."""
+"""The page of the cluster: brokers, features and the KRaft quorum."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kwire.wire.messages.describe_quorum import (
 )
 
 
-def cluster_page(asked: PageRequest) -> PageResult:
-    cluster = asked.cluster
+def cluster_page(request: PageRequest) -> PageResult:
+    cluster = request.cluster
     metadata = cluster.metadata(None)
     partitions = [one for topic in metadata.topics for one in topic.partitions]
     leads = Counter(one.leader_id for one in partitions)
     keeps = Counter(broker for one in partitions for broker in one.replica_nodes)
-    request = DescribeClusterRequest(include_fenced_brokers=True)
-    describe_configs = cluster.retry(lambda: cluster.send(request, DescribeClusterResponse))
-    raise_for_code(describe_configs.error_code, describe_configs.error_message, "the cluster")
+    describe = DescribeClusterRequest(include_fenced_brokers=True)
+    description = cluster.retry(lambda: cluster.send(describe, DescribeClusterResponse))
+    raise_for_code(description.error_code, description.error_message, "the cluster")
     rows = [
         {
             "broker": broker,
@@ -38,7 +38,7 @@ def cluster_page(asked: PageRequest) -> PageResult:
             "keeps": keeps[broker.broker_id],
             "directories": None if broker.is_fenced else _directories(cluster, broker.broker_id),
         }
-        for broker in sorted(describe_configs.brokers, key=lambda broker: broker.broker_id)
+        for broker in sorted(description.brokers, key=lambda broker: broker.broker_id)
     ]
     versions = cluster.send(
         ApiVersionsRequest(client_software_name="kwire", client_software_version="console"),
@@ -47,8 +47,8 @@ def cluster_page(asked: PageRequest) -> PageResult:
     return Page(
         "cluster.html",
         {
-            "cluster_id": describe_configs.cluster_id,
-            "controller": describe_configs.controller_id,
+            "cluster_id": description.cluster_id,
+            "controller": description.controller_id,
             "rows": rows,
             "partitions": len(partitions),
             "leaderless": leads[-1],
@@ -56,13 +56,13 @@ def cluster_page(asked: PageRequest) -> PageResult:
                 (feature.name, feature.max_version_level) for feature in versions.finalized_features
             ),
             "quorum": _quorum(cluster),
-            "now_ms": asked.now_ms,
+            "now_ms": request.now_ms,
         },
     )
 
 
 def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | None:
-    """The log directories of a broker; None where it does not answer."""
+    """Return the log directories of a broker; None if it does not respond."""
     try:
         response = cluster.send_to_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
     except (ApiError, Disconnected):
@@ -79,7 +79,7 @@ def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | 
 
 
 def _quorum(cluster: CommandClient) -> ResponsePartitionData | None:
-    """The quorum that keeps the metadata log; None where the broker does not know of one now."""
+    """Return the KRaft quorum; None if it has no known leader."""
     request = DescribeQuorumRequest(
         topics=[
             RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])

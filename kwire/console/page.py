@@ -1,4 +1,4 @@
-"""What a page is asked, and what it answers: plain values, so that a page is a function that blocks."""
+"""Requests and results of pages, as plain values: a page is a blocking function."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ CLIENT_ID = "kwire-console"
 
 
 class ConsoleSettings(NamedTuple):
-    """Where a console stands."""
+    """Settings of a console process."""
 
     bootstrap_servers: str
     node_id: int
-    """The broker beside which it runs; -1 where it stands alone."""
+    """The broker beside which it runs; -1 without a broker."""
     log_dirs: tuple[str, ...]
-    """That broker's directories, which the console reads."""
+    """The broker's log directories, which the console reads."""
     may_write: bool
-    """Whether it produces, and resets offsets."""
+    """Whether the console may produce and reset offsets."""
     security: Security = PLAINTEXT
-    """How it says who it is."""
+    """Security of the console's connections."""
     client_id: str = CLIENT_ID
-    """What brokers know it by."""
+    """Client id of the console's requests."""
 
 
 class PageRequest(NamedTuple):
-    """One request for a page."""
+    """A request for a page."""
 
     settings: ConsoleSettings
     cluster: CommandClient
     rates: Rates
     path: Mapping[str, Any]
-    """What the path names: topic, partition, offset."""
+    """Parameters in the path: topic, partition, offset."""
     query: Mapping[str, str]
     form: Mapping[str, str]
     now_ms: int
@@ -57,38 +57,38 @@ class PageRequest(NamedTuple):
         return int(self.path["partition"])
 
     def text(self, name: str) -> str:
-        """A field of the query, or of the form that was sent; empty where it is not there."""
+        """Return a field of the form or the query; empty if it is missing."""
         return (self.form.get(name) or self.query.get(name) or "").strip()
 
     def paginate(self, found: Sequence[Any], at_once: int) -> dict[str, Any]:
-        """A list from where `at` says on, as templates have it. UsageError."""
+        """Return the page of a list that starts at the field `at`, as template values. Raises UsageError."""
         at = min(self.number("at") or 0, max(0, len(found) - 1))
         return {"rows": found[at : at + at_once], "count": len(found), "at": at, "at_once": at_once}
 
     def number(self, name: str) -> int | None:
-        """A field that is a whole number from 0 on; None where it is empty. UsageError."""
+        """Return a field that is a non-negative integer; None if it is empty. Raises UsageError."""
         return number(name, self.text(name))
 
 
 def number(name: str, text: str) -> int | None:
-    """A whole number from 0 on; None where it is empty. UsageError."""
+    """Parse a non-negative integer; None if the text is empty. Raises UsageError."""
     if not text:
         return None
-    # Digits are counted first: Python refuses to look at thousands of them.
+    # Check the length first: Python refuses to parse thousands of digits.
     if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS or int(text) > MAX_NUMBER:
         raise UsageError(f"{name} is {text[:40]!r}: expected a whole number from 0 to {MAX_NUMBER}")
     return int(text)
 
 
 class Page(NamedTuple):
-    """A page: its template, and what is filled in."""
+    """A page: its template and values."""
 
     template: str
     values: Mapping[str, Any]
 
 
 class Redirect(NamedTuple):
-    """Where what was asked for is to be seen: an address below the console's."""
+    """A redirect to a path below the console's prefix."""
 
     path: str
 
@@ -102,20 +102,20 @@ NOT_FOUND_CODES = (
     ErrorCode.RESOURCE_NOT_FOUND,
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
-"""What brokers say of what a page is asked about, and there is not; else it is asked for wrongly."""
+"""Errors for things that do not exist, with status 404 instead of 400."""
 PAGE_ERRORS = (CommandError, UnknownPartition, ApiError, Disconnected, WireError)
-"""What keeps a page from being made, and is no fault of the console's."""
+"""Errors of a page that have an error page of their own."""
 
 
 def describe_error(error: Exception) -> tuple[int, str]:
-    """The status of a page that there is not, and a sentence on why."""
+    """Return the HTTP status and the message for an error."""
     match error:
         case UsageError():
             return 400, str(error)
         case CommandError() | UnknownPartition():
             return 404, str(error)
         case NoReachableBroker():
-            return 502, f"no broker answers ({error}): look whether the broker still runs"
+            return 502, f"no broker is reachable ({error}): check whether the broker is still running"
         case ApiError():
             status = 404 if error.code in NOT_FOUND_CODES else 502 if error.code.retriable else 400
             return status, describe_api_error(error)

@@ -1,4 +1,4 @@
-"""The log of a partition as it is made: segments, batches, who wrote them, and what became of them."""
+"""The page that draws a partition's log: segments, batches, producers and transactions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kwire.wire.batch import CorruptBatch, control_type
 from kwire.wire.errors import ApiError
 
 MAX_BATCHES: Final = 60
-"""Batches of a drawing."""
+"""Maximum number of batches in the drawing."""
 ENOUGH_BATCHES: Final = 30
-"""Of the newest so many are looked for."""
+"""Number of newest batches that the page tries to show."""
 DRAWN_BYTES: Final = 1024 * 1024
 FIRST_SPAN, SPAN_GROWTH, MAX_SPANS = 64, 8, 6
 MAX_PRODUCERS: Final = 50
@@ -31,16 +31,16 @@ COLORS: Final = 8
 
 
 class LocalReplica(NamedTuple):
-    """What this broker has of a partition on its disks."""
+    """Files of a partition's replica on this broker."""
 
     directory: str
     segments: Sequence[Segment]
     epochs: Sequence[tuple[int, int]]
-    """Leader epochs, and where each begins."""
+    """Leader epochs and their start offsets."""
 
 
 def log_page(request: PageRequest) -> PageResult:
-    """The newest batches, or those from a place on. UsageError, Failure, ApiError."""
+    """Return the newest batches, or those from a position on. Raises UsageError, CommandError, ApiError."""
     topic, partition = request.topic, request.partition
     bounds = find_bounds(request.cluster, topic, partition)
     batches, bounds = _window(request, bounds)
@@ -72,7 +72,7 @@ def log_page(request: PageRequest) -> PageResult:
 
 
 def describe_batch(batch: Batch) -> str:
-    """What a batch is, in a word or two."""
+    """Return the type of a batch in a word or two."""
     if batch.status is not BatchStatus.CONTROL:
         return str(batch.status.value)
     try:
@@ -91,17 +91,17 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
         ]
         if not bounds.log_start <= at <= bounds.high_watermark:
             raise UsageError(
-                f"offset {at} is not there: this log goes from {bounds.log_start} to {bounds.high_watermark}"
+                f"offset {at} is out of range: this log has {bounds.log_start} to {bounds.high_watermark}"
             )
         fetched = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         return list(fetched.batches[:MAX_BATCHES]), fetched.bounds
-    # How many records a batch has is not known before it is read, so ever more are looked at.
+    # The number of records in a batch is unknown before the fetch, so widen the range step by step.
     span, found = FIRST_SPAN, fetch(request.cluster, topic, partition, bounds.high_watermark)
     for _ in range(MAX_SPANS):
         at = max(bounds.log_start, bounds.high_watermark - span)
         wider = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         if found.batches and wider.batches[-1].header.next_offset < bounds.high_watermark:
-            break  # more than is fetched at once
+            break  # more than one fetch returns
         found = wider
         if at == bounds.log_start or len(found.batches) >= ENOUGH_BATCHES:
             break
@@ -110,7 +110,7 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
 
 
 def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica | None:
-    """What is on the disks of this broker; None where it has no replica."""
+    """Return the files of the replica; None if this broker has no replica."""
     for log_dir in log_dirs:
         directory = os.path.join(log_dir, name)
         try:
@@ -122,7 +122,7 @@ def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica
                 }
             epochs = read_epochs(RealDisk(), os.path.join(directory, LEADER_EPOCHS))
         except (OSError, StorageError):
-            continue  # not there, or a segment has been deleted just now
+            continue  # no replica here, or a segment was deleted meanwhile
         bases = sorted(sizes)
         segments = (
             [
@@ -137,7 +137,7 @@ def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica
 
 
 def _describe_producers(request: PageRequest) -> list[PartitionProducer]:
-    """Whom the leader knows as a producer of the partition."""
+    """Return the active producers of the partition, latest first."""
     try:
         found = request.cluster.retry(
             lambda: list(describe_producers(request.cluster, [(request.topic, request.partition)]))

@@ -1,4 +1,4 @@
-"""A message that a form has given, written into a topic."""
+"""The form that produces a message."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAX_HEADERS: Final = 100
 
 
 def produce(request: PageRequest) -> PageResult:
-    """Write it, with acks of all replicas, and go to where it is. UsageError, Failure, ApiError."""
+    """Produce a message with acks=all, and redirect to it. Raises UsageError, CommandError, ApiError."""
     (topic,) = request.cluster.topics([request.topic])
     if topic.is_internal:
-        raise CommandError(f"{request.topic} is kept by brokers, and not written to from here")
+        raise CommandError(f"{request.topic} is an internal topic: the console does not write to it")
     there = sorted(one.partition_index for one in topic.partitions)
     key = None if not request.form.get("key") else _bytes(request, "key")
     value = None if request.form.get("null") else _bytes(request, "value")
@@ -27,7 +27,7 @@ def produce(request: PageRequest) -> PageResult:
     if partition is None:
         partition = random.choice(there) if key is None else partition_for_key(key, len(there))
     elif partition not in there:
-        raise UsageError(f"topic {request.topic} has partitions 0 to {there[-1]}, and not {partition}")
+        raise UsageError(f"topic {request.topic} has partitions 0 to {there[-1]}, not {partition}")
     sending = TopicProducer(request.cluster, request.topic)
     sending.send({partition: [(request.now_ms, key, value, _headers(request.form.get("headers", "")))]})
     return Redirect(f"topics/{request.topic}/{partition}/{sending.first_offset(partition)}?written=1")
@@ -37,7 +37,7 @@ def _bytes(request: PageRequest, name: str) -> bytes:
     form = request.form.get(f"{name}_form", SCHEMALESS_FORMATS[0])
     if form not in SCHEMALESS_FORMATS:
         raise UsageError(f"{name}_form is {form[:20]!r}: expected {', '.join(SCHEMALESS_FORMATS)}")
-    # A browser ends the lines of a form with CR LF, whatever was typed.
+    # Browsers send the lines of a form with CR LF.
     text = request.form.get(name, "").replace("\r\n", "\n")
     try:
         return encode(text, form)
@@ -46,13 +46,13 @@ def _bytes(request: PageRequest, name: str) -> bytes:
 
 
 def _headers(text: str) -> list[tuple[str, bytes | None]]:
-    """A line each, NAME=TEXT. UsageError."""
+    """Parse headers, one NAME=TEXT per line. Raises UsageError."""
     found: list[tuple[str, bytes | None]] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"a header is {line[:40]!r}: expected NAME=TEXT, a line each")
+            raise UsageError(f"the header {line[:40]!r} is invalid: expected NAME=TEXT, one per line")
         found.append((name.strip(), value.strip().encode()))
     if len(found) > MAX_HEADERS:
-        raise UsageError(f"{len(found)} headers are more than the {MAX_HEADERS} that this form takes")
+        raise UsageError(f"there are {len(found)} headers: this form accepts at most {MAX_HEADERS}")
     return found

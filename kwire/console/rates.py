@@ -1,4 +1,4 @@
-"""How fast partitions grow, by what has been seen of their ends: nothing is counted while nobody looks."""
+"""Message rates of partitions, from end offsets that pages have seen: there is no background sampling."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MAX_AGE_SECONDS: Final = 300.0
 
 
 class Rates:
-    """Ends of partitions, as pages have seen them lately. For several threads."""
+    """Recent end offsets of partitions, for several threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds, of whatever beginning."""
+        """Use a clock that returns seconds."""
         self._clock = clock
         self._samples: deque[tuple[float, dict[TopicPartition, int]]] = deque(maxlen=MAX_SAMPLES)
         self._changing = threading.Lock()
 
     def update(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Remember where partitions end now. Records a second of those whose ends were seen before."""
+        """Add a sample of end offsets, and return messages per second since the oldest sample."""
         now = self._clock()
         with self._changing:
             while self._samples and now - self._samples[0][0] > MAX_AGE_SECONDS:
                 self._samples.popleft()
             rates: dict[TopicPartition, float] = {}
-            for at, before in self._samples:  # the oldest first: over the longest time
+            for at, before in self._samples:  # oldest first, for the longest period
                 if now - at < MIN_SECONDS:
                     break
                 for partition in ends.keys() & before.keys() - rates.keys():

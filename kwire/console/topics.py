@@ -1,4 +1,4 @@
-"""Topics and their partitions: who has them, how large they are, how fast they grow."""
+"""Pages with topics and partitions: replicas, sizes and message rates."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResp
 from kwire.wire.primitives import TopicPartition
 
 PAGE_SIZE: Final = 100
-"""Topics, or partitions, of a page."""
+"""Topics, or partitions, per page."""
 
 Sizes = Mapping[tuple[str, int, int], int]
-"""Bytes by topic, partition and broker."""
+"""Sizes in bytes by topic, partition and broker."""
 
 
 def topics_page(request: PageRequest) -> PageResult:
-    """Topics by name, those that brokers keep for themselves where they are asked for."""
+    """Return topics by name, internal ones only on request."""
     pattern, internal = request.text("q"), bool(request.text("internal"))
     topics = [
         topic
@@ -60,7 +60,7 @@ def topics_page(request: PageRequest) -> PageResult:
 
 
 def topic_page(request: PageRequest) -> PageResult:
-    """The partitions of a topic, and a form to write into it. Failure."""
+    """Return the partitions of a topic, and the form that produces a message. Raises CommandError."""
     (topic,) = request.cluster.topics([request.topic])
     part = request.paginate(sorted(topic.partitions, key=lambda one: one.partition_index), PAGE_SIZE)
     topic.partitions = part["rows"]
@@ -97,14 +97,14 @@ def topic_page(request: PageRequest) -> PageResult:
 
 
 def is_under_replicated(partition: MetadataResponsePartition) -> bool:
-    """Whether a partition lacks replicas that are in sync, or a leader."""
+    """Return whether a partition has no leader, or an incomplete ISR."""
     return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
 
 
 def offsets(
     cluster: CommandClient, topics: Iterable[MetadataResponseTopic]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """First offsets and ends of partitions, of those whose leaders say them now: nobody is waited for."""
+    """Return first and end offsets of partitions whose leaders respond, without retries."""
     led: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic in topics:
         for one in topic.partitions:
@@ -139,7 +139,7 @@ def offsets(
 
 
 def replica_sizes(cluster: CommandClient, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
-    """How large replicas are, and which brokers do not say."""
+    """Return the sizes of replicas, and the brokers that do not respond."""
     by_broker: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic in topics:
         for one in topic.partitions:

@@ -1,4 +1,4 @@
-"""Transactional ids, and what they have open."""
+"""Pages with transactional ids and their transactions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.cli.admin.transactions import describe_transaction, list_transactions
 from kwire.console.page import Page, PageRequest, PageResult
 
 PAGE_SIZE: Final = 200
-"""Transactional ids of a page."""
+"""Transactional ids per page."""
 
 
 def transactions_page(request: PageRequest) -> PageResult:
@@ -22,7 +22,7 @@ def transactions_page(request: PageRequest) -> PageResult:
 
 
 def transaction_page(request: PageRequest) -> PageResult:
-    """What the coordinator of a transactional id knows of it. ApiError where it knows none."""
+    """Return the coordinator's state of a transactional id. Raises ApiError if it is unknown."""
     state = describe_transaction(request.cluster, request.text("id"))
     began_ms = state.transaction_start_time_ms
     return Page(

@@ -143,7 +143,7 @@ def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
         time.sleep(3)
         tab.go(f"{url}{picture.path}")
     if picture.path.endswith("/live"):
-        tab.until(lambda: "Following." in tab.text())
+        tab.until(lambda: "Live." in tab.text())
         orders(7)
         tab.until(lambda: "7 shown" in tab.text())
     tab.screenshot(directory / f"console-{picture.name}.png")

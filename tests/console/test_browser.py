@@ -142,7 +142,7 @@ def test_a_visit_with_nothing_but_a_keyboard(site: Site) -> None:
     tab_to(tab, "Produce")
     tab.loads(lambda: tab.press("Enter"))
     page = tab.text()
-    assert "The message is written" in page
+    assert "The message was written" in page
     assert "typed, not clicked" in page
     tab_to(tab, "Partition 1")
     tab.loads(lambda: tab.press("Enter"))
@@ -213,7 +213,7 @@ FAINT_TEXT = """
 
 def test_a_live_tail_shows_what_comes(site: Site) -> None:
     tab = site.tab("/topics/orders/live")
-    tab.until(lambda: "Following." in tab.text())
+    tab.until(lambda: "Live." in tab.text())
     producer = Producer({"bootstrap.servers": site.bootstrap})
     producer.produce("orders", "<script>window.ran = 4</script>", "came", partition=0)
     producer.flush(10)
@@ -227,7 +227,7 @@ def test_a_live_tail_shows_what_comes(site: Site) -> None:
     producer.produce("orders", "meanwhile", partition=0)
     producer.flush(10)
     tab.press("Enter")
-    tab.until(lambda: "Following." in tab.text())
+    tab.until(lambda: "Live." in tab.text())
     assert "meanwhile" not in tab.text()
     assert tab.complaints == []
     tab.close()
@@ -235,12 +235,12 @@ def test_a_live_tail_shows_what_comes(site: Site) -> None:
 
 def test_offsets_are_reset_by_keyboard(site: Site) -> None:
     tab = site.tab("/group?id=readers")
-    tab_to(tab, "Go on at")
+    tab_to(tab, "New position")
     tab.type("beginning")
     tab.loads(lambda: tab.press("Enter"))
-    tab_to(tab, "Set these offsets")
+    tab_to(tab, "Reset to these offsets")
     tab.loads(lambda: tab.press("Enter"))
-    assert "The offsets are set" in tab.text()
+    assert "The offsets were reset" in tab.text()
     tab.close()
 
 

@@ -71,10 +71,10 @@ async def test_a_page_is_made_by_a_new_connection_where_the_kept_one_has_ended(
 async def test_a_page_that_makes_the_best_of_a_lost_answer_is_made_again(pages: Client, own: Broker) -> None:
     await pages.page("/")
     fault = own.faults.truncate_response("DescribeLogDirs")
-    assert "did not answer" not in await pages.page("/")
+    assert "did not respond" not in await pages.page("/")
     assert fault.is_over
     own.faults.truncate_response("DescribeLogDirs", times=2)
-    assert "Broker 1 did not answer" in await pages.page("/")
+    assert "Broker 1 did not respond" in await pages.page("/")
     before = len(asked(own))
     await pages.page("/")
     assert asked(own)[before:].count("DescribeLogDirs") == 1, "what has lost an answer is not kept"
@@ -83,7 +83,7 @@ async def test_a_page_that_makes_the_best_of_a_lost_answer_is_made_again(pages: 
 async def test_a_broker_that_is_gone_is_told(pages: Client, own: Broker) -> None:
     await pages.page("/topics/kept/0")
     own.crash()
-    assert "no broker answers" in await pages.page("/topics/kept/0", 502)
+    assert "no broker is reachable" in await pages.page("/topics/kept/0", 502)
     own.start()
     assert "value 59" in await pages.page("/topics/kept/0")
 

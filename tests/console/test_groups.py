@@ -61,7 +61,7 @@ async def test_a_group_with_its_members_and_lag(console: Client, member: str) ->
     )
     page = await console.page(f"/group?id={member}")
     assert "ten-0 4 10 6 console-test" in page
-    assert "Lag in all 6" in page
+    assert "Total lag 6" in page
     assert "stop them first" in page
     answer = await console.send("/group/offsets", id=member, to="beginning")
     assert answer.status_code == 404
@@ -79,7 +79,7 @@ async def test_offsets_are_shown_first_and_then_set(
     assert committed(admin, "moved") == [5]
     place = await console.sent("/group/offsets", id="moved", to=to)
     assert committed(admin, "moved") == [offset]
-    assert "The offsets are set" in await console.page(place)
+    assert "The offsets were reset" in await console.page(place)
 
 
 async def test_a_group_of_a_strange_name(console: Client, broker: Broker, admin: AdminClient) -> None:
@@ -96,8 +96,8 @@ async def test_what_is_wrong_is_said(console: Client, broker: Broker) -> None:
     commit(broker, "wrong", 1)
     assert "there is no group 'wron', did you mean 'wrong'?" in await console.page("/group?id=wron", 404)
     for fields, status, sentence in (
-        ({"to": ""}, 400, "say where the group is to go on"),
-        ({"to": "sometime"}, 400, "go on at sometime: expected 'beginning'"),
+        ({"to": ""}, 400, "the new position is missing"),
+        ({"to": "sometime"}, 400, "position sometime: expected 'beginning'"),
         ({"to": "end", "topic": "none"}, 404, "there is no topic 'none'"),
         ({"to": "end", "topic": "ten:x"}, 400, "expected TOPIC, or TOPIC:0,1"),
         ({"to": "end", "topic": "ten:7"}, 404, "has only partition 0, not 7"),

@@ -119,7 +119,7 @@ async def test_no_more_are_followed_than_there_are_threads_for() -> None:
 
 async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("followed", 1, 1)])["followed"].result(10)
-    assert "Following needs scripts" in await console.page("/topics/followed/live")
+    assert "Live tails need JavaScript" in await console.page("/topics/followed/live")
     assert "there is no topic 'none'" in await console.page("/topics/none/live/events", 404)
     assert "partition is 'x'" in await console.page("/topics/followed/live/events?partition=x", 400)
     assert "only partition 0" in await console.page("/topics/followed/live/events?partition=5", 404)
@@ -169,4 +169,4 @@ def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: Adm
 async def test_who_finds_no_broker_is_told_as_on_other_pages() -> None:
     async with console_at(ConsoleSettings("127.0.0.1:1", -1, (), may_write=False)) as console:
         for path in ("/topics/orders/live", "/topics/orders/live/events"):
-            assert "no broker answers" in await console.page(path, 502)
+            assert "no broker is reachable" in await console.page(path, 502)

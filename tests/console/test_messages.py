@@ -41,10 +41,8 @@ async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: Admi
     admin.create_topics([NewTopic("there", 1, 1)])["there"].result(10)
     assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
     assert "topic there has only partition 0, not 7" in await console.page("/topics/there/7", 404)
-    assert "has no message at offset 3: the next one will be 0" in await console.page(
-        "/topics/there/0/3", 404
-    )
-    assert "there is no page /console/elsewhere to GET" in await console.page("/elsewhere", 404)
+    assert "has no message at offset 3: the next offset is 0" in await console.page("/topics/there/0/3", 404)
+    assert "there is no page /console/elsewhere for GET" in await console.page("/elsewhere", 404)
 
 
 async def test_messages_by_page(
@@ -58,7 +56,7 @@ async def test_messages_by_page(
     assert "value 49" in first
     assert "value 50" not in first
     assert "?from=50" in first
-    assert "Offset 500 is not there yet: the next one is 120" in await console.page(
+    assert "Offset 500 does not exist yet: the next one is 120" in await console.page(
         "/topics/paged/0?from=500"
     )
     assert "expected 'beginning'" in await console.page("/topics/paged/0?from=x", 400)
@@ -70,7 +68,7 @@ async def test_messages_of_a_log_whose_beginning_is_gone(
 ) -> None:
     written(broker, admin, producer, "trimmed", 60)
     admin.delete_records([TopicPartition("trimmed", 0, 55)])[TopicPartition("trimmed", 0)].result(10)
-    gone = "is gone: this begins at 55, the first there is."
+    gone = "was deleted: showing messages from the log start offset 55."
     for query, notes in (
         ("", 0),
         ("?key=key%201", 0),
@@ -80,15 +78,13 @@ async def test_messages_of_a_log_whose_beginning_is_gone(
     ):
         page = await console.page(f"/topics/trimmed/0{query}")
         assert ("value 55" in page, "value 54" in page, page.count(gone)) == (True, False, notes), query
-    assert "no message at offset 3: the first that is left is 55" in await console.page(
-        "/topics/trimmed/0/3", 404
-    )
-    assert "Offset 3 is gone" in await console.page("/topics/trimmed/0?from=3&key=key%201")
+    assert "no message at offset 3: the log starts at 55" in await console.page("/topics/trimmed/0/3", 404)
+    assert "Offset 3 was deleted" in await console.page("/topics/trimmed/0?from=3&key=key%201")
     for digits in (str(1 << 63), "9" * 5000):
         told = await console.page(f"/topics/trimmed/0?from={digits}", 400)
         assert f"from {digits[:40]}: expected 'beginning', 'end', an offset" in told
     beyond = await console.page(f"/topics/trimmed/0?from={(1 << 63) - 1}")
-    assert "is not there yet: the next one is 60" in beyond
+    assert "does not exist yet: the next one is 60" in beyond
     assert "There are no messages from offset 60 on" in beyond
 
 
@@ -109,7 +105,9 @@ async def test_messages_by_key(
     assert [f"value {number}" in page for number in range(10)] == [number % 3 == 1 for number in range(10)]
     in_hex = await console.page(f"/topics/keyed/0?from=beginning&form=hex&key={b'key 1'.hex()}")
     assert "value 4" in in_hex
-    assert "No message with this key from offset 0 to 10" in await console.page("/topics/keyed/0?key=none")
+    assert "There is no message with this key from offset 0 to 10" in await console.page(
+        "/topics/keyed/0?key=none"
+    )
     assert "not hexadecimal digits" in await console.page("/topics/keyed/0?form=hex&key=xy", 400)
     found = await console.http.get("/console/topics/keyed/key?key=key%201&form=text")
     partition = partition_for_key(b"key 1", 2)
@@ -125,8 +123,8 @@ async def test_a_search_stops_and_offers_to_go_on(
         producer.flush(10)
     monkeypatch.setattr("kwire.console.messages.SEARCHED_BYTES", 500_000)
     page = await console.page("/topics/long/0?from=beginning&key=mine")
-    assert "No message with this key from offset 0 to 3" in page
-    assert "Search on from 3" in page
+    assert "There is no message with this key from offset 0 to 3" in page
+    assert "Continue the search from 3" in page
 
 
 async def test_what_is_produced_is_there(console: Client, admin: AdminClient, broker: Broker) -> None:
@@ -136,7 +134,7 @@ async def test_what_is_produced_is_there(console: Client, admin: AdminClient, br
     )
     assert place == "/topics/typed/1/0?written=1"
     page = await console.page(place)
-    assert "The message is written" in page
+    assert "The message was written" in page
     (record,) = broker.records("typed")
     assert (record.partition, record.key, record.value) == (1, b"k", b"two\nlines")
     assert list(record.headers) == [("a", b"1"), ("b", b"x=y")]
@@ -151,7 +149,7 @@ async def test_what_is_produced_is_there(console: Client, admin: AdminClient, br
     [
         ({"value": "{", "value_form": "json"}, "the value is not JSON"),
         ({"key": "xy", "key_form": "hex"}, "the key is not hexadecimal digits"),
-        ({"partition": "9"}, "has partitions 0 to 1, and not 9"),
+        ({"partition": "9"}, "has partitions 0 to 1, not 9"),
         ({"partition": "-1"}, "expected a whole number"),
         ({"headers": "no equals"}, "expected NAME=TEXT"),
         ({"value_form": "avro"}, "expected text, json, hex"),
@@ -192,7 +190,7 @@ async def test_internal_topics_are_read_and_not_written(
     assert "Produce a message" not in await console.page("/topics/__consumer_offsets")
     answer = await console.send("/topics/__consumer_offsets/messages", value="x")
     assert answer.status_code == 404
-    assert "kept by brokers" in answer.text
+    assert "is an internal topic" in answer.text
 
 
 def test_a_search_looks_at_the_time_within_a_batch(broker: Broker, admin: AdminClient) -> None:

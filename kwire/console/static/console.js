@@ -1,4 +1,4 @@
-// The live tail: rows as they come, the newest first. Everything is put in as text.
+// The live tail: new messages, newest first. All contents are inserted as text.
 "use strict";
 
 const tail = document.querySelector("[data-events]");
@@ -28,7 +28,7 @@ if (tail) {
     }
     if (shown.kind === "binary") made.append(cell("span", `${shown.size} B binary`, "tag"), " ");
     made.append(cell("bdi", shown.text, "bytes"));
-    if (shown.cut) made.append(cell("span", ` … ${shown.size} B in all`, "none"));
+    if (shown.truncated) made.append(cell("span", ` … ${shown.size} B in total`, "none"));
     return made;
   };
 
@@ -55,21 +55,21 @@ if (tail) {
 
   const follow = () => {
     source = new EventSource(tail.dataset.events);
-    source.onopen = () => { state.textContent = "Following."; };
+    source.onopen = () => { state.textContent = "Live."; };
     source.onerror = () => {
       state.textContent = source.readyState === EventSource.CLOSED
-        ? "The console does not answer, or follows too much already. Load the page again."
-        : "The connection is lost, and is tried again.";
+        ? "The console does not respond, or has too many live tails. Reload the page."
+        : "Connection lost. Reconnecting.";
     };
     source.addEventListener("broken", (event) => { state.textContent = JSON.parse(event.data); });
     source.onmessage = (event) => {
-      const told = JSON.parse(event.data);
-      told.rows.forEach(show);
+      const data = JSON.parse(event.data);
+      data.rows.forEach(show);
       while (tail.rows.length > MOST_ROWS) tail.lastElementChild.remove();
-      seen += told.rows.length;
-      skipped += told.skipped;
+      seen += data.rows.length;
+      skipped += data.skipped;
       count.textContent = `${seen.toLocaleString("en")} shown` +
-        (skipped ? `, ${skipped.toLocaleString("en")} left out, because so many come` : "");
+        (skipped ? `, ${skipped.toLocaleString("en")} skipped, because too many arrive` : "");
     };
   };
 
@@ -82,7 +82,7 @@ if (tail) {
     } else {
       follow();
     }
-    pause.textContent = source ? "Pause" : "Follow again";
+    pause.textContent = source ? "Pause" : "Resume";
   });
   follow();
 }

@@ -65,7 +65,7 @@ async def test_it_comes_as_the_broker_where_all_have_to_say_who_they_are(writes:
     async with observed(CLOSED, console=True, console_writes=writes) as node:
         page = await node.text("/console/")
         assert "There are no topics" in page
-        assert ("This console shows, and changes nothing" in page) != writes
+        assert ("This console is read-only" in page) != writes
         (pid,) = consoles()
         for told in ("cmdline", "environ"):
             assert PASSWORD.encode() not in Path(f"/proc/{pid}/{told}").read_bytes()
@@ -77,7 +77,7 @@ async def test_it_asks_where_everyone_is_taken_if_there_is_such_a_listener() -> 
     async with observed(settings, console=True) as node:
         page = await node.text("/console/")
         assert "There are no topics" in page
-        assert "This console shows, and changes nothing" not in page
+        assert "This console is read-only" not in page
         closed, open_ = node.running.bootstrap.split(",")
         assert open_ in page
         assert closed not in page
@@ -130,7 +130,7 @@ async def test_a_web_socket_is_refused() -> None:
             async with await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0) as stream:
                 await stream.send_all(asked.encode())
                 answer = b""
-                while b"by HTTP" not in answer:
+                while b"use HTTP" not in answer:
                     part = await stream.receive_some()
                     assert part, answer
                     answer += part
@@ -265,7 +265,7 @@ async def test_who_would_wait_long_for_his_turn_is_told(monkeypatch: pytest.Monk
 
 async def test_to_others_than_this_machine_it_only_shows_and_asks_for_a_name_of_the_host() -> None:
     async with observed(address="0.0.0.0:0", console=True) as node:
-        assert "This console shows, and changes nothing" in await node.text("/console/")
+        assert "This console is read-only" in await node.text("/console/")
         for host, status in (("10.1.2.3:8080", 200), ("127.0.0.1", 200), ("rebound.example", 421)):
             answer = await node.http.get("/console/", headers={"Host": host})
             assert answer.status_code == status
