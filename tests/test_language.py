@@ -29,6 +29,7 @@ HELD = [
     "docs/operations.md",
     "docs/performance.md",
     "docs/security.md",
+    "docs/simulation.md",
     "docs/site",
     "docs/start.md",
     "docs/supported.md",
