@@ -33,7 +33,7 @@ TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
-"""The number of kept records, and the begin and end of each run of them; None if all are kept."""
+"""The number of kept records, and the start and end of each run of them; None if all are kept."""
 
 
 class BackwardKeyScan:

@@ -25,7 +25,7 @@ Throttle = Callable[[int], None]
 ReadBatch = tuple[bytes, int, BatchHeader]
 """The bytes of a read, the position of a batch in them, and the header of the batch."""
 FileRange = tuple[int, int]
-"""The begin and the end of adjacent batches in a file."""
+"""The start and end positions of adjacent batches in a file."""
 
 TRANSACTIONAL_OR_CONTROL: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 

@@ -30,7 +30,7 @@ from kwire.wire.batch import (
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
 
 Range = tuple[int, int]
-"""The begin and the end of adjacent records."""
+"""The start and end positions of adjacent records."""
 
 MAX_BATCH_BYTES: Final = 0x7FFFFFFF
 
@@ -39,7 +39,7 @@ REMOVED: Final = b""
 
 
 def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
-    """Return the uncompressed records of a batch: bytes, begin and end. Raises CorruptBatch."""
+    """Return the uncompressed records of a batch: bytes, start and end. Raises CorruptBatch."""
     end = at + header.size_bytes
     if not crc_is_valid(data, at, header):
         raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")

@@ -24,7 +24,7 @@ _MAX_TIMESTAMP_BYTES: Final = 10
 _MAX_DELTA_BYTES: Final = 5
 
 RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | None], list[int]], int]
-"""Arguments: data, begin of the first record, end of the last one, maximum number, starts, keys, tombstones.
+"""Arguments: data, start of the first record, end of the last one, maximum number, starts, keys, tombstones.
 
 Records with the expected head are added to the lists. The result is the position of the first other record.
 """

@@ -29,7 +29,7 @@ class _Run(NamedTuple):
     """Adjacent records of the same length whose varints have the same numbers of bytes."""
 
     start: int
-    """The begin of the first record, relative to the first record of the batch."""
+    """The start of the first record, relative to the first record of the batch."""
     stop: int
     stride: int
     fixed: tuple[tuple[int, bytes], ...]
@@ -74,7 +74,7 @@ class _Layout(NamedTuple):
         return keys
 
     def starts(self, at: int) -> list[int]:
-        """Return the begin of each record, followed by the end of the last one."""
+        """Return the start of each record, followed by the end of the last one."""
         starts: list[int] = []
         for run in self.runs:
             starts += range(at + run.start, at + run.stop, run.stride)
@@ -133,7 +133,7 @@ def _layout_of(data: bytes, at: int, records: RecordKeys) -> _Layout | None:
 
 
 def _strides(starts: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield begin, end and record length of each run of records with the same length."""
+    """Yield start, end and record length of each run of records with the same length."""
     first = before = starts[0]
     stride = starts[1] - first
     for start in starts[1:]:

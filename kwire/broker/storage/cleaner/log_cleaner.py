@@ -159,7 +159,7 @@ class LogCleaner:
 
     def _mark_uncleanable(self, log: Log, reason: str, *, is_permanent: bool) -> None:
         self.logger.warning(
-            "Cannot clean %s, it is uncleanable %s: %s",
+            "Marking %s as uncleanable %s, cleaning it has failed: %s",
             log.name,
             "until a restart" if is_permanent else "for now",
             reason,

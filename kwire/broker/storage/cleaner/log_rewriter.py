@@ -72,7 +72,7 @@ class LogRewriter:
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
-        """`set_modified` sets a file's modification time, which is the age of segments without timestamps."""
+        """`set_modified` sets a file's modification time, which retention uses without timestamps."""
         self._job = job
         self._disk = disk
         self._throttle = throttle

@@ -66,7 +66,7 @@ class RecordKeys:
 
     @property
     def starts(self) -> list[int]:
-        """The begin of each record, followed by the end of the last one."""
+        """The start of each record, followed by the end of the last one."""
         if self._starts is None:
             self._starts = self._starts_of()
         return self._starts

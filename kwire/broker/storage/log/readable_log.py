@@ -63,7 +63,7 @@ class ReadableLog:
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the bytes between two offsets. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
+        """Return the number of bytes between two offsets. Raises KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
@@ -76,7 +76,7 @@ class ReadableLog:
         return self._look_up(lambda: self._segments.find_position(offset))
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the bytes from a position in a segment to an offset; None if the segments differ."""
+        """Return the number of bytes from a position to an offset; None if they are in different segments."""
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:

@@ -81,18 +81,18 @@ class LogSegments:
         self.active = segment
         self._largest_rolled = None
 
-    def remove(self, gone: Iterable[LogSegment]) -> None:
+    def remove(self, removed: Iterable[LogSegment]) -> None:
         """Remove segments; the caller deletes their files. `add` must follow if all are removed."""
-        bases = {segment.base_offset for segment in gone}
+        bases = {segment.base_offset for segment in removed}
         self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
         self.bases = [segment.base_offset for segment in self._segments]
         if self._segments:
             self.active = self._segments[-1]
         self.forget_positions()
 
-    def replace(self, gone: Iterable[LogSegment], new: LogSegment) -> None:
+    def replace(self, removed: Iterable[LogSegment], new: LogSegment) -> None:
         """Replace adjacent inactive segments by one with the base offset of the first."""
-        bases = {segment.base_offset for segment in gone}
+        bases = {segment.base_offset for segment in removed}
         kept = [segment for segment in self._segments if segment.base_offset not in bases]
         kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
         self._segments = kept
@@ -175,7 +175,7 @@ class LogSegments:
         return aborted
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the bytes of the batches between two offsets. Raises StorageError, InvalidBatch."""
+        """Return the size of the batches between two offsets. Raises StorageError, InvalidBatch."""
         up_to_offset = min(up_to_offset, self.end_offset)
         found = self._locate(offset) if offset < up_to_offset else None
         if found is None:
@@ -218,7 +218,7 @@ class LogSegments:
         return segment.base_offset, position
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the bytes from a position in the segment `base` to an offset; None if it is in another one.
+        """Return the number of bytes from a position in segment `base` to an offset; None in another segment.
 
         Raises StorageError, InvalidBatch.
         """
@@ -240,7 +240,7 @@ class LogSegments:
         place = self._write_positions.get(offset)
         if place is not None and place[1] < place[0].size_bytes:
             return place
-        # In a compacted log, the last batches of a segment may be gone: continue with the next segment.
+        # In a compacted log, a segment may lack its last offsets: continue with the next segment.
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
