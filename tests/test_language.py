@@ -42,6 +42,7 @@ HELD = [
     "kwire/broker/observe",
     "kwire/broker/raft",
     "kwire/broker/security",
+    "kwire/broker/storage",
     "kwire/coordinator",
     "kwire/host",
     "kwire/wire",
