@@ -1,1 +1,1 @@
-"""The scenarios, one noun a file: functions from a broker to what was observed."""
+"""Scenarios, a module per subject: each function returns what it observed of a broker."""

@@ -1,4 +1,4 @@
-"""aiokafka: every codec and acks, groups, commits, seeks, administration."""
+"""aiokafka: codecs and acks, groups, commits, seeks and the admin client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record_fields(record: Any) -> list[Any]:
 
 @scenario(seconds=120)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Each codec with each acks, read back record by record."""
+    """Produce with each codec and acks, and read every record back."""
 
     async def run() -> Any:
         seen = {}
@@ -88,7 +88,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario()
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """Two members share, one leaves, a later one resumes from the commit."""
+    """Split a topic between two members, then resume from the commit with a later member."""
 
     async def run() -> Any:
         topic = group = "aiokafka-resume"

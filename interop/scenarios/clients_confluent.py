@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka): every codec and acks, groups, commits, seeks, administration."""
+"""confluent-kafka (librdkafka): codecs and acks, groups, commits, seeks and the admin client."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -76,7 +76,7 @@ def message_fields(message: Any) -> list[Any]:
 
 
 def error_names(futures: dict[Any, Any]) -> dict[str, Any]:
-    """Each future's error name, or its result where it is plain."""
+    """Return the name of each future's error, or "done"."""
     seen = {}
     for key, future in futures.items():
         try:
@@ -89,7 +89,7 @@ def error_names(futures: dict[Any, Any]) -> dict[str, Any]:
 
 @scenario(seconds=180)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Each codec with each acks, read back record by record."""
+    """Produce with each codec and acks, and read every record back."""
     seen: dict[str, Any] = {}
     for codec in CODECS:
         for acks in ("0", "1", "all"):
@@ -131,7 +131,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """A group reads a part, commits, comes back and goes on from there; with each assignor."""
+    """Read part of a topic in a group, commit, and resume from the commit, with each assignor."""
     seen: dict[str, Any] = {}
     for strategy in ("range", "roundrobin", "cooperative-sticky"):
         topic = group = f"confluent-resume-{strategy}"
@@ -157,7 +157,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
 
 @scenario()
 def static_member(broker: Broker) -> Any:
-    """A static member comes back within its session and keeps its partitions."""
+    """Restart a static member within its session: it keeps its partitions."""
     topic = group = "confluent-static"
     make_topic(broker, topic, 2)
     producer = producer_of(broker)
@@ -199,7 +199,7 @@ def seeks(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def administration(broker: Broker) -> Any:
-    """Topics, configurations, partitions, records, offsets and groups through AdminClient."""
+    """Change topics, configurations, partitions, records, offsets and groups through AdminClient."""
     topic = group = "confluent-admin"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     seen: dict[str, Any] = {}

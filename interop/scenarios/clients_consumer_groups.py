@@ -1,4 +1,4 @@
-"""Clients that speak the protocol of KIP-848: consumers of librdkafka and Java, and the tools for groups."""
+"""Clients of the consumer group protocol (KIP-848): librdkafka, Java's consumer and the group tools."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -22,7 +22,7 @@ PARTITIONS = 6
 
 
 class GroupConsumer:
-    """A consumer in a group, and what it was given and read so far."""
+    """A group consumer with its assignment and the records that it has read."""
 
     def __init__(self, broker: Broker, group: str, *topics: str, **settings: Any) -> None:
         self.read: list[str] = []
@@ -55,7 +55,7 @@ class GroupConsumer:
 
 
 def until(condition: Callable[[], bool], *members: GroupConsumer) -> None:
-    """Poll them all until it holds."""
+    """Poll all members until the condition is true."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, [member.owned for member in members]
@@ -64,7 +64,7 @@ def until(condition: Callable[[], bool], *members: GroupConsumer) -> None:
 
 
 def evenly_assigned(count: int, *members: GroupConsumer) -> Callable[[], bool]:
-    """Whether they share that many partitions evenly, and each partition has one of them."""
+    """Return a condition: the members own this many partitions, evenly and without overlap."""
 
     def holds() -> bool:
         owned = [member.owned for member in members]
@@ -84,7 +84,7 @@ def write(broker: Broker, topic: str, values: list[str], partitions: int = PARTI
 
 @scenario(seconds=240)
 def partition_assignment(broker: Broker) -> Any:
-    """Consumers come and go; each record is read, and committed by one of them."""
+    """Add and remove consumers: the group reads and commits each record."""
     topic = group = "clients-848-sharing"
     make_topic(broker, topic, PARTITIONS)
     seen: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def partition_assignment(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def regex_subscription(broker: Broker) -> Any:
-    """A subscription by a regular expression, which the coordinator matches, and new topics for it."""
+    """Subscribe by a regular expression, which the coordinator matches, and add topics that match."""
     prefix = "clients-848-regex"
     make_topic(broker, f"{prefix}-a", 1)
     make_topic(broker, f"{prefix}-b", 2)
@@ -127,13 +127,13 @@ def regex_subscription(broker: Broker) -> Any:
     member = GroupConsumer(broker, prefix, f"^{prefix}-[a-z]$")
     until(evenly_assigned(3, member), member)
     seen["matched"] = member.owned
-    # A group's expressions are matched anew ten seconds after the last time at the earliest.
+    # The coordinator matches a group's expressions again after ten seconds at the earliest.
     time.sleep(10)
     make_topic(broker, f"{prefix}-c", 1)
     until(evenly_assigned(4, member), member)
     seen["a new one"] = member.owned
     member.close()
-    broken = GroupConsumer(broker, f"{prefix}-broken", "^a{2000}")  # librdkafka takes it, RE2 does not
+    broken = GroupConsumer(broker, f"{prefix}-broken", "^a{2000}")  # invalid in RE2 only
     deadline = time.monotonic() + WAIT_S
     error = None
     while error is None and time.monotonic() < deadline:
@@ -147,7 +147,7 @@ def regex_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def static_members(broker: Broker) -> Any:
-    """A consumer with an instance id comes back to its partitions; nobody else got them meanwhile."""
+    """Restart a consumer with an instance id: it gets its partitions back, which nobody owned meanwhile."""
     topic = group = "clients-848-static"
     make_topic(broker, topic, PARTITIONS)
     one = GroupConsumer(broker, group, topic, **{"group.instance.id": "one"})
@@ -180,7 +180,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def java(broker: Broker) -> Any:
-    """The Java console consumer in a group of the protocol, and what the tools tell of the group."""
+    """Run the Java console consumer in a consumer group, and the tools that describe the group."""
     topic = group = "clients-848-java"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")

@@ -37,7 +37,7 @@ def consumer_of(broker: Broker, *topics: str, **settings: Any) -> Any:
 
 
 def consume(consumer: Any, count: int) -> list[Any]:
-    """That many records, fewer when they do not come in time."""
+    """Return this many records, or fewer after the consumer's timeout."""
     taken = []
     for record in consumer:
         taken.append(record)
@@ -60,7 +60,7 @@ def record_fields(record: Any) -> list[Any]:
 
 @scenario(seconds=120)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Each codec with each acks, read back record by record."""
+    """Produce with each codec and acks, and read every record back."""
     seen: dict[str, Any] = {}
     for codec in CODECS:
         for acks in (0, 1, "all"):
@@ -85,7 +85,7 @@ def codecs_and_acks(broker: Broker) -> Any:
 
 @scenario()
 def idempotent(broker: Broker) -> Any:
-    """An idempotent producer, keys over partitions, offsets in order."""
+    """Produce idempotently with keys over several partitions."""
     topic = "kafka-python-idempotent"
     make_topic(broker, topic, 3)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True, linger_ms=2)
@@ -103,7 +103,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario()
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """A group reads a part, commits, comes back and goes on from there."""
+    """Read part of a topic in a group, commit, and resume from the commit."""
     topic, group = "kafka-python-resume", "kafka-python-resume"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -128,7 +128,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
 
 @scenario()
 def seeks(broker: Broker) -> Any:
-    """By timestamp, to both ends, to a place; offsets out of range follow the reset rule."""
+    """Seek by timestamp, to both ends and to an offset. Out of range follows auto.offset.reset."""
     topic = "kafka-python-seek"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -155,7 +155,7 @@ def seeks(broker: Broker) -> Any:
 
 @scenario()
 def administration(broker: Broker) -> Any:
-    """Create, describe, alter, grow, delete records, delete; and the errors of each."""
+    """Create, describe, alter, grow and delete topics and records, with each error."""
     topic = "kafka-python-admin"
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     seen: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def administration(broker: Broker) -> Any:
 
 
 def without_messages_and_ids(value: Any) -> Any:
-    """Error messages are each broker's own words, and topic ids chance."""
+    """Remove error messages, which differ between brokers, and random topic ids."""
     if isinstance(value, dict):
         return {
             key: f"<{key}>"
@@ -224,7 +224,7 @@ def without_messages_and_ids(value: Any) -> Any:
 
 @scenario()
 def group_administration(broker: Broker) -> Any:
-    """Groups described, listed, their offsets read, altered and deleted."""
+    """Describe and list groups, and read, alter and delete their offsets."""
     topic, group = "kafka-python-groups", "kafka-python-groups"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)

@@ -1,4 +1,4 @@
-"""Consumers of both protocols in one group, which is upgraded and downgraded: librdkafka and kafka-python."""
+"""Online migration of a group between the two protocols, with librdkafka and kafka-python."""
 
 # The clients' own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -33,7 +33,7 @@ CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.i
 
 
 class LenientConsumer(GroupConsumer):
-    """A consumer whose commit may come in the middle of a rebalance; the record is then read again."""
+    """A consumer that ignores a failed commit during a rebalance and reads the record again."""
 
     def poll(self) -> None:
         message = self.consumer.poll(0.02)
@@ -44,10 +44,10 @@ class LenientConsumer(GroupConsumer):
 
 
 class KafkaPythonConsumer(GroupConsumer):
-    """The same with kafka-python, which speaks the classic protocol alone.
+    """A kafka-python consumer, which supports the classic protocol only.
 
-    It polls in a thread of its own: a poll that ends in the middle of a rebalance is followed by one that
-    begins another, and polled in turn with the other members it would not come to an end.
+    It polls in its own thread. A poll that ends during a rebalance is followed by one that starts another
+    rebalance, so polling in turn with the other members would never end.
     """
 
     consumer: Any
@@ -90,7 +90,7 @@ class KafkaPythonConsumer(GroupConsumer):
 
 
 def group_listing(broker: Broker, group: str) -> list[str]:
-    """What `kafka-groups` says of a group."""
+    """Return the lines of `kafka-groups` for a group."""
     lines = tool_output(f"{TOOLS}.GroupsCommand", broker, "--list")
     return [line for line in lines if line.startswith(f"{group} ")]
 
@@ -102,7 +102,7 @@ def all_read(values: list[str], members: list[GroupConsumer]) -> bool:
 def upgrade_and_downgrade(
     broker: Broker, group: str, classic: list[GroupConsumer], new: type[GroupConsumer], **settings: Any
 ) -> Any:
-    """Replace the members of a classic group by ones of the new protocol, and those by classic ones."""
+    """Replace the classic members by consumer protocol members, then go back to classic ones."""
     seen: dict[str, Any] = {}
     gone: list[GroupConsumer] = []
     written: list[str] = []
@@ -140,7 +140,7 @@ def upgrade_and_downgrade(
 
 
 def has_user_data(broker: Broker, group: str) -> bool:
-    """Whether some assignment in a classic group holds more than partitions."""
+    """Return whether an assignment in a classic group contains user data."""
     with RawClient(broker.bootstrap) as client:
         described = client.call("DescribeGroups", 5, Groups=[group])["Groups"][0]
     for member in described["Members"]:
@@ -156,7 +156,7 @@ def has_user_data(broker: Broker, group: str) -> bool:
 
 @scenario(seconds=240)
 def eager(broker: Broker) -> Any:
-    """librdkafka with the range assignor, whose consumers give all up at each rebalance."""
+    """Migrate librdkafka with the range assignor, which revokes all partitions in each rebalance."""
     group = "clients-migration-eager"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range"}
@@ -166,15 +166,15 @@ def eager(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def cooperative(broker: Broker) -> Any:
-    """librdkafka with the cooperative assignor, whose consumers give up only what others get."""
+    """Migrate librdkafka with the cooperative assignor, which revokes only the partitions that move."""
     group = "clients-migration-cooperative"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"}
     for _ in range(10):
         classic: list[GroupConsumer] = [LenientConsumer(broker, group, group, **settings) for _ in range(2)]
         until(evenly_assigned(PARTITIONS, *classic), *classic)
-        # By how its rebalances went librdkafka puts user data into its assignments, or does not. With it a
-        # group is not upgraded: the server could not keep it.
+        # librdkafka may or may not add user data to its assignments, depending on its earlier rebalances.
+        # The coordinator does not upgrade a group with user data, because it could not keep the data.
         if not has_user_data(broker, group):
             break
         for consumer in classic:
@@ -183,9 +183,10 @@ def cooperative(broker: Broker) -> Any:
 
 
 def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsumer:
-    """A consumer of kafka-python that has all partitions of its group's topic.
+    """Return a kafka-python consumer that owns all partitions of its group's topic.
 
-    By chance it joins before it knows of any, as leader gives itself none, and does not look again.
+    A consumer that joins before it has metadata assigns itself no partitions as the leader, and does not
+    rebalance later.
     """
     for _ in range(10):
         consumer = KafkaPythonConsumer(broker, group, group)
@@ -201,7 +202,7 @@ def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsu
 
 @scenario(seconds=240)
 def two_libraries(broker: Broker) -> Any:
-    """kafka-python and librdkafka in one group."""
+    """Migrate a group with both kafka-python and librdkafka members."""
     group = "clients-migration-two"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range,roundrobin"}

@@ -1,7 +1,7 @@
-"""Stock clients that say who they are: topics, records and groups by each mechanism, and a wrong password.
+"""Client libraries with SASL: topics, records and groups with each mechanism, and a wrong password.
 
-Each scenario has a broker of its own. Where its sessions last three seconds, what takes longer is done by
-clients that authenticate again (KIP-368), or over another connection.
+Each scenario starts its own broker. If its sessions last three seconds, clients that run for longer
+authenticate again (KIP-368) or use another connection.
 """
 
 # The clients' own annotations are partial.
@@ -36,7 +36,7 @@ COUNT = 30
 
 
 def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
-    """What is observed of a broker by each mechanism."""
+    """Return an observation for each mechanism."""
     overrides = {key.replace("_", "."): value for key, value in settings.items()}
     with secured(like, MECHANISMS, overrides) as one:
         add_scram_users(one)
@@ -44,7 +44,7 @@ def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **
 
 
 def python_client_config(one: Secured, mechanism: str, password: str = USERS["alice"]) -> dict[str, Any]:
-    """For kafka-python and aiokafka."""
+    """Return the configuration of a kafka-python or aiokafka client."""
     return {
         "bootstrap_servers": one.bootstrap,
         "security_protocol": "SASL_PLAINTEXT",
@@ -84,7 +84,7 @@ def kafka_python(broker: Broker) -> Any:
         consumer.commit()
         consumer.close()
         try:
-            # It tells its log why, and its caller that it took too long.
+            # The client logs the reason, and raises a timeout.
             KafkaAdminClient(**python_client_config(one, mechanism, "guessed"), bootstrap_timeout_ms=3_000)
             refused = "accepted"
         except kafka.errors.KafkaError as error:
@@ -128,7 +128,7 @@ def aio_kafka(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def confluent_kafka(broker: Broker) -> Any:
-    """Once with a pause in which its connections' sessions end, that it goes on after."""
+    """Produce and consume, with a pause in which the sessions of the connections end."""
 
     def observe(one: Secured, mechanism: str) -> Any:
         login = librdkafka_config(one, mechanism)
@@ -166,21 +166,21 @@ def confluent_kafka(broker: Broker) -> Any:
 
 
 def _first_authentication_error(login: dict[str, Any]) -> list[str]:
-    """What librdkafka says first of a broker that does not let it in."""
+    """Return the first error of librdkafka after a failed authentication."""
     told: list[KafkaError] = []
     settings: Any = {**login, "error_cb": told.append, "log_level": 0}
     client = AdminClient(settings)
     until = time.monotonic() + 10
     while not told and time.monotonic() < until:
         client.poll(0.1)
-    assert told, "nothing was said"
+    assert told, "librdkafka reported no error"
     text = told[0].str()
     return [told[0].name(), text.partition("SASL authentication error: ")[2].partition(" (after")[0]]
 
 
 @scenario(seconds=240)
 def java(broker: Broker) -> Any:
-    """The console's producer and consumer, the latter in a group for longer than two sessions last."""
+    """Run the console producer, and a console consumer in a group for longer than two sessions."""
 
     def observe(one: Secured, mechanism: str) -> Any:
         topic = f"java-{mechanism}"
@@ -213,7 +213,7 @@ def java(broker: Broker) -> Any:
 
 
 def java_client_config(mechanism: str, password: str = USERS["alice"]) -> str:
-    """What a file for Java's clients says."""
+    """Return the properties of a Java client."""
     package = "plain.PlainLoginModule" if mechanism == PLAIN else "scram.ScramLoginModule"
     return (
         "security.protocol=SASL_PLAINTEXT\n"

@@ -1,4 +1,4 @@
-"""The transactional producers of the three Python clients, and their readers of committed records."""
+"""Transactional producers of the three Python clients, and their read_committed consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_committed(number: int) -> bool:
 
 
 def read_by_librdkafka(broker: Broker, topic: str, isolation: str) -> list[str]:
-    """All records up to the end that this isolation level sees."""
+    """Return all records up to the end at this isolation level."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -68,7 +68,7 @@ def create_topic_pair(broker: Broker, name: str) -> tuple[str, str]:
 
 @scenario(seconds=120)
 def confluent(broker: Broker) -> Any:
-    """librdkafka: commits, aborts, a copy with its offsets, and a producer that is fenced."""
+    """Commit, abort, copy with offsets, and fence a producer with librdkafka."""
     topic, copy = create_topic_pair(broker, "transactions-confluent")
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
     producer = Producer(settings)
@@ -132,7 +132,7 @@ def confluent(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def kafka_python(broker: Broker) -> Any:
-    """kafka-python: commits, aborts, offsets within a transaction."""
+    """Commit and abort records and offsets with kafka-python."""
     topic, _ = create_topic_pair(broker, "transactions-kafka-python")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
     producer.init_transactions()
@@ -169,7 +169,7 @@ def kafka_python(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def aiokafka(broker: Broker) -> Any:
-    """aiokafka: commits, aborts, offsets within a transaction."""
+    """Commit and abort records and offsets with aiokafka."""
     topic, _ = create_topic_pair(broker, "transactions-aiokafka")
 
     async def work() -> Any:

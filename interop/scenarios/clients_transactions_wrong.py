@@ -1,4 +1,4 @@
-"""Transactions that go wrong, as Python clients see them: fenced, too slow, refused, of a lost member."""
+"""Transactions that fail in Python clients: fenced, timed out, with a rejected record, of a former member."""
 
 # The clients' own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -29,11 +29,11 @@ WAIT_S = 20
 TIMEOUT_MS = 1500
 TOO_LARGE = "x" * 5000
 CHECK_S = 40.0
-"""A coordinator looks for transactions that have timed out every ten seconds."""
+"""Coordinators check every ten seconds for transactions that have timed out."""
 
 
 class TransactionalClient(ABC):
-    """A transactional producer of one library, with what they all have."""
+    """A transactional producer, with the interface that all libraries share."""
 
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         self.topic = topic
@@ -43,7 +43,7 @@ class TransactionalClient(ABC):
 
     @abstractmethod
     def send(self, value: str) -> None:
-        """Send, and wait for the acknowledgement."""
+        """Send a record and wait for the acknowledgement."""
 
     @abstractmethod
     def send_offset(self, group: str, offset: int) -> None: ...
@@ -174,7 +174,7 @@ CLIENTS: dict[str, type[TransactionalClient]] = {
 
 
 def attempt(action: Callable[[], Any]) -> Any:
-    """How it went: ok, or the name of the client's error."""
+    """Return "ok" or the client's error."""
     try:
         action()
     except KafkaException as failure:
@@ -188,7 +188,7 @@ def attempt(action: Callable[[], Any]) -> Any:
 def observe_each_client(
     broker: Broker, what: str, observe: Callable[[Broker, type[TransactionalClient], str], Any]
 ) -> Any:
-    """What each client sees, with a topic and an id of its own."""
+    """Return the observation for each client, with its own topic and transactional id."""
     seen: dict[str, Any] = {}
     for name, client in CLIENTS.items():
         topic = f"transactions-{what}-{name}"
@@ -199,7 +199,7 @@ def observe_each_client(
 
 @scenario(seconds=120)
 def fenced(broker: Broker) -> Any:
-    """A second producer with the same id ends the transaction of the first, which can do nothing any more."""
+    """Start a second producer with the id: it aborts the first one's transaction and fences it."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         seen: dict[str, Any] = {}
@@ -211,8 +211,8 @@ def fenced(broker: Broker) -> Any:
             other.begin()
             other.send(f"other before {last}")
             if last == "send":
-                # The other has to be done: kafka-python asks for a new epoch when its own is refused, and may
-                # get it, from Apache Kafka too.
+                # The other transaction ends first: kafka-python requests a new epoch after an error, and may
+                # get one, also from Apache Kafka.
                 seen["other before send"] = attempt(other.commit)
                 seen["send is refused"] = attempt(partial(zombie.send, "zombie again")) != "ok"
             else:
@@ -228,7 +228,7 @@ def fenced(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def timed_out(broker: Broker) -> Any:
-    """Transactions that the coordinator ends: readers get on, and the producer learns of it."""
+    """Let transactions time out: readers continue, and the producer gets an error."""
     producers: dict[str, TransactionalClient] = {}
     plain = Producer({"bootstrap.servers": broker.bootstrap})
     for name, client in CLIENTS.items():
@@ -259,7 +259,7 @@ def timed_out(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def rejected_record(broker: Broker) -> Any:
-    """A record that the topic does not take: this transaction can only be aborted, and the next is fine."""
+    """Send a record that the topic rejects: only abort is possible, and the next transaction works."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
@@ -283,7 +283,7 @@ def rejected_record(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def offset_commits(broker: Broker) -> Any:
-    """Offsets of a group: aborted ones do not count, and one that a member holds open shows as pending."""
+    """Commit offsets in transactions: aborted offsets do not count."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         group = f"{topic}-group"
@@ -303,7 +303,7 @@ def offset_commits(broker: Broker) -> Any:
             producer.send(f"with {offset}")
             seen.append(attempt(partial(producer.send_offset, group, offset)))
             seen.append([attempt(end), committed()])
-        # Nothing but an offset, and a fenced producer's.
+        # A transaction with an offset only, whose producer is then fenced.
         producer.begin()
         seen.append(attempt(lambda: producer.send_offset(group, 9)))
         heir = client(broker, topic, topic)
@@ -320,7 +320,7 @@ def offset_commits(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def former_group_member(broker: Broker) -> Any:
-    """Offsets in the name of a member that is not in its group any more are refused (KIP-447)."""
+    """Commit offsets as a member that has left its group: the coordinator rejects them (KIP-447)."""
     topic = "transactions-members-that-left"
     make_topic(broker, topic)
     seen: dict[str, Any] = {}
@@ -346,7 +346,7 @@ def former_group_member(broker: Broker) -> Any:
     python_reader = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id=topic, enable_auto_commit=False
     )
-    # Whose first join is faster than its metadata sometimes assigns nothing, and leaves it at that.
+    # If its first join is faster than its metadata, the client may assign nothing and not rebalance.
     assert python_reader.partitions_for_topic(topic) == {0}
     python_reader.subscribe([topic])
     while not python_reader.assignment():

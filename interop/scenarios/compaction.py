@@ -1,8 +1,8 @@
-"""Compaction: the same input to both brokers, and what their cleaners leave of it, batch by batch.
+"""Log compaction: the same input to both brokers, and the batches that their cleaners retain.
 
-A topic is written while its policy is delete, so that nothing is cleaned yet, and set to compact when all is
-there: one round of the cleaner sees everything. Two such phases show what becomes of tombstones, and of what
-a first round has left. Timestamps decide when segments roll, so the segments are the same.
+A topic has cleanup.policy=delete while it is written, so that nothing is cleaned early, and is then set to
+compact: one round of the cleaner processes everything. Two such phases show the tombstones, and the result
+of cleaning a log again. Timestamps control the segment rolls, so both brokers have the same segments.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def sized(data: bytes) -> bytes:
 
 
 class CompactedLog:
-    """A topic of one partition, written batch by batch and cleaned when it is told to be."""
+    """A topic with one partition, written batch by batch and cleaned on request."""
 
     def __init__(self, broker: Broker, client: RawClient, topic: str, configs: dict[str, str]) -> None:
         self.broker = broker
@@ -84,7 +84,7 @@ class CompactedLog:
         self.timestamp += 1000
 
     def roll(self) -> None:
-        """The next batch begins a segment."""
+        """Make the next batch start a new segment."""
         self.timestamp += 2 * HOUR_MS
 
     def set_policy(self, policy: str) -> None:
@@ -103,7 +103,7 @@ class CompactedLog:
         assert answer["Responses"][0]["ErrorCode"] == 0, answer
 
     def clean(self, policy: str = "compact") -> None:
-        """Let the cleaner at it, until everything but the active segment is clean."""
+        """Let the cleaner run until everything but the active segment is clean."""
         self.set_policy(policy)
         deadline = time.monotonic() + WAIT_S
         while self.cleaned_offset() != self.active_segment_base_offset():
@@ -130,7 +130,7 @@ class CompactedLog:
         }
 
     def records(self) -> list[Any]:
-        """Every record that a client can read, and its timestamp."""
+        """Read every record with its timestamp."""
         where = TopicPartition(self.topic, 0)
         consumer = KafkaConsumer(bootstrap_servers=self.broker.bootstrap, enable_auto_commit=False)
         try:
@@ -150,7 +150,7 @@ class CompactedLog:
             consumer.close()
 
     def batches(self) -> list[Any]:
-        """Headers of all batches. Base timestamps may differ, whether there is a delete horizon may not."""
+        """Return the batch headers. Base timestamps may differ between brokers, delete horizons may not."""
         told: list[Any] = []
         offset = self.client.call(
             "ListOffsets",
@@ -174,7 +174,7 @@ class CompactedLog:
 
 
 def key(number: int) -> bytes:
-    """Short keys, long keys, and an empty one."""
+    """Return a short key, a long one, or an empty one."""
     return b"" if number == 0 else b"key-%d" % number * (1 if number % 3 else 30)
 
 
@@ -183,7 +183,7 @@ def value(number: int) -> bytes:
 
 
 def first_phase(log: CompactedLog) -> None:
-    """Keys again and again over several segments: all codecs, one to many records a batch, no key, null."""
+    """Write keys repeatedly to several segments: all codecs, 1-5 records per batch, null keys and values."""
     number = 0
     for segment in range(4):
         for batch in range(24):
@@ -204,14 +204,14 @@ def first_phase(log: CompactedLog) -> None:
     # The producer's last batch loses its only record.
     log.write([Record(b"sent", key(7))], idempotent=True)
     log.write([Record(b"superseded", key(7))])
-    for number in range(40):  # a segment that is full, not old
+    for number in range(40):  # this segment rolls by size, not by age
         log.write([Record(b"big" * 15_000, b"big-%d" % (number % 7))])
     log.roll()
     log.write([Record(b"active", key(1)), Record(None, key(2))])
 
 
 def second_phase(log: CompactedLog) -> None:
-    """Some keys are new, some come back, some go; the producer goes on."""
+    """Write new keys, repeated keys and tombstones, and continue the idempotent producer."""
     for number in range(30):
         log.write([Record(value(number), key(number)), Record(None, key(60 + number % 4))], number % 5)
     log.write([Record(b"again", key(3))], idempotent=True)
@@ -244,17 +244,17 @@ def run_two_phases(broker: Broker, configs: dict[str, str], policy: str = "compa
 
 @scenario(seconds=240)
 def tombstones_retained(broker: Broker) -> Any:
-    """delete.retention.ms of a day: every last tombstone is there, with a horizon."""
+    """Use a delete.retention.ms of one day: the newest tombstones remain, with a delete horizon."""
     return run_two_phases(broker, {})
 
 
 @scenario(seconds=240)
 def tombstones_deleted(broker: Broker) -> Any:
-    """delete.retention.ms of 0: a tombstone outlives one round, and no second."""
+    """Use a delete.retention.ms of 0: a tombstone survives one round and not the next."""
     return run_two_phases(broker, {"delete.retention.ms": "0"})
 
 
 @scenario(seconds=240)
 def larger_segments(broker: Broker) -> Any:
-    """Segments are put together up to segment.bytes; compact,delete."""
+    """Let the cleaner merge segments up to segment.bytes, with compact,delete."""
     return run_two_phases(broker, {"segment.bytes": "4194304"}, "compact,delete")

@@ -1,9 +1,9 @@
-"""Compaction of a log in which transactions overlap: what is left, and what the transaction indexes tell.
+"""Compaction of a log with overlapping transactions: the retained records and the transaction indexes.
 
-A transaction ends while another is open, so that its marker lies where the log is neither stable nor may be
-cleaned. Its records are aborted all the same, and supersede nothing that is committed. Where cleaning begins
-inside a segment, what lies before tells of transactions from where the offset index is entered, and what
-ended before the log start is forgotten: both leave something behind.
+One transaction ends while another is open, so its marker is above the last stable offset, where the cleaner
+stops. The cleaner still discards its aborted records, which supersede no committed record. If cleaning
+starts inside a segment, the cleaner knows transactions only from the preceding offset index entry. It has
+no information on transactions that ended before the log start. Both cases retain some records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_ENTRY = 34
 
 
 class TransactionalLog:
-    """A log, and the transactional ids that write to it."""
+    """A compacted log and the transactional ids that write to it."""
 
     def __init__(self, broker: Broker, client: RawClient, configs: dict[str, str] | None = None) -> None:
         wait_for_transaction_coordinator(client, "any")
@@ -64,7 +64,7 @@ class TransactionalLog:
             self.write(FILLER, bytes(FILLED))
 
     def clean(self, up_to: int) -> None:
-        """Let the cleaner at it, until it has come to the segment that begins there."""
+        """Let the cleaner run until it has reached the segment with this base offset."""
         self.log.set_policy("compact")
         deadline = time.monotonic() + WAIT_S
         while self.log.cleaned_offset() != up_to:
@@ -73,7 +73,7 @@ class TransactionalLog:
         self.log.set_policy("delete")
 
     def use_client(self, client: RawClient) -> None:
-        """Go on with another connection."""
+        """Continue with another connection."""
         self.client = self.log.client = client
         for one in self.ids.values():
             one.client = client
@@ -94,7 +94,7 @@ class TransactionalLog:
         }
 
     def transaction_indexes(self) -> dict[str, Any]:
-        """The entries of each transaction index, but for who the producer is."""
+        """Return the entries of each transaction index, with the producer's name here instead of its id."""
         directory = self.log.broker.log_dir / f"{TOPIC}-0"
         names = {one.producer_id: name for name, one in self.ids.items()}
         found = {}
@@ -113,7 +113,7 @@ class TransactionalLog:
 
 @scenario(seconds=240)
 def ended_during_another_transaction(broker: Broker) -> Any:
-    """Aborted behind the last stable offset; then in several rounds."""
+    """Compact aborted records above the last stable offset, then in several rounds."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client)
         log.write(b"key", b"committed")
@@ -144,7 +144,7 @@ INDEX_EVERY_BATCH = {"index.interval.bytes": "0"}
 
 
 def write_transactions_in_a_segment(log: TransactionalLog) -> int:
-    """Transactions, and keys that come twice, in one segment and a little of the next: an offset between."""
+    """Write transactions with repeated keys in one segment and the next, and return an offset inside."""
     log.write(b"key", b"old")
     log.write(b"other", b"old", "second")
     log.write(b"aborted", b"1", "first")
@@ -167,7 +167,7 @@ def write_transactions_in_a_segment(log: TransactionalLog) -> int:
 
 @scenario(seconds=240)
 def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
-    """The checkpoint of the cleaner lies inside one, behind an abort marker; then all is cleaned again."""
+    """Set the cleaner's checkpoint inside a segment, after an abort marker, then compact twice."""
     with another(broker, CLEANER_SETTINGS) as own:
         with RawClient(own.bootstrap) as client:
             log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
@@ -189,7 +189,7 @@ def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def aborted_before_the_log_start(broker: Broker) -> Any:
-    """DeleteRecords up to inside a segment: what was aborted before is not known as such any more."""
+    """Move the log start into a segment: the cleaner no longer knows what was aborted before it."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
         middle = write_transactions_in_a_segment(log)

@@ -1,4 +1,4 @@
-"""Kafka Connect, distributed, with its file connectors: what goes in at one file comes out at the other."""
+"""Kafka Connect in distributed mode: a file source, a topic, and a file sink with the same content."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -28,7 +28,7 @@ CONVERTERS = {
 
 
 class Worker(JavaProgram):
-    """A worker of Connect, alone in its group, and its REST interface."""
+    """A Connect worker, the only one in its group, with its REST interface."""
 
     def __init__(self, broker: Served, directory: Path, name: str, **settings: str) -> None:
         self.port = free_port()
@@ -43,7 +43,7 @@ class Worker(JavaProgram):
             "offset.flush.interval.ms": "500",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "1000",
-            # The tasks of a worker that was killed are given to the next one at once.
+            # The next worker gets the tasks of a killed one at once.
             "scheduled.rebalance.max.delay.ms": "0",
             "offset.storage.partitions": "3",
             "status.storage.partitions": "2",
@@ -57,7 +57,7 @@ class Worker(JavaProgram):
         )
 
     def request(self, path: str, body: dict[str, str] | None = None) -> Any:
-        """The answer to a GET, or to a PUT of a body; None while the worker does not answer, or refuses."""
+        """Send a GET, or a PUT if there is a body. Return None if the worker fails or does not respond."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -71,7 +71,7 @@ class Worker(JavaProgram):
             return None
 
     def create_connector(self, name: str, **settings: str) -> None:
-        """Have a connector, and wait for it and its task to run."""
+        """Create a connector and wait until it and its task run."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
 
         def made() -> bool:
@@ -89,14 +89,14 @@ class Worker(JavaProgram):
 
 
 def connector_states(status: Any) -> list[str]:
-    """Of the connector and of its tasks."""
+    """Return the state of the connector, followed by those of its tasks."""
     if status is None:
         return []
     return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
 
 class SourceFile:
-    """A file that is written part by part, in ASCII: the source counts characters, and skips bytes."""
+    """An input file that grows. It is ASCII: the source counts characters but skips bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ def line_count(path: Path) -> int:
 
 
 def read_topic(broker: Broker, topic: str, isolation: str, count: int, seconds: float = 30.0) -> list[bytes]:
-    """The first records of a topic that this isolation level sees; fewer, if there are no more in time."""
+    """Return the first records at this isolation level, or fewer after the timeout."""
     consumer = consumer_of(broker, f"{topic}-{isolation}", **{"isolation.level": isolation})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = [message.value() for message in consume(consumer, count, seconds)]
@@ -144,7 +144,7 @@ def sink_config(path: Path, topic: str, converter: str) -> dict[str, str]:
 
 @scenario(seconds=240)
 def file_connectors(broker: Broker) -> Any:
-    """A source and a sink with a topic between, as strings; the worker is restarted in order."""
+    """Copy lines as strings through a topic, with a clean restart of the worker."""
     topic = "connect-files"
     make_topic(broker, topic)
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
@@ -182,26 +182,26 @@ def file_connectors(broker: Broker) -> Any:
 
 
 def source_position(answer: Any) -> int | None:
-    """Up to which byte of its file the source has committed."""
+    """Return the committed position of the source in its file, in bytes."""
     return answer["offsets"][0]["offset"]["position"] if answer and answer["offsets"] else None
 
 
 def sink_offset(answer: Any) -> int | None:
-    """The committed offset of the sink's group."""
+    """Return the committed offset of the sink's group."""
     return answer["offsets"][0]["offset"]["kafka_offset"] if answer and answer["offsets"] else None
 
 
 @scenario(seconds=240)
 def exactly_once_source(broker: Broker) -> Any:
-    """A source that writes its records and its offsets in transactions, as JSON; the worker is killed.
+    """Run an exactly-once source that writes JSON in transactions, and kill the worker.
 
-    In few transactions: where its sender is kept from a processor between two looks, Java's producer asks for
-    the end of a transaction before it has sent what is in it, and fails for good with any broker (`Sender`
-    asks for the next request with what it has found of incomplete batches before).
+    The transactions are large, so there are few of them. If the sender thread of Java's producer is
+    descheduled between two checks, it may send EndTxn before the records of the transaction, and fails
+    permanently with any broker. (`Sender` checks for incomplete batches before it takes the next request.)
     """
     topic = "connect-exactly-once"
     make_topic(broker, topic)
-    # Offsets are read committed: a worker begins when the transaction of the killed one has timed out.
+    # Offsets are read committed: a worker starts once the killed one's transaction has timed out.
     settings = {"exactly.once.source.support": "enabled", "producer.transaction.timeout.ms": "5000"}
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
         directory = Path(name)

@@ -1,4 +1,4 @@
-"""Three consumers share twelve partitions; one is killed, or the broker restarts, and nothing is lost."""
+"""Three consumers share twelve partitions. A consumer or the broker fails, and no record is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class MemberProcess:
-    """A group member in a process of its own, and what it told so far."""
+    """A group member in its own process, with the assignment and records that it has reported."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
         self.assigned: list[int] = []
@@ -61,7 +61,7 @@ class MemberProcess:
 
 
 class NumberedProducer:
-    """A producer that numbers its records over all partitions until it is told to stop."""
+    """A producer of numbered records to all partitions, until it is stopped."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.acknowledged: set[str] = set()
@@ -169,7 +169,7 @@ def member_leaves(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def broker_restarts(broker: Broker) -> Any:
-    """The group is loaded from its log and goes on: nobody is asked to read anything again from the start."""
+    """Restart the broker: it loads the group, and the members resume from their commits."""
 
     def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         broker.restart()

@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools, as a person would use them."""
+"""Apache Kafka's own command line tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS = "org.apache.kafka.tools"
 def tool_output(
     main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0
 ) -> list[str]:
-    """What a tool printed, line by line, with what chance decides replaced; its status is the last line."""
+    """Run a tool against the broker and return its normalized output lines, then its exit status."""
     return command_output(
         main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s
     )
@@ -34,11 +34,11 @@ def command_output(main: str, *arguments: str, stdin: str = "", timeout_s: float
 
 
 def normalize_line(line: str) -> str:
-    """A line of output without ids, ports, times and runs of spaces."""
+    """Return a line of output without ids, ports, times and repeated spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
     line = re.sub(r"\b[A-Za-z0-9_-]{22}\b(?=\s|$)", "<id>", line)
-    # Configurations come in the order of a Java map.
+    # Configurations are in the order of a Java map.
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
     line = re.sub(r"^\d+ \[", "[", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
@@ -47,7 +47,7 @@ def normalize_line(line: str) -> str:
 
 
 def errors_only(lines: list[str]) -> list[str]:
-    """The names of Java exceptions and the exit status; the words are each broker's own."""
+    """Return the names of Java exceptions and the exit status: messages differ between brokers."""
     found = re.findall(r"org\.apache\.kafka\.[\w.]*Exception", "\n".join(lines))
     return [*dict.fromkeys(found), lines[-1]]
 
@@ -59,7 +59,7 @@ def console_produce(broker: Broker, topic: str, lines: list[str], *arguments: st
 
 @scenario(seconds=240)
 def topics(broker: Broker) -> Any:
-    """kafka-topics: create, list, describe, alter, delete, and what it says of mistakes."""
+    """Create, list, describe, alter and delete topics with kafka-topics, with errors."""
     tool, name = f"{TOOLS}.TopicCommand", "java-topics"
     seen: dict[str, Any] = {}
     seen["create"] = tool_output(
@@ -87,7 +87,7 @@ def topics(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def console(broker: Broker) -> Any:
-    """kafka-console-producer and -consumer, with keys and headers, with a group, by offset and partition."""
+    """Run the console tools with keys and headers, in a group, and by offset and partition."""
     topic, group = "java-console", "java-console-group"
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
@@ -121,7 +121,7 @@ def console(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def consumer_groups(broker: Broker) -> Any:
-    """kafka-consumer-groups: list, describe, state, members, reset-offsets of each kind, delete."""
+    """List, describe, reset and delete groups with kafka-consumer-groups."""
     topic, group = "java-groups", "java-groups-group"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
@@ -156,7 +156,7 @@ def consumer_groups(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def group_in_use(broker: Broker) -> Any:
-    """A group described while a console consumer is in it; its offsets cannot be reset."""
+    """Describe a group with an active console consumer: its offsets cannot be reset."""
     topic, group = "java-in-use", "java-in-use-group"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
@@ -193,7 +193,7 @@ def group_in_use(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def offsets_and_records(broker: Broker) -> Any:
-    """kafka-get-offsets by each kind of time, kafka-delete-records, kafka-log-dirs."""
+    """Run kafka-get-offsets with each kind of time, kafka-delete-records and kafka-log-dirs."""
     topic = "java-offsets"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
     console_produce(broker, topic, [f"{index}" for index in range(12)])
@@ -212,7 +212,7 @@ def offsets_and_records(broker: Broker) -> Any:
     ):
         lines = tool_output(tool, broker, "--topic", topic, "--time", when)
         if when in ("-3", "max-timestamp"):
-            # Which record has the greatest timestamp is for the producer's clock to decide.
+            # The producer's clock decides which record has the greatest timestamp.
             lines = [re.sub(r":\d+$", ":<n>", line) for line in lines]
         seen[when] = lines
     with tempfile.TemporaryDirectory() as directory:
@@ -234,7 +234,7 @@ def offsets_and_records(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def performance(broker: Broker) -> Any:
-    """The performance tools run to their end and count all records; figures are not compared."""
+    """Run the performance tools to their end and count the records, without comparing figures."""
     topic = "java-performance"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "3")
     produced = command_output(
@@ -254,7 +254,7 @@ def performance(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def verifiable_clients(broker: Broker) -> Any:
-    """kafka-verifiable-producer and -consumer: every record acknowledged, every record seen."""
+    """Run kafka-verifiable-producer and -consumer: every record is acknowledged and consumed."""
     topic = "java-verifiable"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
     produced = command_output(
@@ -282,7 +282,7 @@ def verifiable_clients(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def configs(broker: Broker) -> Any:
-    """kafka-configs: describe and alter topics and groups, describe the broker."""
+    """Describe and alter topics and groups, and describe the broker, with kafka-configs."""
     topic = "java-configs"
     tool = "kafka.admin.ConfigCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
@@ -304,7 +304,7 @@ def configs(broker: Broker) -> Any:
     seen["alter group"] = tool_output(tool, broker, "--alter", *of_group, "--add-config", added)
     seen["describe group"] = sorted(tool_output(tool, broker, "--describe", *of_group))
     of_all = tool_output(tool, broker, "--describe", "--entity-type", "groups")
-    # Other scenarios have their groups, too.
+    # Other scenarios also have groups.
     start = of_all.index("Dynamic configs for group java-configs are:")
     seen["groups"] = of_all[start : start + 3]
     refused = "streams.session.timeout.ms=1"
@@ -322,7 +322,7 @@ def configs(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def cluster(broker: Broker) -> Any:
-    """kafka-broker-api-versions, kafka-cluster cluster-id, kafka-groups."""
+    """Run kafka-broker-api-versions, kafka-cluster cluster-id and kafka-groups."""
     seen: dict[str, Any] = {}
     versions = tool_output(f"{TOOLS}.BrokerApiVersionsCommand", broker)
     seen["api versions"] = [versions[0].partition(" ->")[0], versions[-1]]

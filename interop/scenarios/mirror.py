@@ -1,4 +1,4 @@
-"""MirrorMaker 2 between an Apache Kafka and the broker under test, both ways at once."""
+"""MirrorMaker 2 between Apache Kafka and the broker under test, in both directions at once."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -29,11 +29,11 @@ CONFIGS = {
     "east": {"retention.ms": "-1", "segment.bytes": "1048576", "max.message.bytes": "200000"},
     "west": {"retention.ms": "-1", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.9"},
 }
-"""The topic `mirror-east` is made on the one side and `mirror-west` on the other, with these settings."""
+"""`mirror-east` is created on one side and `mirror-west` on the other, with these configurations."""
 
 
 class MirroredCluster:
-    """One cluster: the topic that is made there, and what is mirrored to there."""
+    """One cluster, with its own topic and the topic that is mirrored to it."""
 
     def __init__(self, name: str, broker: Served, origin: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class MirroredCluster:
         self.admin.create_topics([topic])[self.topic].result(30)
 
     def produce(self, partitions: int) -> None:
-        """Records to the first so many partitions, in turn."""
+        """Produce records to the first partitions in turn."""
         self._produce(COUNT, range(partitions))
 
     def produce_one(self, partition: int) -> None:
@@ -71,7 +71,7 @@ class MirroredCluster:
         return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
-        """The committed records of each partition to its end, without their offsets."""
+        """Return the committed records of each partition up to its end, without their offsets."""
         places = starts or [TopicPartition(topic, place.partition, 0) for place in self.partitions_of(topic)]
         found: list[list[str]] = [[] for _ in places]
         if not places:
@@ -109,7 +109,7 @@ class MirroredCluster:
         return {key: entries[key].value for key in sorted(wanted)}
 
     def commit_ends(self) -> None:
-        """A group that has read all of the topic."""
+        """Commit the end of the topic for the group."""
         consumer = consumer_of(self.broker, GROUP)
         ends = [
             TopicPartition(self.topic, place.partition, consumer.get_watermark_offsets(place, timeout=30)[1])
@@ -119,7 +119,7 @@ class MirroredCluster:
         consumer.close()
 
     def unread_by_group(self) -> list[int] | None:
-        """How many mirrored records of each partition are new to the group; None where it has no offset."""
+        """Count the mirrored records after the group's offset per partition. None: there is no offset."""
         asked = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
         answer = self.admin.list_consumer_group_offsets([asked])[GROUP].result(30)
         if any(place.offset < 0 for place in answer.topic_partitions):
@@ -131,7 +131,7 @@ class MirroredCluster:
         return left is not None and not any(left)
 
     def mirror_topics(self) -> dict[str, int]:
-        """MirrorMaker's own topics here, and those that it mirrors."""
+        """Return MirrorMaker's own topics here and the topics that it mirrors."""
         kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
         listed = self.admin.list_topics(timeout=30).mirror_topics
         return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
@@ -141,7 +141,7 @@ class MirroredCluster:
 def mirror_maker(
     directory: Path, east: MirroredCluster, west: MirroredCluster, *, replication_factor: int = 1
 ) -> Iterator[JavaProgram]:
-    """MirrorMaker with both flows on, which looks for what is new every second."""
+    """Run MirrorMaker with both flows enabled, refreshing every second."""
     settings = {
         "clusters": "east, west",
         "east.bootstrap.servers": east.broker.bootstrap,
@@ -152,7 +152,7 @@ def mirror_maker(
         "groups": f"{GROUP}.*",
         "sync.topic.acls.enabled": "false",
         "sync.group.offsets.enabled": "true",
-        # Each batch leaves its offsets, so that those of a group translate without loss.
+        # MirrorMaker syncs the offsets of each batch, so that group offsets translate exactly.
         "offset.lag.max": "0",
         "tasks.max": "1",
         "heartbeat.interval.ms": "1000",
@@ -185,7 +185,7 @@ def mirror_maker(
 
 @scenario(seconds=480)
 def both_directions(broker: Broker) -> Any:
-    """Records, settings, new partitions and a group's offsets, from Apache Kafka to here and back."""
+    """Mirror records, configurations, new partitions and a group's offsets between the two brokers."""
     other = ApacheKafka()
     other.start()
     try:
@@ -197,7 +197,7 @@ def both_directions(broker: Broker) -> Any:
 
 
 def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
-    """What is on both sides when each has the other's records, settings and offsets."""
+    """Mirror both topics to the other side and return what both sides have."""
     east.create_topic(3)
     west.create_topic(2)
     east.produce(3)
@@ -223,8 +223,8 @@ def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
                 f"{origin.topic} has its new partition on the other side",
                 WAIT_S,
             )
-            # The task that mirrors is started anew for the partition, and one that stops forgets which
-            # offsets it had still to tell of: nothing else is written before it is seen to run again.
+            # The mirroring task restarts for the new partition, and a task that stops drops pending offset
+            # syncs. So nothing else is produced until the restarted task mirrors a record.
             origin.produce_one(count - 1)
             program.until(
                 partial(target.has_mirrored, COUNT + 1),

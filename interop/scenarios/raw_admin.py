@@ -1,4 +1,4 @@
-"""The admin requests of one broker, as bytes: quorum, elections, moves, features, loggers, resources."""
+"""Admin requests to one broker: quorum, elections, reassignments, features, loggers, config resources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ensure_topic(client: RawClient, name: str, partitions: int) -> None:
 
 @scenario()
 def describe_quorum(broker: Broker) -> Any:
-    """DescribeQuorum in each version: the one quorum, and what is none."""
+    """Send DescribeQuorum in each version, for the metadata partition and for unknown ones."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
@@ -75,7 +75,7 @@ def describe_quorum(broker: Broker) -> Any:
 
 @scenario()
 def elect_leaders(broker: Broker) -> Any:
-    """ElectLeaders in each version and kind, of partitions that are led as they should be."""
+    """Send ElectLeaders in each version and kind for partitions that have their preferred leaders."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-elections", 2)
@@ -113,7 +113,7 @@ def elect_leaders(broker: Broker) -> Any:
 
 @scenario()
 def partition_reassignments(broker: Broker) -> Any:
-    """AlterPartitionReassignments and ListPartitionReassignments, where there is one broker to move to."""
+    """Send AlterPartitionReassignments and ListPartitionReassignments to a cluster with one broker."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-moves", 2)
@@ -171,7 +171,7 @@ def partition_reassignments(broker: Broker) -> Any:
 
 @scenario()
 def config_resources(broker: Broker) -> Any:
-    """ListConfigResources: every type, alone and together, known or not."""
+    """Send ListConfigResources for every type, alone and combined, including unknown types."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-resources", 1)
@@ -205,7 +205,7 @@ def config_resources(broker: Broker) -> Any:
 
 @contextlib.contextmanager
 def restored_feature_levels(client: RawClient) -> Iterator[None]:
-    """Give the features of every cluster the levels back that it began with."""
+    """Restore the feature levels that a new cluster has."""
     try:
         yield
     finally:
@@ -218,7 +218,7 @@ def restored_feature_levels(client: RawClient) -> Iterator[None]:
 
 @scenario()
 def update_features(broker: Broker) -> Any:
-    """UpdateFeatures: every refusal, and levels that go up and down."""
+    """Send UpdateFeatures with each error, then upgrade and downgrade levels."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, restored_feature_levels(client):
 
@@ -234,7 +234,7 @@ def update_features(broker: Broker) -> Any:
             return client.call("UpdateFeatures", version, timeoutMs=timeout_ms, FeatureUpdates=asked, **more)
 
         def finalized(until: dict[str, int]) -> dict[str, int]:
-            """What ApiVersions says once it says what is expected, or after a while."""
+            """Return the levels in ApiVersions once they are as expected, or after a timeout."""
             deadline = time.monotonic() + 5
             while True:
                 answer = client.call(
@@ -307,11 +307,11 @@ BROKER_NAMES = (
     "+",
     "99999999999",
 )
-"""Names of brokers: numbers as Java reads them, and others."""
+"""Broker ids in a resource name: numbers that Java parses, and others."""
 
 
 def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
-    """What is said of a broker of this name, in each request for configurations."""
+    """Send each configuration request for a broker of this name."""
     resource = {"ResourceType": BROKER, "ResourceName": node}
     change = {"Name": "num.io.threads", "Value": "8"}
     wanted = {**resource, "ConfigurationKeys": ["num.io.threads"]}
@@ -326,7 +326,7 @@ def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
 
 @scenario()
 def loggers(broker: Broker) -> Any:
-    """The root logger described and set, and every refusal."""
+    """Describe and set the root logger, with each error."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
@@ -396,7 +396,7 @@ def loggers(broker: Broker) -> Any:
 
 @scenario()
 def expired_timeouts(broker: Broker) -> Any:
-    """Requests for the controller whose time is over before they begin, and brokers that are not there."""
+    """Send controller requests with an expired timeout, and unregister unknown brokers."""
     seen: dict[str, Any] = {}
 
     def new(name: str) -> Fields:
@@ -444,7 +444,7 @@ def expired_timeouts(broker: Broker) -> Any:
 
 @scenario()
 def topic_deletion_disabled(broker: Broker) -> Any:
-    """DeleteTopics of a broker that deletes none."""
+    """Send DeleteTopics with delete.topic.enable=false."""
     seen: dict[str, Any] = {}
     own = type(broker)({"delete.topic.enable": "false"})
     own.start()
@@ -472,7 +472,7 @@ def topic_deletion_disabled(broker: Broker) -> Any:
 
 @scenario()
 def unusual_requests(broker: Broker) -> Any:
-    """What is named twice or not at all, types that are none, and subscriptions that cannot be."""
+    """Send duplicates, empty lists, unknown types and invalid client metrics subscriptions."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-odd", 2)
@@ -512,7 +512,7 @@ def unusual_requests(broker: Broker) -> Any:
             for kind, name in ((TOPIC, "raw-odd"), (64, "x"), (TOPIC, "nope"), (BROKER, "9"), (0, ""))
         ]
         for version in versions_of("DescribeConfigs"):
-            # Where one resource has no type, none is described, not even one that comes before it.
+            # If one resource has an unknown type, none is described, not even an earlier one.
             for chosen in (several, several[:2], several[1:], several[2:4]):
                 kinds = [resource["ResourceType"] for resource in chosen]
                 seen[f"describe {version} {kinds}"] = client.call(

@@ -1,7 +1,7 @@
-"""How partitions are shared out in consumer groups whose members come and go. KIP-848, "Assignors".
+"""Server-side assignors in consumer groups whose members join and leave (KIP-848, "Assignors").
 
-Which of several assignments that are as good Apache Kafka chooses is up to its hash maps: shown is how many
-partitions the members have, whoever they are, and of ranges who has which.
+The hash maps of Apache Kafka choose among equally good assignments. For the uniform assignor, the scenarios
+therefore record the number of partitions per member only. For ranges, they record the assignment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from interop.scenarios.raw_topics import until
 
 
 def target_assignments(topics: Topics, group: str) -> Any:
-    """Who has which partition; of what the uniform assignor has made only how many each member has."""
+    """Return the assignment of a range group, or the sorted assignment sizes of a uniform one."""
     (found,) = described(topics, group)["Groups"]
     owned = {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
     if found["AssignorName"] == "range":
@@ -30,7 +30,7 @@ def target_assignments(topics: Topics, group: str) -> Any:
 def run_group(
     client: RawClient, group: str, assignor: str, wanted: list[list[str]], sizes: dict[str, int], steps: int
 ) -> list[Any]:
-    """Targets after each step: a member joins, leaves for good, or comes back under its instance id."""
+    """Return the targets after each step: a member joins, leaves, or returns as a static member."""
     rng = random.Random(848)
     wait_for_coordinator(client, group)
     [(code, _)] = alter(client, group, ("consumer.assignment.interval.ms", SET, "0"))
@@ -55,7 +55,7 @@ def run_group(
             assert answer["ErrorCode"] == 0, answer
             members.append(member)
         else:
-            # Someone who stays, so that what is free is given out.
+            # The heartbeat of a remaining member assigns the free partitions.
             members[0].send()
         seen.append(target_assignments(topics, group))
     return seen
@@ -63,7 +63,7 @@ def run_group(
 
 @scenario()
 def uniform_same_topic(broker: Broker) -> Any:
-    """Everybody wants the same topic."""
+    """Subscribe all members to the same topic."""
     with RawClient(broker.bootstrap) as client:
         topic = "raw-assignors-alike"
         return run_group(client, topic, "uniform", [[topic]], {topic: 37}, 50)
@@ -71,7 +71,7 @@ def uniform_same_topic(broker: Broker) -> Any:
 
 @scenario()
 def uniform_different_topics(broker: Broker) -> Any:
-    """Members want different topics."""
+    """Subscribe members to different topics."""
     sizes = {"raw-assignors-x": 5, "raw-assignors-y": 11, "raw-assignors-z": 17}
     x, y, z = sizes
     wanted = [[x], [y], [z], [x, y], [y, z], [x, y, z], [x, y, z]]
@@ -81,7 +81,7 @@ def uniform_different_topics(broker: Broker) -> Any:
 
 @scenario()
 def members_without_topics(broker: Broker) -> Any:
-    """Some members want no topic: they raise no epoch, and may be given what they do not want."""
+    """Add members without topics: they do not raise the epoch and may get partitions all the same."""
     told: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for assignor in ("uniform", "range"):
@@ -95,7 +95,7 @@ def members_without_topics(broker: Broker) -> Any:
 
 @scenario()
 def range_with_static_members(broker: Broker) -> Any:
-    """The range assignor, with static members."""
+    """Use the range assignor with static members."""
     sizes = {"raw-assignors-r": 6, "raw-assignors-s": 9}
     r, s = sizes
     with RawClient(broker.bootstrap) as client:

@@ -1,4 +1,4 @@
-"""Settings of a running broker: what is refused and in which words, and how what is set is shown. KIP-226."""
+"""Dynamic broker configurations: rejected values with their messages, and descriptions (KIP-226)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 10.0
 def alter(
     client: RawClient, resource: str, name: str, value: str | None, *, validate_only: bool = False
 ) -> list[Any]:
-    """The answer to one change; without a value the setting goes."""
+    """Set one key, or delete it without a value, and return the error code and message."""
     operation = DELETE if value is None else SET
     change = {"Name": name, "ConfigOperation": operation, "Value": value}
     answer = client.call(
@@ -41,7 +41,7 @@ def alter(
 
 
 def described_configs(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
-    """How these keys are described, but for their documentation."""
+    """Describe these keys, without their documentation."""
     answer = client.call(
         "DescribeConfigs",
         4,
@@ -55,7 +55,7 @@ def described_configs(client: RawClient, resource: str, names: list[str]) -> dic
 
 @scenario()
 def rejected_values(broker: Broker) -> Any:
-    """Before anything is changed."""
+    """Validate invalid values, without changing anything."""
     asked = [
         *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
         *((name, "") for name in PER_BROKER_ONLY),
@@ -77,7 +77,7 @@ def rejected_values(broker: Broker) -> Any:
 
 @scenario()
 def dynamic_configs(broker: Broker) -> Any:
-    """What is set on the running broker or cluster alone, and what it hides of the settings at start."""
+    """Set dynamic configurations: they hide the static ones in descriptions."""
     changes = [
         ("", THROTTLES[0], "5000000"),
         ("1", THROTTLES[1], "6000000"),

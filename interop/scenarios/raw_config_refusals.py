@@ -1,7 +1,7 @@
-"""Changes of configurations that are refused, one by one or for all resources of a request.
+"""Configuration changes that fail, for one resource or for the complete request.
 
-Apache Kafka's broker refuses some resources by itself and forwards the others to its controller. That one
-fails for all of these where they are too many, or too long together.
+Apache Kafka's broker rejects some resources and forwards the others to its controller. The controller
+rejects all forwarded resources if they make too many records, or too large a batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHERS: list[Resource] = [
 
 
 def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = False) -> list[Any]:
-    """What each of the resources is answered."""
+    """Return the error of each resource."""
     asked = [
         {
             "ResourceType": kind,
@@ -76,7 +76,7 @@ def values(client: RawClient, kind: int, resource: str, *names: str) -> list[Any
 
 @scenario()
 def invalid_resources(broker: Broker) -> Any:
-    """What is refused for each of its reasons, before and behind what is not."""
+    """Send resources with different errors, before and after a valid one."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name in (NAME, f"{NAME}-c"):
@@ -87,14 +87,14 @@ def invalid_resources(broker: Broker) -> Any:
 
 
 def replicas(size: int, first: int) -> str:
-    """A list of that many characters, of partitions from the first on with a replica each."""
+    """Return a throttled-replicas list of this many characters, with partitions from `first` on."""
     text = ",".join(f"{partition}:1" for partition in range(first, first + size // 8))
     return f"{text},{'7' * (size - len(text) - 3)}:1"
 
 
 @scenario(seconds=120)
 def values_too_long(broker: Broker) -> Any:
-    """Lists that what is appended makes longer than a record's value may be."""
+    """Append to lists until they are longer than a record's value can be."""
     seen: dict[str, Any] = {}
     other: Resource = CLIENT_METRICS, NAME, [("interval.ms", SET, "1000")]
     with RawClient(broker.bootstrap) as client:
@@ -120,7 +120,7 @@ def values_too_long(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def too_many_records(broker: Broker) -> Any:
-    """More records than one request may make, those counted that take eligible leaders back."""
+    """Make more records than one request may, including those that clear eligible leader replicas."""
     seen: dict[str, Any] = {}
     several: list[Resource] = [
         (CLIENT_METRICS, f"{NAME}-{number}", [("interval.ms", SET, "1000")])
@@ -139,7 +139,7 @@ def too_many_records(broker: Broker) -> Any:
         ]
 
         def told(*resources: Resource, check: bool = True, legacy: bool = False) -> Any:
-            """How many subscriptions were answered what, and all that others were."""
+            """Count the responses for subscriptions, and list the others."""
             outcome = alter(client, *resources, check=check, legacy=legacy)
             counted = Counter((code, said) for kind, _, code, said in outcome if kind == CLIENT_METRICS)
             return sorted(counted.items()), [one for one in outcome if one[0] != CLIENT_METRICS]
@@ -157,7 +157,7 @@ def too_many_records(broker: Broker) -> Any:
             for count in (MAX_RECORDS, MAX_RECORDS + 1):
                 answers = alter(client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True)
                 seen[f"{count} keys of {kind} {resource_name}"] = [code for _, _, code, _ in answers]
-        # Few of them, and yet too long for a batch of the controller's log.
+        # These are few records, but too large for a batch of the metadata log.
         wide: list[Change] = [("metrics", SET, "x" * 32_000)]
         for check in (True, False):
             long: list[Resource] = [(CLIENT_METRICS, f"{NAME}-{number}", wide) for number in range(262)]
@@ -179,7 +179,7 @@ PER_IP, OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
 
 @scenario()
 def broker_configs(broker: Broker) -> Any:
-    """Several settings that cannot be, as they are named; and what replaces all that is stored."""
+    """Set several invalid keys of a broker, and replace all stored configurations."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for names, resource, legacy in product(combinations(FIXED, 3), ("", "1"), (True, False)):

@@ -1,7 +1,8 @@
-"""Settings of the running broker that do not go with those of a later start, and how they are put right.
+"""Dynamic configurations that contradict the static configurations of a later start, and their repair.
 
-Each is fine beside the settings of the first start. A broker that starts with others must serve: what
-contradicts them is not applied, with all that is set in the same place.
+Each dynamic value is valid with the static configurations of the first start. A broker that starts with
+other static configurations must serve. It ignores all dynamic configurations of the level (broker or
+cluster) with the contradiction.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ SECONDS = 10.0
 
 
 def described_configs(client: RawClient) -> dict[str, Any]:
-    """How the keys are described, once what is stored for the broker has been looked at.
+    """Describe the keys once the broker has applied the stored configurations.
 
-    Apache Kafka shows what is stored a moment before it applies it: it is asked until nothing changes.
+    Apache Kafka describes a stored value before it applies it, so this waits until nothing changes.
     """
     deadline = time.monotonic() + SECONDS
     before: dict[str, Any] = {}
@@ -57,13 +58,13 @@ def described_configs(client: RawClient) -> dict[str, Any]:
         if is_stored and found == before:
             return found
         before = found
-        assert time.monotonic() < deadline, "never looked at"
+        assert time.monotonic() < deadline, "the stored configurations were not applied"
         time.sleep(1)
 
 
 @scenario(seconds=150)
 def conflicting_static_configs(broker: Broker) -> Any:
-    """On the same directory, with other settings each time."""
+    """Restart on the same directory with different static configurations."""
     seen: dict[str, Any] = {}
     own = type(broker)(FIRST)
     own.start()
@@ -95,7 +96,7 @@ def conflicting_static_configs(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def rarely_set_keys(broker: Broker) -> Any:
-    """A key that is shown only where it is set, a retention below -1, and few slots for sessions."""
+    """Use a key that is described only if set, a retention below -1, and few fetch session slots."""
     settings = {
         "log.initial.task.delay.ms": "100",
         "log.retention.ms": "-5",

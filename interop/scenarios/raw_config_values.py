@@ -1,7 +1,6 @@
-"""Values of configurations, key by key: what is taken, what is refused, and in which words.
+"""Configuration values, key by key: accepted or rejected, and the error messages.
 
-Every key that can be set on a topic or a running broker is held against the same values, alone and beside
-others.
+Every key of a topic and every dynamic key of a broker gets the same values, alone and combined with others.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ SUBSCRIBED = {
         *("client_id=*", "client_id=[", "client_id=x++", "client_id=(a|b)?", "Client_Id=a"),
     ),
 }
-"""Settings of client metrics subscriptions."""
+"""Values of client metrics subscriptions."""
 
 LIMITS = "max.connections", "max.connection.creation.rate"
 
@@ -148,7 +147,7 @@ STEPS: list[tuple[str, str, str | None]] = [
     ("1", "listener.name.plaintext.max.connections", None),
     ("", "max.connections", None),
 ]
-"""Settings of the cluster and of the broker, one after another: each is held against all of the others."""
+"""Cluster and broker configurations, set one after another. Each is validated with the current others."""
 
 
 def change(
@@ -173,11 +172,11 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
 
 
 def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
-    """The answer, without words and ports that are a broker's own."""
+    """Return the error code and message without texts and ports that differ between brokers."""
     if name == "listener.security.protocol.map" and outcome[1] is not None:
         return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
     if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
-        # Java's compiler leaves out the words of a division by zero once it knows it well.
+        # The JVM drops the message of an ArithmeticException once the code is compiled.
         return int(outcome[0])
     return outcome
 
@@ -190,7 +189,7 @@ def ensure_topic(client: RawClient) -> None:
 
 @scenario(seconds=120)
 def topic_values(broker: Broker) -> Any:
-    """Each key of a topic, by both requests."""
+    """Set each key of a topic, with both requests."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client)
@@ -216,7 +215,7 @@ def topic_values(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def broker_values(broker: Broker) -> Any:
-    """Each key that a running broker can be told, for one of them and for all."""
+    """Set each dynamic key, for one broker and for the cluster."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         keys = [entry["Name"] for entry in entries(client, BROKER, "1") if not entry["ReadOnly"]]
@@ -225,7 +224,7 @@ def broker_values(broker: Broker) -> Any:
                 answer = change(client, BROKER, resource, [(name, SET, value)])
                 seen[f"{name}={value!r} of {resource!r}"] = comparable_outcome(name, value, answer)
             if name == "process.roles":
-                continue  # a list without a default: Kafka trips over what is added to it (decision 0007)
+                continue  # a list without a default: Kafka fails on append and subtract (decision 0007)
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 answer = change(client, BROKER, resource, [(name, how, value)])
                 seen[f"{name} {how} {value!r} of {resource!r}"] = comparable_outcome(name, None, answer)
@@ -239,7 +238,7 @@ def broker_values(broker: Broker) -> Any:
 
 @scenario()
 def successive_changes(broker: Broker) -> Any:
-    """Settings that are made: those of the cluster and those of the broker hold together or are refused."""
+    """Set cluster and broker configurations in turn: a combination that is invalid is rejected."""
     seen: list[Any] = []
     names = sorted({name for _, name, _ in STEPS})
     with RawClient(broker.bootstrap) as client:
@@ -256,7 +255,7 @@ def successive_changes(broker: Broker) -> Any:
 
 
 def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> None:
-    """Until a setting that was taken is there."""
+    """Wait until an accepted value is described."""
     source = 2 if resource else 3
     deadline = time.monotonic() + SECONDS
     while True:
@@ -274,7 +273,7 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 
 @scenario()
 def list_operations(broker: Broker) -> Any:
-    """A topic's list is appended to from Kafka's default, whatever the cluster's is."""
+    """Append to a topic's list: the base is Kafka's default, not the cluster's value."""
     seen: list[Any] = []
     policy = "log.cleanup.policy"
     with RawClient(broker.bootstrap) as client:
@@ -299,7 +298,7 @@ def list_operations(broker: Broker) -> Any:
 
 @scenario()
 def described_keys(broker: Broker) -> Any:
-    """All keys, some keys, and one more of a topic that is shown only where it is set."""
+    """List all keys, chosen keys, and an internal topic key, which is described only if set."""
     topic = f"{NAME}-keys"
     three = ["retention.ms", "segment.bytes", "cleanup.policy"]
     seen: dict[str, Any] = {}
@@ -320,7 +319,7 @@ def described_keys(broker: Broker) -> Any:
 
 
 def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
-    """Until a subscription's setting is, or is not, one that somebody made."""
+    """Wait until a subscription's value is, or is not, an explicit one."""
     deadline = time.monotonic() + SECONDS
     while True:
         found = entries(client, CLIENT_METRICS, f"{NAME}-s", [name])
@@ -332,7 +331,7 @@ def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
 
 @scenario()
 def subscriptions(broker: Broker) -> Any:
-    """Subscriptions: one that nobody made, what a setting is read as, and which of several faults is told."""
+    """Describe an absent subscription, parse values, and combine several errors."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         seen["none"] = entries(client, CLIENT_METRICS, f"{NAME}-none")

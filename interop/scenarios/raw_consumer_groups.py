@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848, heartbeat by heartbeat: epochs, assignments, offsets, each of their errors."""
+"""Consumer groups (KIP-848), heartbeat by heartbeat: epochs, assignments, offsets, and their errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from interop.scenario import scenario
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """The life of a group with one member, with every wrong step on the way."""
+    """Run a group with one member from join to leave, with every wrong request in between."""
     group = "raw-848-one"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -72,7 +72,7 @@ def one_member(broker: Broker) -> Any:
 
 @scenario()
 def wrong_requests(broker: Broker) -> Any:
-    """Requests that are refused before anything is known of their group."""
+    """Send requests that fail before the coordinator looks up their group."""
     group = "raw-848-wrong"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -123,14 +123,14 @@ def wrong_requests(broker: Broker) -> Any:
 
 @scenario()
 def partition_handover(broker: Broker) -> Any:
-    """Partitions go from one member to the next once they are released."""
+    """Hand over partitions to another member once their owner has revoked them."""
     group = "raw-848-hand"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, group)
         topics = Topics(client)
         topics.create("raw-848-hand", 6)
-        # Of these ids Kafka, too, goes by the order in which they join.
+        # With these ids, Apache Kafka's assignor also follows the order in which the members join.
         first, second, third = (Member(topics, group, name) for name in "abc")
         seen.append(first.join("raw-848-hand"))
         seen.append(first.ack())
@@ -140,7 +140,7 @@ def partition_handover(broker: Broker) -> Any:
         seen.append(first.send())
         seen.append(described(topics, group))
         seen.append(second.send())
-        # What it was told, it may be told again: it has not said that it knows.
+        # The coordinator repeats the assignment until the member acknowledges it.
         seen.append(first.send(TopicPartitions={"raw-848-hand": [0, 1, 2, 3, 4, 5]}))
         seen.append(first.ack())
         seen.append(second.send())
@@ -148,7 +148,7 @@ def partition_handover(broker: Broker) -> Any:
         seen.append(described(topics, group))
         time.sleep(INTERVAL_S)
         seen.append(third.join("raw-848-hand"))
-        # Within the interval the group epoch rises, and the target stays.
+        # The group epoch rises within the assignment interval, but the target assignment stays.
         seen.append(second.leave())
         seen.append(described(topics, group))
         seen.append(first.send())
@@ -164,7 +164,7 @@ def partition_handover(broker: Broker) -> Any:
         seen.append(second.join("raw-848-hand"))
         seen.append(first.send())
         seen.append(first.ack())
-        # The answer with the new epoch may be lost: the one before is good for a while.
+        # The response with the new epoch may be lost, so the coordinator still accepts the previous epoch.
         seen.append(first.send(MemberEpoch=epoch, TopicPartitions=first.owned))
         seen.append(first.send(MemberEpoch=epoch))
         seen.append(first.send(MemberEpoch=epoch - 1, TopicPartitions=first.owned))
@@ -174,7 +174,7 @@ def partition_handover(broker: Broker) -> Any:
 
 @scenario()
 def slow_revocation(broker: Broker) -> Any:
-    """Who does not give up its partitions within its rebalance timeout is fenced."""
+    """Fence a member that does not revoke its partitions within its rebalance timeout."""
     group = "raw-848-slow"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -203,7 +203,7 @@ def slow_revocation(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Members with instance ids: they come back under another member id and keep their partitions."""
+    """Restart members with instance ids: they keep their partitions under a new member id."""
     group = "raw-848-static"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -239,7 +239,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def subscriptions(broker: Broker) -> Any:
-    """Members change what they subscribe to, by name and by expression, and topics come and go."""
+    """Change subscriptions by name and by expression while topics are created and deleted."""
     group = "raw-848-topics"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -270,10 +270,10 @@ def subscriptions(broker: Broker) -> Any:
         seen.append(settled_assignments(member, other))
         seen.append(other.send(SubscribedTopicRegex=""))
         seen.append(settled_assignments(member, other))
-        # New topics are matched once the last matching is ten seconds old.
+        # The coordinator matches new topics once the last match is ten seconds old.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
-        wait_until_heard(topics, group)  # else it would match without the new one again
+        wait_until_heard(topics, group)  # otherwise it would match again without the new topic
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
         seen.append(settled_assignments(member, other))
         time.sleep(10)
@@ -290,7 +290,7 @@ def subscriptions(broker: Broker) -> Any:
 
 
 def settled_assignments(*members: Member) -> Any:
-    """What members own after heartbeats until nothing has changed for longer than the assignment interval."""
+    """Send heartbeats until no assignment has changed for longer than the assignment interval."""
     deadline = time.monotonic() + 20
     quiet_since = time.monotonic()
     before: Any = None
@@ -304,7 +304,7 @@ def settled_assignments(*members: Member) -> Any:
         time.sleep(0.05)
     if len(members) == 1:
         return members[0].owned
-    # With several topics the ids, which are random, decide which of them is split.
+    # With several topics, their random ids decide which topic is split.
     every: Owned = {}
     for member in members:
         for topic, partitions in member.owned.items():
@@ -314,7 +314,7 @@ def settled_assignments(*members: Member) -> Any:
 
 @scenario()
 def offsets(broker: Broker) -> Any:
-    """Who may commit and read offsets, by member and epoch."""
+    """Commit and fetch offsets as different members and epochs."""
     group = "raw-848-offsets"
     topic = "raw-848-offsets"
     seen: dict[str, Any] = {}
@@ -376,7 +376,7 @@ def offsets(broker: Broker) -> Any:
 
 @scenario()
 def other_protocols(broker: Broker) -> Any:
-    """What the requests of classic groups say of consumer groups, and the other way round."""
+    """Send classic group requests for consumer groups and the other way round."""
     group = "raw-848-kinds"
     subscription = b"\0\0" + b"\0\0\0\1" + b"\0\x0draw-848-kinds" + b"\xff\xff\xff\xff"
     join: dict[str, Any] = {
@@ -416,7 +416,7 @@ def other_protocols(broker: Broker) -> Any:
             "SyncGroup", 5, **who, ProtocolType="consumer", ProtocolName="range"
         )
         seen["empty: leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
-        # A group without members takes the protocol of whoever comes.
+        # A group without members adopts the protocol of the next member.
         refused = client.call("JoinGroup", 7, **join)
         seen["empty: join"] = comparable(refused)
         time.sleep(0.5)  # its list is that of what is committed
@@ -433,7 +433,7 @@ def other_protocols(broker: Broker) -> Any:
 
 @scenario()
 def after_coordinator_restart(broker: Broker) -> Any:
-    """Members go on after the coordinator was started anew, in the middle of a handover."""
+    """Restart the coordinator during a partition handover."""
     group = "raw-848-restart"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -464,9 +464,9 @@ def after_coordinator_restart(broker: Broker) -> Any:
 
 @scenario()
 def server_assignors(broker: Broker) -> Any:
-    """Which assignor is used, and which one is told of, while two members name one.
+    """Have two members name assignors, and record the assignor that is used and described.
 
-    One assignor gives all of these topics to the first member, the other half of them.
+    One assignor gives all of these topics to the first member, the other one half of them.
     """
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -477,7 +477,7 @@ def server_assignors(broker: Broker) -> Any:
             topics.create(name, 1)
         for assignor in ("uniform", "range"):
             group = f"raw-848-named-{assignor}"
-            wait_until_heard(topics, group)  # else the first target would lack the last topic
+            wait_until_heard(topics, group)  # otherwise the first target would lack the last topic
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:

@@ -1,4 +1,4 @@
-"""Starts on directories that somebody has had a hand in: what is refused, and what is served without them."""
+"""Starts with damaged log directories: errors, and operation without the directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKPOINTS = ("recovery-point", "log-start", "replication")
 
 
 def fails_to_start(own: LogDirBroker) -> bool:
-    """Whether the broker, which is stopped, does not start."""
+    """Start the stopped broker and return whether the start fails."""
     try:
         own.broker.start()
     except RuntimeError:
@@ -43,7 +43,7 @@ def partition_directories(own: LogDirBroker) -> list[str]:
 
 @scenario(seconds=240)
 def duplicate_partitions(broker: Broker) -> Any:
-    """One partition in two directories, and two copies of it on their way: the broker must not choose."""
+    """Duplicate a partition, or its future replica, in two directories: the start fails."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -75,7 +75,7 @@ def duplicate_partitions(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def corrupt_checkpoints(broker: Broker) -> Any:
-    """A checkpoint that makes no sense takes its directory offline; without the file all is there."""
+    """Corrupt a checkpoint: its directory goes offline. Without the file, all records are served."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:

@@ -1,6 +1,6 @@
-"""Several log directories: where partitions are placed, how they move, and what a lost one takes with it.
+"""Several log directories: replica placement, moves between directories, and directory failures.
 
-Each scenario has a broker of its own, with two directories.
+Each scenario starts its own broker with two directories.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES = re.compile(r"^(?P<name>.+-\d+)(?:\.[0-9a-f]{32}(?P<suffix>-future|-del
 
 
 class LogDirBroker:
-    """A broker with two log directories, and what can be seen of them."""
+    """A broker with two log directories, and requests that show their contents."""
 
     def __init__(self, like: Broker, **overrides: str) -> None:
         self.broker = type(like)({key.replace("_", "."): value for key, value in overrides.items()})
@@ -42,7 +42,7 @@ class LogDirBroker:
         return RawClient(self.broker.bootstrap)
 
     def describe(self, client: RawClient, *topics: str, version: int = 5) -> Any:
-        """DescribeLogDirs by directory and partition; of some topics, or of the directories alone."""
+        """Send DescribeLogDirs and return directories and partitions, without topics directories only."""
         seen: dict[str, Any] = {}
         answer = client.call("DescribeLogDirs", version, Topics=None)
         for directory in answer["Results"]:
@@ -58,7 +58,7 @@ class LogDirBroker:
         return seen
 
     def directory_of(self, client: RawClient, name: str, index: int = 0) -> str:
-        """The directory that holds the partition itself, and not on its way there."""
+        """Return the directory of the current replica, not of the future replica."""
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             for one in directory["Topics"]:
                 for partition in one["Partitions"]:
@@ -69,7 +69,7 @@ class LogDirBroker:
         return ""
 
     def partition_counts(self, client: RawClient, *topics: str) -> dict[str, int]:
-        """How many partitions of the topics lie in each directory."""
+        """Count the partitions of the topics in each directory."""
         found = dict.fromkeys(self.paths, 0)
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             found[self.name_of(directory["LogDir"])] = sum(
@@ -80,7 +80,7 @@ class LogDirBroker:
     def move(
         self, client: RawClient, directories: dict[str, dict[str, list[int]]], version: int = 2
     ) -> dict[str, int]:
-        """Ask for moves, by directory and topic; the error of each partition."""
+        """Send AlterReplicaLogDirs and return the error of each partition."""
         dirs = [
             {
                 "Path": str(self.paths.get(where, where)),
@@ -96,7 +96,7 @@ class LogDirBroker:
         }
 
     def directory_names(self, topic_name: str) -> dict[str, list[str]]:
-        """What the directories on disk that belong to a topic are called, without what chance decides."""
+        """Return the names of a topic's partition directories, without their random parts."""
         found: dict[str, list[str]] = {}
         for where, path in self.paths.items():
             found[where] = []
@@ -122,7 +122,7 @@ def other_directory(place: str) -> str:
 
 
 def records_and_end(client: RawClient, name: str, partition: int = 0) -> Any:
-    """How many records a consumer gets from the start on, and where the last batch ends."""
+    """Return the number of records from the start on, and the end of the last batch."""
     offset, batches = 0, 0
     while True:
         answer = fetch(client, name, offset, partition=partition)
@@ -150,7 +150,7 @@ def fill(client: RawClient, name: str, count: int, partition: int = 0) -> None:
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Whether it comes about soon enough."""
+    """Wait for a condition and return whether it became true in time."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -161,7 +161,7 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
 
 @scenario(seconds=120)
 def partition_placement(broker: Broker) -> Any:
-    """New partitions go where the fewest are."""
+    """Create partitions: each goes to the directory with the fewest partitions."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "four", 4)
@@ -185,7 +185,7 @@ def partition_placement(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def replica_moves(broker: Broker) -> Any:
-    """What is refused, and a move there and back with everything in it."""
+    """Send invalid moves, then move a replica to the other directory and back."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "t", 2)
@@ -225,7 +225,7 @@ def replica_moves(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
-    """Logs that begin within a batch move, there and back."""
+    """Move logs that start inside a batch to the other directory and back."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "t")
@@ -254,7 +254,7 @@ def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
 
 
 def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
-    """How fast partitions may move: at one byte a second a copy gets one fetch, and then stands still."""
+    """Throttle moves: at 1 byte/s, the future replica gets one fetch and then waits."""
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
     if bytes_per_second is None:
         change = {"Name": LIMIT, "ConfigOperation": 1, "Value": None}
@@ -265,7 +265,7 @@ def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
 
 @scenario(seconds=240)
 def slow_moves(broker: Broker) -> Any:
-    """A partition on its way: described, cancelled, deleted, gone on with after a restart."""
+    """Describe, cancel, delete and restart during a slow move."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -320,7 +320,7 @@ def slow_moves(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def cordoned(broker: Broker) -> Any:
-    """KIP-1066: no new partitions in a cordoned directory."""
+    """Cordon a directory (KIP-1066): it gets no new partitions."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "before", 2)
@@ -366,7 +366,7 @@ def cordoned(broker: Broker) -> Any:
 
 
 def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
-    """What each API says of a topic's first partition, in its oldest and newest version."""
+    """Return the response of each API for the topic's first partition, in its oldest and newest version."""
     seen: dict[str, Any] = {}
     record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
     for version in (3, 12):
@@ -396,9 +396,10 @@ def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> di
 
 
 def normalize_offline_error(answer: Any) -> Any:
-    """Of a partition lost before the start Kafka says now KAFKA_STORAGE_ERROR, now NOT_LEADER_OR_FOLLOWER.
+    """Replace the error of an offline partition by one name.
 
-    In which of two ways its replica manager comes to know of it is chance; the second names a leader.
+    For a partition that was offline at the start, Apache Kafka returns KAFKA_STORAGE_ERROR or
+    NOT_LEADER_OR_FOLLOWER (with a leader), depending on how its replica manager learned of the partition.
     """
     if isinstance(answer, list):
         return [normalize_offline_error(one) for one in answer]
@@ -415,7 +416,7 @@ def normalize_offline_error(answer: Any) -> Any:
 
 @scenario(seconds=240)
 def failed_log_dir(broker: Broker) -> Any:
-    """A directory that is gone: what lies in it, what lies beside it, and after a restart."""
+    """Fail a directory, and record its partitions, other partitions, and the state after a restart."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         path = own.paths["B"]
@@ -460,7 +461,7 @@ def failed_log_dir(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def failed_metadata_log_dir(broker: Broker) -> Any:
-    """Without the directory of the metadata log there is no broker."""
+    """Fail the directory of the metadata log: the broker stops."""
     with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         with own.client() as client:
             create_topic(client, "t", 4)

@@ -14,14 +14,14 @@ from interop.wire import versions_of
 
 
 def first_partition(answer: Any) -> Any:
-    """The one partition of a fetch answer, or the whole answer when there is none."""
+    """Return the only partition of a fetch response, or the complete response if there is none."""
     responses = answer.get("Responses") or []
     return responses[0]["Partitions"][0] if responses else answer
 
 
 @scenario()
 def fetch_offsets(broker: Broker) -> Any:
-    """Offsets inside, at the end, past the end, below the start; limits of bytes."""
+    """Fetch inside the log, at and past its end and before its start, with byte limits."""
     topic = "raw-fetch-offsets"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -50,7 +50,7 @@ def fetch_offsets(broker: Broker) -> Any:
 
 @scenario()
 def leader_epochs(broker: Broker) -> Any:
-    """Epochs that are current, stale, unknown and of the future, and the divergence they tell."""
+    """Send current, stale, unknown and future leader epochs, and record the divergence in the responses."""
     topic = "raw-fetch-epochs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -97,7 +97,7 @@ def list_offsets(
 
 @scenario()
 def list_offsets_by_timestamp(broker: Broker) -> Any:
-    """Special and real timestamps in every version."""
+    """List offsets for special and real timestamps in every version."""
     topic = "raw-fetch-list"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -133,7 +133,7 @@ def list_offsets_by_timestamp(broker: Broker) -> Any:
 
 @scenario()
 def list_offsets_of_many(broker: Broker) -> Any:
-    """Many partitions of many topics, in whatever order the answer tells them."""
+    """List offsets of many partitions and topics."""
     topic = "raw-fetch-order"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -164,7 +164,7 @@ def list_offsets_of_many(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """A good fetch, an unknown topic and an offset out of range in each version."""
+    """Fetch successfully, from an unknown topic, and out of range, in each version."""
     topic = "raw-fetch-versions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -181,7 +181,7 @@ def every_version(broker: Broker) -> Any:
 
 @scenario()
 def long_polls(broker: Broker) -> Any:
-    """A fetch at the end waits for data, for its bytes or for its time; a produce wakes it."""
+    """Fetch at the end of the log: wait for new records, for min bytes or for the timeout."""
     topic = "raw-fetch-poll"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
@@ -219,7 +219,7 @@ def long_polls(broker: Broker) -> Any:
 
 @scenario()
 def sessions(broker: Broker) -> Any:
-    """Fetch sessions (KIP-227): made, kept, updated, forgotten, wrong ids and epochs."""
+    """Create, use, update and close fetch sessions (KIP-227), with wrong ids and epochs."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for topic in ("raw-fetch-session-a", "raw-fetch-session-b"):
@@ -277,7 +277,7 @@ def sessions(broker: Broker) -> Any:
 
 @scenario()
 def delete_records(broker: Broker) -> Any:
-    """DeleteRecords moves the start; fetching and listing below it."""
+    """Move the log start with DeleteRecords, then fetch and list offsets below it."""
     topic = "raw-fetch-delete"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

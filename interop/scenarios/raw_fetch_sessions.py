@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) where they end, are full, or hold what cannot be looked up."""
+"""Fetch sessions (KIP-227): closing, the order of partitions, and unknown topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interop.scenario import scenario
 from interop.wire import Fields
 
 Parts = list[tuple[str | bytes, list[int]]]
-"""Topics, by name or by id, and partitions of them."""
+"""Topics, by name or by id, with their partitions."""
 
 
 def session_fetch(
@@ -24,7 +24,7 @@ def session_fetch(
     version: int = 11,
     **fields: Any,
 ) -> Fields:
-    """A fetch of these partitions from offset 0 that does not wait."""
+    """Fetch these partitions from offset 0 without waiting."""
 
     def named(topic: str | bytes) -> Fields:
         return {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
@@ -51,7 +51,7 @@ def session_fetch(
 
 
 def summarize_partitions(answer: Fields) -> list[Any]:
-    """Each partition of an answer in its place: its index, its error and how many batches it has."""
+    """Return index, error and number of batches of each partition, in the order of the response."""
     return [
         [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
         for topic in answer["Responses"]
@@ -62,7 +62,7 @@ def summarize_partitions(answer: Fields) -> list[Any]:
 
 @scenario()
 def session_without_partitions(broker: Broker) -> Any:
-    """A request that leaves its session without partitions is answered, and the session is gone."""
+    """Remove the last partition from a session: the broker responds and closes the session."""
     name = "raw-fetch-sessions-emptied"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -90,7 +90,7 @@ def session_without_partitions(broker: Broker) -> Any:
 
 @scenario()
 def partition_order(broker: Broker) -> Any:
-    """Partitions come in the order of the first answer, where those that are not there come last."""
+    """Record the order of partitions: as in the first response, with unknown partitions last."""
     name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -114,7 +114,7 @@ def partition_order(broker: Broker) -> Any:
             fill(client, name, 1, partition=partition)
         for epoch in range(2, 8):
             for version, session in sessions.items():
-                # Room for one batch: each in its turn.
+                # The limit admits one batch, so the partitions take turns.
                 answer = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
                 seen[f"epoch {epoch}, v{version}"] = summarize_partitions(answer)
         for version, session in sessions.items():

@@ -1,4 +1,4 @@
-"""Frames that break the protocol, and what a broker answers: an error, or a closed connection."""
+"""Malformed frames: the broker responds with an error or closes the connection."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from interop.wire import Layout, api_keys, definitions, encode_request, versions
 
 @scenario()
 def api_versions(broker: Broker) -> Any:
-    """What is advertised, and to each version of the question."""
+    """Send each version of ApiVersions and record the advertised APIs and features."""
     seen: dict[str, Any] = {}
     for version in versions_of("ApiVersions"):
         fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
         with RawClient(broker.bootstrap) as client:
             answer = client.call("ApiVersions", version, **fields)
         seen[f"v{version}"] = {**comparable(answer), "ApiKeys": by_api(answer)}
-        # Features come in the order of a Java map.
+        # Features are in the order of a Java map.
         for features in ("SupportedFeatures", "FinalizedFeatures"):
             entries = seen[f"v{version}"].pop(features, [])
             seen[f"v{version}"][features] = {entry.pop("Name"): entry for entry in entries}
         if version < 4:
-            # One range table is enough; the others are held against it.
+            # One table of ranges is enough: this compares the others with it.
             seen[f"v{version}"]["ApiKeys"] = "as v4 but for zero minima"
     return seen
 
 
 @scenario()
 def api_versions_unsupported_version(broker: Broker) -> Any:
-    """Error 35 comes in the body of version 0, naming the range of ApiVersions itself."""
+    """Send unsupported versions: error 35 comes in the format of version 0, with the range of ApiVersions."""
     seen = {}
     for version in (5, 6, 99, 32767):
         frame = struct.pack(">hhih", api_keys()["ApiVersions"], version, 7, -1) + b"\0\0\0"
@@ -43,14 +43,14 @@ def api_versions_unsupported_version(broker: Broker) -> Any:
             reply = client.read_frame()
             body, _ = Layout("ApiVersionsResponse", 0).decode(reply, 4)
             seen[str(version)] = {"size": len(reply), "body": {**body, "ApiKeys": by_api(body)}}
-            # The connection stays good.
+            # The connection remains usable.
             seen[f"after {version}"] = client.call("ApiVersions", 0)["ErrorCode"]
     return seen
 
 
 @scenario()
 def api_versions_software_names(broker: Broker) -> Any:
-    """KIP-511: the software name has to match a pattern, else INVALID_REQUEST."""
+    """Send client software names (KIP-511): a name that does not match the pattern is an INVALID_REQUEST."""
     return {
         name: on_new_connection(
             broker, "ApiVersions", 3, ClientSoftwareName=name, ClientSoftwareVersion="1.0"
@@ -61,7 +61,7 @@ def api_versions_software_names(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def unsupported_versions(broker: Broker) -> Any:
-    """Every API of the client protocol one version below and above its range."""
+    """Send every client API one version below and above its range."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         valid = versions_of(api)
@@ -90,7 +90,7 @@ def unknown_apis(broker: Broker) -> Any:
 
 @scenario()
 def frame_sizes(broker: Broker) -> Any:
-    """Frame sizes that are not possible; socket.request.max.bytes is 20,000,000 here."""
+    """Send impossible frame sizes. socket.request.max.bytes is 20,000,000 here."""
     seen = {}
     for size in (-1, -(2**31), 0, 1, 7, 20_000_001, 2**31 - 1):
         with RawClient(broker.bootstrap) as client:
@@ -102,7 +102,7 @@ def frame_sizes(broker: Broker) -> Any:
 
 @scenario()
 def incomplete_frame(broker: Broker) -> Any:
-    """A connection that sends half a frame and waits keeps nobody else from being served."""
+    """Send half a frame and wait: other connections are still served."""
     frame = encode_request("ApiVersions", 0, {})
     with RawClient(broker.bootstrap) as slow, RawClient(broker.bootstrap) as other:
         slow.send_bytes(struct.pack(">i", len(frame)) + frame[:5])
@@ -122,7 +122,7 @@ def one_byte_at_a_time(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def truncated_requests(broker: Broker) -> Any:
-    """Requests of every API cut short by one byte, at the header and in the middle."""
+    """Truncate requests of every API: by one byte, in the header and in the middle."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         version = min(versions_of(api)[-1], NEWEST.get(api, 99))
@@ -136,7 +136,7 @@ def truncated_requests(broker: Broker) -> Any:
 
 @scenario()
 def trailing_bytes(broker: Broker) -> Any:
-    """Bytes after the end of a request's body."""
+    """Send extra bytes after a request's body."""
     seen = {}
     for api, version in (
         ("Metadata", 4),
@@ -159,7 +159,7 @@ def trailing_bytes(broker: Broker) -> Any:
 
 @scenario()
 def invalid_lengths(broker: Broker) -> Any:
-    """Array counts and string lengths that reach past the frame, or below zero."""
+    """Send array counts and string lengths that are negative or reach past the frame."""
     header_v1 = struct.pack(">hhih", 3, 4, 7, -1)
     header_v2 = struct.pack(">hhih", 3, 12, 7, -1) + b"\0"
     bodies = {
@@ -186,7 +186,7 @@ def invalid_lengths(broker: Broker) -> Any:
 
 @scenario()
 def responses_in_order(broker: Broker) -> Any:
-    """Requests pipelined on one connection are answered in their order, whatever waits among them."""
+    """Pipeline requests on one connection: responses keep their order, even if some requests wait."""
     with RawClient(broker.bootstrap) as client:
         sent = []
         for _ in range(5):
@@ -202,7 +202,7 @@ def responses_in_order(broker: Broker) -> Any:
 
 @scenario()
 def responses_before_close(broker: Broker) -> Any:
-    """What was asked for before a frame that ends the connection, and arrives with it, is answered."""
+    """Send a frame that closes the connection after others: the broker responds to the earlier ones."""
     topic = "raw-frames-before-the-end"
     good = encode_request("Metadata", 9, {"Topics": []})
     partitions = [{"Index": 0, "Records": Batch().encode()}]
@@ -237,7 +237,7 @@ def framed(frame: bytes) -> bytes:
 
 
 def outcome_of(client: RawClient, frame: bytes | None) -> str:
-    """``closed``, ``answered`` or ``silence``: for frames whose answer has no one shape."""
+    """Return ``closed``, ``answered`` or ``silence``, for frames whose response format is unknown."""
     try:
         if frame is not None:
             client.send_frame(frame)
@@ -249,7 +249,7 @@ def outcome_of(client: RawClient, frame: bytes | None) -> str:
     return "answered"
 
 
-# The APIs of this broker's present scope; each new one is added here with its scenario.
+# The APIs that kwire serves to clients. A new API is added here together with its scenario.
 APIS = [
     "Produce",
     "Fetch",
@@ -283,7 +283,7 @@ APIS = [
 ]
 NEWEST: dict[str, int] = {}
 
-# A request with something in it, so that a cut hits a field and not only a count.
+# A request with contents, so that truncation affects a field and not only a count.
 FILLED: dict[str, dict[str, Any]] = {
     "Metadata": {"Topics": [{"Name": "raw-frames"}]},
     "OffsetCommit": {"GroupId": "g"},
