@@ -1,4 +1,4 @@
-"""What users import in their own tests; with pytest they need not, for there are fixtures.
+"""Brokers for tests that use Kafka clients. The pytest plugin has fixtures that need no import.
 
     from kwire.testing import Broker
 
@@ -7,9 +7,11 @@
         ...
         assert broker.records("orders", count=1)[0].value == b"first"
 
-`Broker` runs in the test's process; `Kafka` asks the same things of any other. `Cluster` is several brokers,
-`SimulatedCluster` one under a seed, and `History` checks what clients of any Kafka were told: these three are
-imported when they are first asked for.
+`Broker` runs one broker in the process of the test, and `Cluster` runs several. `Kafka` has the same test
+helpers for any other Kafka cluster. `SimulatedCluster` runs a cluster on virtual time, where a seed decides
+what fails. `History` checks what clients of any Kafka cluster have observed.
+
+`Cluster`, `SimulatedCluster` and `History` are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -44,7 +46,7 @@ __all__ = [
     "wait_until",
 ]
 
-_LATER = {
+_LAZY_IMPORTS = {
     "Cluster": "kwire.testing.cluster",
     "History": "kwire.testing.history",
     "SimulatedCluster": "kwire.testing.simulated",
@@ -52,9 +54,9 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What a suite with one broker need not wait for."""
+    """Import a class on first use, so that a test suite with one broker does not pay for it."""
     from importlib import import_module
 
-    if name not in _LATER:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_LAZY_IMPORTS[name]), name)

@@ -1,6 +1,6 @@
-"""A client of any Kafka that asks one thing at a time and waits for the answer: what `Kafka` is made of.
+"""The client behind `Kafka`, which sends one request at a time and waits for its response.
 
-What may succeed later is tried again until the time is over, also where no broker is there yet.
+It retries retriable errors and failed connections until the timeout, including while no broker is up yet.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, 
 
 RETRY_SECONDS: Final = 0.02
 DEAD: Final = "Dead"
-"""The state of a group that nobody knows."""
+"""The state of a group that does not exist."""
 UNKNOWN_GROUP_ERRORS: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 class BlockingClient:
-    """See the module. For one thread at a time."""
+    """A client of one Kafka cluster. Must be used by one thread at a time."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class BlockingClient:
         sleep: Callable[[float], None] = time.sleep,
         security: Security = PLAINTEXT,
     ) -> None:
-        """ValueError for servers that are not given as host:port.
+        """Create a client without connecting. Raises ValueError unless servers are given as host:port.
 
-        `sleep` is called with the seconds before something is tried again, and may raise what ends that.
+        The client calls `sleep` with a number of seconds before each retry. An exception ends the retries.
         """
         self._cluster = ClusterClient(
             [_parse_address(text) for text in bootstrap_servers.split(",")],
@@ -68,18 +68,20 @@ class BlockingClient:
         )
 
     def close(self) -> None:
-        """Give the connections back. They are made anew where something else is asked."""
+        """Close the connections. The next request opens new ones."""
         self._cluster.close()
 
     # --- topics
 
     def topics(self) -> list[str]:
+        """Return the names of all topics except internal ones, sorted."""
         found = self._cluster.retry(lambda: self._cluster.metadata(None)).topics
         return sorted(topic.name or "" for topic in found if not topic.is_internal)
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, object]
     ) -> None:
+        """Create a topic, and wait until every partition has a leader."""
         settings = [CreatableTopicConfig(name=key, value=str(value)) for key, value in config.items()]
         topic = CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=replication_factor, configs=settings
@@ -104,8 +106,9 @@ class BlockingClient:
         headers: Headers,
         timestamp_ms: int,
     ) -> list[Record]:
+        """Append a batch, and return its records with their offsets."""
         self._cluster.retry(lambda: self._partitions(topic, create=True))
-        # Who has lost the controllers can give no producer id, and is written to all the same.
+        # Without idempotence, since brokers without a controller cannot allocate producer ids.
         sending = TopicProducer(self._cluster, topic, idempotent=False)
         sending.send({partition: [(timestamp_ms, key, value, headers) for value in values]})
         first = sending.first_offset(partition)
@@ -123,7 +126,7 @@ class BlockingClient:
         committed: bool,
         topic_within_s: float | None = None,
     ) -> Iterator[Record]:
-        """`topic_within_s` is how long a topic may take to be there, instead of the timeout."""
+        """Yield the records of a topic. `topic_within_s` is how long to wait for the topic to exist."""
         ends = self.end_offsets(topic, committed=committed, topic_within_s=topic_within_s)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
@@ -131,40 +134,45 @@ class BlockingClient:
         for (name, index), position in starts.items():
             one = TopicPartition(name, index)
             before = -1
-            while before < position < ends[one]:  # else what was there has gone: retention, deleted records
-                for told in self._cluster.retry(partial(_read_next, reader, one, ends[one])):
-                    if told.offset < ends[one]:
-                        yield Record(*one, told.offset, told.timestamp, told.key, told.value, told.headers)
+            while before < position < ends[one]:  # no progress means that retention deleted the records
+                for stored in self._cluster.retry(partial(_read_next, reader, one, ends[one])):
+                    if stored.offset < ends[one]:
+                        yield Record(
+                            *one, stored.offset, stored.timestamp, stored.key, stored.value, stored.headers
+                        )
                 before, position = position, reader.positions[one]
 
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """`committed` ends partitions where the first open transaction begins."""
+        """Return log end offsets, or last stable offsets if `committed` is set."""
         partitions = self._cluster.retry(lambda: self._partitions(topic), topic_within_s)
         return _by_topic_partition(
             find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed)
         )
 
     def _partitions(self, topic: str, *, create: bool = False) -> list[TopicPartition]:
-        [told] = self._cluster.metadata([topic], create=create).topics
-        is_missing = told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        [found] = self._cluster.metadata([topic], create=create).topics
+        is_missing = found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise_for_code(
-            told.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}"
+            found.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}"
         )
-        return [TopicPartition(topic, one.partition_index) for one in told.partitions]
+        return [TopicPartition(topic, one.partition_index) for one in found.partitions]
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group."""
         return _by_topic_partition(fetch_committed_offsets(self._cluster, group))
 
     def lag(self, group: str, topic: str) -> int:
+        """Return how many offsets of a topic a group has not committed."""
         committed, ends = self.committed(group), self.end_offsets(topic)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         return sum(end - max(firsts[one], committed.get(one, 0)) for one, end in ends.items())
 
     def group(self, name: str) -> Group:
+        """Return the state and members of a classic or consumer group."""
         for describe in (describe_classic_group, describe_consumer_group):
             try:
                 found = self._cluster.retry(partial(describe, self._cluster, name))
@@ -189,11 +197,11 @@ class BlockingClient:
     # --- users
 
     def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:
-        """Let these users come by these mechanisms, and nobody else, and return when each broker knows."""
+        """Create SCRAM credentials for these users only, and wait until every broker knows them."""
         from kwire.client.users import delete_credential, describe_credentials, set_password
 
         others = [one for one in describe_credentials(self._cluster) if one.user not in users]
-        for one in others:  # of who had the directory before
+        for one in others:  # left by an earlier broker in this directory
             delete_credential(self._cluster, one.user, one.mechanism)
         for user, password in users.items():
             for mechanism in mechanisms:
@@ -203,14 +211,14 @@ class BlockingClient:
             known = {(one.user, one.mechanism) for one in describe_credentials(self._cluster, None, node_id)}
             if known != {(user, mechanism) for user in users for mechanism in mechanisms}:
                 raise ApiError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of all users yet"
+                    ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} does not know all SCRAM credentials yet"
                 )
 
         for node_id in [*self._cluster.brokers()]:
             self._cluster.retry(partial(attempt, node_id))
 
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
-        """A delegation token of who asks."""
+        """Create a delegation token that the authenticated user owns."""
         from kwire.broker.security.principal import USER, Principal
         from kwire.client.tokens import BROKER_DEFAULT, create_token, describe_tokens
 
@@ -222,11 +230,12 @@ class BlockingClient:
         def is_known(node_id: int) -> bool:
             return any(one.token_id == made.token_id for one in describe_tokens(self._cluster, None, node_id))
 
-        # It is made, and nobody else tells its password: a broker that is gone keeps nobody from it.
+        # Wait for all brokers that respond. The others are no reason to lose the token, which exists.
         self._cluster.stale_brokers(is_known, self._cluster.timeout_seconds)
         return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
 
     def tokens(self) -> list[Token]:
+        """Return all delegation tokens that the authenticated user may describe."""
         from kwire.client.tokens import describe_tokens
 
         return [
@@ -234,22 +243,22 @@ class BlockingClient:
             for one in describe_tokens(self._cluster)
         ]
 
-    # --- who leads
+    # --- leaders and coordinators
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition. NoPartition."""
+        """Return the leader of a partition. Raises NoPartition."""
         return self._cluster.retry(lambda: self._cluster.leader(topic, partition))
 
     def coordinator(self, group: str) -> int:
-        """The node that coordinates a group."""
+        """Return the coordinator of a group."""
         return self._cluster.retry(lambda: self._cluster.coordinator(group))
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Put the node first among the replicas, and have the first one elected when it is in sync."""
+        """Make a node the preferred leader of a partition, and elect it once it is in sync."""
         one = (topic, partition)
         replicas = self._cluster.retry(lambda: self._cluster.partition_metadata([one]))[one].replica_nodes
         if to not in replicas:
-            raise LookupError(f"{topic}-{partition} has no replica on node {to}, but on {replicas}")
+            raise LookupError(f"{topic}-{partition} has no replica on node {to}, only on {replicas}")
         order = [to, *(each for each in replicas if each != to)]
         moved = AlterPartitionReassignmentsRequest(
             topics=[
@@ -262,34 +271,35 @@ class BlockingClient:
 
         def attempt() -> None:
             if self._cluster.partition_metadata([one])[one].replica_nodes != order:
-                answer = self._cluster.send_to_controller(moved, AlterPartitionReassignmentsResponse)
-                raise_for_code(answer.error_code, answer.error_message, "the reassignment")
-                raise_for_code(answer.responses[0].partitions[0].error_code, None, f"{topic}-{partition}")
+                response = self._cluster.send_to_controller(moved, AlterPartitionReassignmentsResponse)
+                raise_for_code(response.error_code, response.error_message, "the reassignment")
+                raise_for_code(response.responses[0].partitions[0].error_code, None, f"{topic}-{partition}")
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} is being reassigned")
-            told = self._cluster.send_to_controller(elected, ElectLeadersResponse)
-            raise_for_code(told.error_code, None, "the election")
-            # A broker that was cut off says what was so before, also of itself: all have to agree.
+            result = self._cluster.send_to_controller(elected, ElectLeadersResponse)
+            raise_for_code(result.error_code, None, "the election")
+            # All brokers have to agree: the metadata of a disconnected broker is out of date.
             if any(
                 self._leader_by(node_id, topic, partition) != to for node_id in [*self._cluster.brokers()]
             ):
                 raise ApiError(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {to} does not lead {topic}-{partition} yet"
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"node {to} is not the leader of {topic}-{partition} yet",
                 )
 
         self._cluster.retry(attempt)
 
     def _leader_by(self, node_id: int, topic: str, partition: int) -> int:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        [told] = self._cluster.send_to_node(node_id, request, MetadataResponse).topics
-        raise_for_code(told.error_code, None, f"topic {topic}")
-        return next(one.leader_id for one in told.partitions if one.partition_index == partition)
+        [found] = self._cluster.send_to_node(node_id, request, MetadataResponse).topics
+        raise_for_code(found.error_code, None, f"topic {topic}")
+        return next(one.leader_id for one in found.partitions if one.partition_index == partition)
 
 
 def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
-    """What comes next of a partition; nothing only where nothing is left before `end`. ApiError, Lost."""
+    """Read from a partition. Returns no records only if none are left before `end`. Raises ApiError, Lost."""
     before = reader.positions[one]
     found = [record for _, record in reader.poll([one])]
-    # A leader who has come just now does not know yet how far its partition is committed.
+    # A new leader does not know its high watermark until its followers have fetched.
     if reader.positions[one] == before and reader.end_offsets.get(one, -1) < end:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, "{}-{} at offset {}".format(*one, before))
     return found
@@ -302,5 +312,5 @@ def _by_topic_partition(offsets: Mapping[tuple[str, int], int]) -> dict[TopicPar
 def _parse_address(text: str) -> Address:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"bootstrap servers are given as host:port, and not {text!r}")
+        raise ValueError(f"bootstrap servers are host:port, not {text!r}")
     return host.strip("[]"), int(port)

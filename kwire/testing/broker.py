@@ -1,10 +1,10 @@
-"""A real broker inside of a test: its own thread, its own directory, a free port.
+"""A broker for a test, in a thread of the test's process, with its own directory and a free port.
 
 with Broker({"num.partitions": 3}) as broker:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     broker.advance(24 * 3600 * 1000)   # a day later
 
-Importing this costs next to nothing: what a broker is made of is imported by the first start, in its thread.
+This module imports quickly. The broker's own modules are imported in its thread on the first start.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DIRECTORY_KEYS = {"log.dirs", "log.dir", "metadata.log.dir"}
-"""Keys by which a broker's data may lie elsewhere than where it is put by itself."""
+"""Keys that can put a broker's data outside of the directory that `Broker` chooses."""
 POLL_SECONDS = 1
-"""How often whoever waits for a broker looks whether it is still there."""
+"""The interval at which a waiting thread checks that the broker is still running."""
 
 
 class Broker(EmbeddedKafka):
-    """A broker in a thread of this process. It may be started again after it was stopped.
+    """A broker in a thread of this process, which can be stopped and started again.
 
-    What a test asks of it beside its clients, topics and records and groups, is what it asks of any `Kafka`.
+    It has all methods of `Kafka`.
     """
 
     def __init__(
@@ -52,23 +52,25 @@ class Broker(EmbeddedKafka):
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`overrides` are Kafka's keys for a broker, with values as in a properties file, or plain ones.
+        """Configure a broker; `start`, or a `with` statement, starts it.
 
-        Data in `log_dir` stays, for another start or for others to read, and is synced as Kafka syncs it,
-        unless `sync` is false. Without one it goes when the broker stops, and nothing waits for the disk.
-        `timeout_s` is how long each question of the test's own may take.
+        `overrides` are Kafka's broker configs. Values are strings as in a properties file, or Python values.
 
-        With `users`, passwords by names, clients have to say who they are (`login`), by SASL_PLAINTEXT with
-        PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, or by a delegation token (`create_token`). These are all users
-        that there are: whom `log_dir` has of before does not come any more.
+        Data in `log_dir` is kept after the broker stops, and is synced as Kafka syncs it unless `sync` is
+        false. Without `log_dir` the data is removed when the broker stops, and nothing is synced unless
+        `sync` is true. `timeout_s` is the timeout of each method that sends requests.
+
+        `users` maps names to passwords. With `users`, clients have to authenticate by SASL_PLAINTEXT with
+        PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or a delegation token: see `client_config` and `create_token`.
+        SCRAM credentials of other users that are stored in `log_dir` are deleted.
         """
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(log_dir, timeout_s, users)
         self.requests = Recorder()
-        """What clients have asked, and what they were answered."""
+        """The requests of clients, with their responses."""
         self.faults = Faults()
-        """What is to go wrong with their requests."""
+        """The faults to inject into requests of clients."""
         self._overrides = {key: _text(value) for key, value in (overrides or {}).items()}
         self._sync = log_dir is not None if sync is None else sync
         self._thread: BrokerThread | None = None
@@ -80,25 +82,23 @@ class Broker(EmbeddedKafka):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: host:port of each listener, with commas between them.
-
-        With users, that of theirs.
-        """
+        """The host:port of each listener, separated by commas. With `users`, only the SASL listener."""
         bootstrap = self._running.bootstrap
         return bootstrap.partition(",")[0] if self._users else bootstrap
 
     @property
     def is_running(self) -> bool:
-        """Whether it serves: not before it was started, nor after it was stopped or has ended by itself."""
+        """Whether the broker has started, and has neither stopped nor failed since."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Return once the broker serves. Raises what keeps it from that: ConfigError, BindError, ...
+        """Start the broker and return once it serves requests.
 
-        After a crash it is the same broker: its data, its address and its clock are as they were.
+        After `crash` the broker keeps its data, its address and its clock. Raises ConfigError, BindError or
+        whatever else prevents the start.
         """
         if self.is_running:
-            raise RuntimeError("the broker runs already")
+            raise RuntimeError("the broker is already running")
         self._create_directory()
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserve_port()
@@ -140,9 +140,9 @@ class Broker(EmbeddedKafka):
             raise
 
     def stop(self) -> None:
-        """Shut the broker down cleanly, so that nothing of it is left in the process, if it runs.
+        """Shut the broker down cleanly. Without effect if it is not running.
 
-        Raises what has ended it before, if it has not lived to be stopped.
+        If the broker has failed before, raises the failure.
         """
         try:
             self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))
@@ -150,21 +150,21 @@ class Broker(EmbeddedKafka):
             self._reset()
 
     def restart(self) -> None:
-        """Shut the broker down cleanly, and start it where it was, with its data."""
+        """Shut the broker down cleanly, and start it again at the same address with its data."""
         self._end_thread(lambda thread: thread.stop(keeps_data=True))
         self.start()
 
     def crash(self) -> None:
-        """End the broker as if its process were killed: nobody is answered, and nothing is closed or noted.
+        """End the broker as if its process were killed: no response, no flush, no clean shutdown.
 
-        It comes back by `start`, on the same address, and recovers its data as after any crash.
+        `start` starts it again at the same address, with log recovery as after any crash.
         """
         self._end_thread(BrokerThread.kill)
 
     def hang(self) -> None:
-        """Let the broker do nothing until `resume`, as a process that is stopped: connections stay open."""
+        """Suspend the broker until `resume`, like a stopped process (SIGSTOP): connections stay open."""
         if self._resumed is not None:
-            raise RuntimeError("the broker hangs already")
+            raise RuntimeError("the broker is already suspended by hang()")
         hanging, resumed = threading.Event(), threading.Event()
 
         def wait() -> None:
@@ -174,41 +174,42 @@ class Broker(EmbeddedKafka):
         self._running.loop.call_from_thread(wait)
         if not hanging.wait(START_TIMEOUT_SECONDS):
             resumed.set()
-            raise TimeoutError(f"the broker did nothing for {START_TIMEOUT_SECONDS} s as it is")
+            raise TimeoutError(f"the broker's event loop was busy for {START_TIMEOUT_SECONDS} s")
         self._resumed = resumed
 
     def resume(self) -> None:
-        """Let a broker go on that hangs; what was sent to it meanwhile is taken up."""
+        """Continue a broker that was suspended by `hang`. It then handles the requests that have arrived."""
         hanging, self._resumed = self._resumed, None
         if hanging is not None:
             hanging.set()
 
     def fill_disk(self) -> None:
-        """Have every write fail as on a full disk, until `free_disk`.
+        """Let every write fail as on a full disk, until `free_disk`.
 
-        As Apache Kafka, a broker ends that can use none of its log directories: it may be started again once
-        there is room.
+        Like Apache Kafka, a broker stops when it has no usable log directory left. It can be started again
+        after `free_disk`.
         """
         self._disk_space.is_full = True
 
     def free_disk(self) -> None:
-        """Let there be room on the disk."""
+        """Let writes succeed again."""
         self._disk_space.is_full = False
 
     def advance(self, delay_ms: int) -> None:
-        """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
+        """Move the broker's clock forward by `delay_ms`, running each timer at its own time.
 
-        Returns when all of that is done: its replies are on their way, and what it had to write is written.
-        From any thread. Clients live on in their own time. What a broker finds by looking again and again, as
-        retention, is looked at 200 times and at the end, however long that is: a week takes milliseconds. Who
-        interrupts it leaves the clock where it is.
+        Returns once everything that became due is done: responses are queued, and writes are finished. Can
+        be called from any thread. The clocks of clients do not move.
+
+        Periodic tasks, such as retention, run at most 200 times and once at the end, however long `delay_ms`
+        is, so a week takes milliseconds. If this call is interrupted, the clock stops where it is.
         """
         check_delay(delay_ms)
         self._advance_clock(delay_ms)
 
     def _advance_clock(self, delay_ms: int, *, internode_clock: bool = True) -> None:
         if self._resumed is not None:
-            raise RuntimeError("no time passes for a broker that hangs: let it resume first")
+            raise RuntimeError("a suspended broker has no passing time: call resume() first")
         self._check_alive()
         running, settled = self._running, threading.Event()
         with self._advancing:
@@ -219,9 +220,9 @@ class Broker(EmbeddedKafka):
                 while not settled.wait(POLL_SECONDS):
                     self._check_alive()
                     if self._running is not running or not running.loop.running:
-                        raise RuntimeError("the broker has ended")
+                        raise RuntimeError("the broker has stopped")
             except BaseException:
-                with suppress(OSError):  # nothing is left to be stopped
+                with suppress(OSError):  # the loop is closed, so that there is nothing to stop
                     running.loop.call_from_thread(running.loop.stop_advancing)
                 raise
 
@@ -231,7 +232,7 @@ class Broker(EmbeddedKafka):
     @property
     def _running(self) -> RunningNode:
         if self._thread is None or self._thread.running is None:
-            raise RuntimeError("the broker does not run: start() it, or use it in a with statement")
+            raise RuntimeError("the broker is not running: call start(), or use it in a with statement")
         return self._thread.running
 
     def _call(self, operation: Callable[[BlockingClient], T]) -> T:
@@ -239,17 +240,17 @@ class Broker(EmbeddedKafka):
         return super()._call(operation)
 
     def _sleep(self, seconds: float) -> None:
-        self._check_alive()  # which says more than that nobody answers
+        self._check_alive()  # its error says more than a timeout
         super()._sleep(seconds)
 
     def _check_alive(self) -> None:
-        """RuntimeError, with the reason, where it has ended by itself."""
+        """Raise RuntimeError with the reason if the broker has failed."""
         if reason := self._running.failure.reason:
-            raise RuntimeError(f"the broker has ended: {reason}; start() it once that is mended")
+            raise RuntimeError(f"the broker has failed: {reason}; fix this, then call start()")
 
     @property
     def _keeps_data(self) -> bool:
-        """Whether its data is still there when it has stopped."""
+        """Whether the data outlives a clean stop."""
         return self._temporary is None or not DIRECTORY_KEYS.isdisjoint(self._overrides)
 
     def _end_thread(self, end: Callable[[BrokerThread], None]) -> None:
@@ -260,17 +261,17 @@ class Broker(EmbeddedKafka):
             end(thread)
 
     def _reset(self) -> None:
-        """Give up what an end by a crash leaves for the next start."""
+        """Release what `crash` keeps for the next start: the directory, the ports and the clock."""
         self._release()
         self._port, self._nodes_port, self._clock = 0, 0, None
 
 
 def check_delay(delay_ms: object) -> None:
-    """TypeError, ValueError: it is no time that can pass."""
+    """Check a time to advance by. Raises TypeError or ValueError."""
     if not isinstance(delay_ms, int):
-        raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
+        raise TypeError(f"delay_ms is a whole number of milliseconds, not {delay_ms!r}")
     if delay_ms < 0:
-        raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
+        raise ValueError(f"delay_ms={delay_ms}: time cannot go back")
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A broker's life from the configuration to its end, in a thread of its own."""
+"""A thread that starts a broker, runs its loop and shuts it down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_TIMEOUT_SECONDS = 60
 
 
 class BrokerThread(threading.Thread):
-    """See the module. What a broker is made of is imported by the first one."""
+    """A thread that runs a broker. The broker's modules are imported in the thread."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class BrokerThread(threading.Thread):
         self._failure: BaseException | None = None
         self._stop_requested: LoopEvent | None = None
         self._may_close = threading.Event()
-        """Set when whoever has asked for the end is done with the loop, whose descriptors are closed then."""
+        """Set when the thread that requested the end no longer uses the loop, which can be closed then."""
 
     def run(self) -> None:
+        """Run the broker until it ends, and keep its failure."""
         try:
             self._serve()
         except BaseException as error:
@@ -79,12 +80,12 @@ class BrokerThread(threading.Thread):
         yield Wait((self._stop_requested, failed), math.inf)
         if self._stop_requested.is_set:
             self._may_close.wait()
-        elif not self._disk_space.is_full:  # else it was asked for
-            self._failure = RuntimeError(f"the broker has ended: {running.failure.reason}")
+        elif not self._disk_space.is_full:  # with a full disk, the test expects the failure
+            self._failure = RuntimeError(f"the broker has failed: {running.failure.reason}")
         yield from running.shut_down()
 
     def wait_until_started(self) -> None:
-        """Raises what keeps it from serving."""
+        """Wait until the broker serves requests. Raises the failure that prevents it."""
         if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
             raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
         if self._failure is not None:
@@ -92,16 +93,16 @@ class BrokerThread(threading.Thread):
             raise self._failure
 
     def stop(self, *, keeps_data: bool) -> None:
-        """Shut it down cleanly, but for data that it is not to keep. Raises what has ended it before."""
+        """Shut the broker down cleanly, or discard its data. Raises its failure if it failed before."""
         self._request_end("CLEAN" if keeps_data else "DISCARDED")
 
     def kill(self) -> None:
-        """End it as if its process were killed. Raises what has ended it before."""
+        """End the broker as if its process were killed. Raises its failure if it failed before."""
         self._request_end("KILLED")
 
     def _request_end(self, ending: str) -> None:
         if self.is_alive() and self.running is not None:
-            with suppress(OSError):  # it may be ending by itself just now, and its loop be closed
+            with suppress(OSError):  # the broker may be ending already, with a closed loop
                 self.running.loop.call_from_thread(lambda: self._end(ending))
             self._may_close.set()
         self.join(STOP_TIMEOUT_SECONDS)

@@ -1,14 +1,14 @@
-"""A cluster of brokers in this process, each in a thread of its own: who leads may crash, and others go on.
+"""A cluster of brokers in the test's process, each in its own thread, with broker and network faults.
 
     with Cluster() as cluster:
         orders = cluster.new_topic("orders", partitions=3)
         producer = KafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
         cluster.leader(orders).crash()
-        producer.send(orders, b"goes on").get(10)
-        cluster.isolate(2)      # it and the others do not reach each other, until `heal`; clients reach all
+        producer.send(orders, b"after a failover").get(10)
+        cluster.isolate(2)      # from the other brokers, until `heal`; clients still reach it
 
-Each is broker and controller. Topics have as many replicas as there are brokers, at most three, of which one
-may be missing. Faults are each broker's own, and so is time, unless `advance` lets it pass for all.
+Each broker is also a controller. Topics have one replica per broker, at most three, and `min.insync.replicas`
+is one less. Each broker has its own faults and its own clock; `Cluster.advance` moves all clocks.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 MAX_REPLICAS: Final = 3
 STEP_MS: Final = 250
-"""How far one may be ahead of another where they may miss each other: half of what elections wait for."""
+"""The largest difference between the clocks of brokers: half an election timeout."""
 MAX_SETTLE_SECONDS: Final = 1.0
-"""How long nodes may take for what the time that has passed has them do together, at most."""
+"""The longest time that `advance` waits for pending replication and for transactions that are ending."""
 POLL_MS: Final = 2
 DEFAULT_REPLICA_LAG_MS: Final = 30_000
-"""The default of `replica.lag.time.max.ms`: of what nodes wait for each other the longest."""
+"""The default of `replica.lag.time.max.ms`, the longest timeout between nodes."""
 SHORT_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": 200,
     "broker.session.timeout.ms": 2_000,
     "controller.quorum.election.timeout.ms": 500,
     "controller.quorum.fetch.timeout.ms": 1_000,
 }
-"""Who is gone is missed soon: Kafka waits 9 s for a broker, and 2 s for a controller."""
+"""Shorter timeouts, so that failures are detected soon. Kafka's session timeout is 9 s."""
 
 
 class _ClusterBroker(Broker):
-    """One of them, whose ways to the others may be cut."""
+    """A broker of the cluster, whose connections to other brokers can be cut."""
 
     def __init__(
         self,
         node_id: int,
-        cuts: BrokerLinks,
+        links: BrokerLinks,
         overrides: Mapping[str, object],
         log_dir: str,
         users: dict[str, str],
     ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
-        self._node_id, self._links = node_id, cuts
-        self._users, self._users_created = users, True  # whom the cluster makes known
+        self._node_id, self._links = node_id, links
+        self._users, self._users_created = users, True  # the cluster creates them
 
     def start(self) -> None:
         super().start()
@@ -75,33 +75,33 @@ class _ClusterBroker(Broker):
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it lives, and does not hang."""
+        """Whether the broker is running and is not suspended by `hang`."""
         return self.is_running and self._resumed is None
 
     def advance_clock(self, delay_ms: int, *, internode_clock: bool) -> None:
-        """Let time pass for it, or, where it is gone or hangs, for the clock that it comes back to."""
+        """Move the clock of the broker. While the broker is down or suspended, only its clock moves."""
         if self.is_responsive:
             self._advance_clock(delay_ms, internode_clock=internode_clock)
         elif self._clock is not None:
             self._clock.advance(delay_ms)
 
     def settle(self) -> None:
-        """Return when it waits for no other node to have or to do anything, or has long enough."""
+        """Wait until no replication and no transaction end is pending, for a limited time."""
         settled, until = threading.Event(), time.monotonic() + MAX_SETTLE_SECONDS
         running = self._running
 
-        def look() -> None:
+        def poll() -> None:
             if _has_pending_work(running.node) and time.monotonic() < until:
-                running.loop.internode_clock.schedule(POLL_MS, look)
+                running.loop.internode_clock.schedule(POLL_MS, poll)
             else:
                 settled.set()
 
-        running.loop.call_from_thread(look)
-        settled.wait(2 * MAX_SETTLE_SECONDS)  # it may end meanwhile
+        running.loop.call_from_thread(poll)
+        settled.wait(2 * MAX_SETTLE_SECONDS)  # the broker may stop meanwhile
 
 
 class Cluster(EmbeddedKafka):
-    """See the module. What a test asks of it is what it asks of any `Kafka`."""
+    """Several brokers in this process. It has all methods of `Kafka`."""
 
     def __init__(
         self,
@@ -112,17 +112,18 @@ class Cluster(EmbeddedKafka):
         log_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`overrides` are Kafka's keys for each of them. Data in `log_dir` stays; nothing is ever synced.
+        """Configure a cluster; `start`, or a `with` statement, starts it.
 
-        `users` are as those of a `Broker`; nodes among themselves do not say who they are.
+        `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
+        `users` work as in `Broker`; the brokers do not authenticate to each other.
         """
         if size < 1:
-            raise ValueError(f"a cluster of {size} brokers: ask for one at least")
+            raise ValueError(f"size={size}: a cluster needs at least one broker")
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(log_dir, timeout_s, users)
         self.brokers: dict[int, _ClusterBroker] = {}
-        """By id, from 1 on, while it runs: those that have crashed, too."""
+        """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
         self._size = size
         self._overrides = dict(overrides or {})
         self._ports: dict[int, int] = {}
@@ -130,13 +131,13 @@ class Cluster(EmbeddedKafka):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: all of them, be they there or not."""
+        """The host:port of every broker, separated by commas, including brokers that are down."""
         return ",".join(f"{HOST}:{port}" for port in self._ports.values())
 
     def start(self) -> None:
-        """Return once all of them serve. Raises what keeps one from that."""
+        """Start all brokers and return once they serve. Raises the first failure."""
         if self.brokers:
-            raise RuntimeError("the cluster runs already")
+            raise RuntimeError("the cluster is already running")
         self._create_directory()
         try:
             self._create_brokers()
@@ -147,7 +148,7 @@ class Cluster(EmbeddedKafka):
             raise
 
     def stop(self) -> None:
-        """End all of them at once, as if they were killed: no other one is to take over."""
+        """End all brokers at once as if they were killed, so that no leadership moves."""
         self.close()
         brokers, self.brokers, self._ports, self._links = self.brokers, {}, {}, None
         try:
@@ -156,27 +157,27 @@ class Cluster(EmbeddedKafka):
             self._release()
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
-        """The broker that leads a partition. LookupError where the topic has none of that number."""
+        """Return the leader of a partition. Raises LookupError if there is no such partition."""
         return self.brokers[self._call(lambda client: client.leader(topic, partition))]
 
     def coordinator(self, group: str) -> Broker:
-        """The broker that coordinates a group."""
+        """Return the coordinator of a group."""
         return self.brokers[self._call(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
-        """Have another broker lead a partition, one that has a replica, and return when it does.
+        """Make broker `to` the leader of a partition, and return once it is.
 
-        A group's coordinator moves with its partition of `__consumer_offsets`. LookupError where the broker
-        has no replica.
+        The broker must have a replica, otherwise this raises LookupError. To move a group's coordinator, move
+        its partition of `__consumer_offsets`.
         """
         self._call(lambda client: client.move_leader(topic, partition, to))
 
     def advance(self, delay_ms: int) -> None:
-        """Let `delay_ms` pass for all of them, as `Broker.advance` does for one, in about as long.
+        """Move the clocks of all brokers forward by `delay_ms`, as `Broker.advance` does for one.
 
-        They do not miss each other for that. Where one is gone, hangs or does not reach another, all live
-        through the first minute of it together, a quarter of a second at a time, and whoever is to be missed
-        is: this takes half a second.
+        Brokers that can reach each other do not time out. If a broker is down, suspended or disconnected, the
+        first minute passes in steps of 250 ms for all brokers together, so that its timeouts expire. That
+        takes half a second.
         """
         check_delay(delay_ms)
         nodes, rest_ms = self.brokers.values(), delay_ms
@@ -193,29 +194,29 @@ class Cluster(EmbeddedKafka):
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
 
     def outages(self, seed: int) -> Outages:
-        """Brokers that fail, one at a time, as the seed decides, while the context lasts that this is."""
+        """Return a context manager during which brokers fail one at a time, chosen by the seed."""
         return Outages(seed, self.brokers, self.isolate, self.heal)
 
-    # --- the network between them
+    # --- the network between brokers
 
     def disconnect(self, one: int, other: int) -> None:
-        """Neither of two brokers reaches the other, until `heal`. KeyError where there is no such broker."""
+        """Cut the network between two brokers until `heal`. Raises KeyError if there is no such broker."""
         self._connected_links.disconnect(one, other)
 
     def isolate(self, broker_id: int) -> None:
-        """A broker and all others do not reach each other, until `heal`. KeyError where there is none."""
-        between = self._connected_links
+        """Cut the network between a broker and all others until `heal`. Raises KeyError for an unknown id."""
+        links = self._connected_links
         for other in self.brokers.keys() - {broker_id}:
-            between.disconnect(broker_id, other)
+            links.disconnect(broker_id, other)
 
     def heal(self) -> None:
-        """All reach each other."""
+        """Restore the network between all brokers."""
         self._connected_links.heal()
 
     @property
     def _connected_links(self) -> BrokerLinks:
         if self._links is None:
-            raise RuntimeError("the cluster does not run: start() it, or use it in a with statement")
+            raise RuntimeError("the cluster is not running: call start(), or use it in a with statement")
         return self._links
 
     def _create_brokers(self) -> None:
@@ -260,7 +261,7 @@ class Cluster(EmbeddedKafka):
 
 
 def _has_pending_work(node: NodeBase) -> bool:
-    """Whether others are still to have what it has written, or to end a transaction."""
+    """Return whether a node waits for replication of its appends, or for the end of a transaction."""
     from kwire.broker.node.node import Node
     from kwire.wire.errors import ApiError
 
@@ -268,12 +269,12 @@ def _has_pending_work(node: NodeBase) -> bool:
     try:
         is_ending = any(transaction.is_ending for transaction in node.transactions.list_transactions())
     except ApiError:
-        return True  # it does not know yet
+        return True  # the node has not loaded its transactions yet
     return is_ending or any(partition.delayed_produce_count for partition in node.replica_manager.all())
 
 
 def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:
-    """All of them, each in a thread; raises what one of them raises."""
+    """Run each call in a thread, wait for all of them, and raise the first failure."""
     failures: list[BaseException] = []
 
     def attempt(call: Callable[[], None]) -> None:

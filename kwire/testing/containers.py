@@ -1,13 +1,13 @@
-"""`KafkaContainer` for suites that were written for testcontainers' and have no container to start.
+"""A `KafkaContainer` for test suites that use testcontainers, without a container.
 
     from kwire.testing.containers import KafkaContainer   # instead of testcontainers.kafka
 
     with KafkaContainer() as kafka:
         producer = KafkaProducer(bootstrap_servers=kafka.get_bootstrap_server())
 
-It has the methods and defaults of testcontainers 4, and runs a `Broker` in this process: `kafka.broker` is
-that, with all that a container cannot do. What is about the container itself makes no difference (an image, a
-name, what is waited for), and what could not be kept is refused with a sentence: networks, volumes, commands.
+It has the methods and defaults of testcontainers 4, and runs a `Broker` in this process, which is
+`kafka.broker`. Arguments that concern only the container, such as its image or name, have no effect.
+Networks, volumes and commands raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 9093
-"""Of the listener for clients in a container."""
+"""The port of the client listener in the container."""
 PROTOCOL: Final = "PLAINTEXT"
 USERS_HINT: Final = "a kwire.testing.Broker with users= has SASL_PLAINTEXT"
 IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
@@ -51,7 +51,7 @@ IGNORED_SETTINGS: Final = {
     "security.inter.broker.protocol",
     "zookeeper.connect",
 }
-"""Settings of where things are in a container, which has no meaning here."""
+"""Settings of listeners, directories and node roles in a container. They have no effect here."""
 UNSUPPORTED: Final = {
     "copy_from_container",
     "copy_into_container",
@@ -66,11 +66,11 @@ UNSUPPORTED: Final = {
     "with_tmpfs_mount",
     "with_volume_mapping",
 }
-"""What there is no container for."""
+"""Methods that cannot work without a container."""
 
 
 class KafkaContainer:
-    """See the module."""
+    """An embedded broker with the interface of testcontainers' `KafkaContainer`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class KafkaContainer:
         env: Mapping[str, str] | None = None,
         **kwargs: object,
     ) -> None:
-        """`env` is as in Kafka's container images; other arguments are a container's, and have no effect."""
+        """Configure the broker by `env`, as in Kafka's container images. Most other arguments are ignored."""
         if security_protocol != PROTOCOL:
             raise NotImplementedError(
                 f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {USERS_HINT}"
@@ -103,31 +103,31 @@ class KafkaContainer:
             raise NotImplementedError(_unsupported_message(name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # --- what is to be started
+    # --- configuration
 
     def with_kraft(self) -> Self:
-        """There is no other way."""
+        """Do nothing: the broker always uses KRaft."""
         self.kraft_enabled = True
         return self
 
     def with_cluster_id(self, cluster_id: str) -> Self:
-        """The id of the cluster, which is random otherwise."""
+        """Set the cluster id, which is random by default."""
         self.cluster_id = cluster_id
         return self
 
     def with_env(self, key: str, value: object) -> Self:
-        """A setting, as `KAFKA_NUM_PARTITIONS`; those of where things are in a container have no effect."""
+        """Set a broker config, such as `KAFKA_NUM_PARTITIONS`. `IGNORED_SETTINGS` have no effect."""
         self.env[key] = str(value)
         return self
 
     def with_envs(self, **variables: object) -> Self:
-        """Several settings."""
+        """Set several broker configs."""
         for key, value in variables.items():
             self.with_env(key, value)
         return self
 
     def with_env_file(self, env_file: str | os.PathLike[str]) -> Self:
-        """Settings from a file of lines as `KAFKA_NUM_PARTITIONS=3`. OSError."""
+        """Set broker configs from a file with lines such as `KAFKA_NUM_PARTITIONS=3`. Raises OSError."""
         with open(env_file, encoding="utf-8") as lines:
             for line in lines:
                 key, is_setting, value = line.strip().removeprefix("export ").partition("=")
@@ -136,36 +136,36 @@ class KafkaContainer:
         return self
 
     def with_bind_ports(self, container: str | int, host: str | int | None = None) -> Self:
-        """Have the port be this one on this machine, and not a free one."""
+        """Use a fixed port on this machine instead of a free one."""
         if host is not None:
             self._bound[int(str(container).partition("/")[0])] = int(host)
         return self
 
     def with_exposed_ports(self, *ports: str | int) -> Self:
-        """Its port is exposed as it is."""
+        """Do nothing: the listener is always reachable."""
         return self
 
     def with_name(self, name: str) -> Self:
-        """Nobody asks for it by its name."""
+        """Do nothing: no container needs a name."""
         return self
 
     def with_kwargs(self, **kwargs: object) -> Self:
-        """There is no engine to tell. NotImplementedError, as where it is made."""
+        """Check arguments of the container, which have no effect. Raises NotImplementedError."""
         _check_arguments(kwargs)
         return self
 
     def waiting_for(self, strategy: object) -> Self:
-        """It serves when it is started."""
+        """Do nothing: `start` returns once the broker serves requests."""
         return self
 
     def maybe_emulate_amd64(self) -> Self:
-        """It is of this machine."""
+        """Do nothing: there is no image."""
         return self
 
-    # --- its life
+    # --- start and stop
 
     def start(self, timeout: float = 30) -> Self:
-        """Return once it serves. ConfigError, BindError."""
+        """Start the broker and return once it serves requests. Raises ConfigError or BindError."""
         settings = self._settings()
         self._directory = TemporaryDirectory()
         broker = Broker(settings, log_dir=self._directory.name, sync=False)
@@ -182,7 +182,7 @@ class KafkaContainer:
         return self
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
-        """End it, and remove its data."""
+        """Stop the broker and remove its data."""
         broker, self._broker = self._broker, None
         directory, self._directory = self._directory, None
         try:
@@ -193,7 +193,7 @@ class KafkaContainer:
                 directory.remove()
 
     def reload(self) -> None:
-        """There is no engine that could know more."""
+        """Do nothing: there is no container state to load."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -203,32 +203,32 @@ class KafkaContainer:
     ) -> None:
         self.stop()
 
-    # --- where it is
+    # --- address
 
     @property
     def broker(self) -> Broker:
-        """The broker, once it is started."""
+        """The broker. Raises RuntimeError before `start`."""
         if self._broker is None:
             raise RuntimeError("start the container first")
         return self._broker
 
     @property
     def status(self) -> str:
-        """As an engine would tell it."""
+        """The status in a container engine's words."""
         return "running" if self._broker is not None and self._broker.is_running else "not_started"
 
     def get_bootstrap_server(self) -> str:
-        """Where clients connect."""
+        """Return the broker's host:port."""
         return f"{self.get_container_host_ip()}:{self.get_exposed_port(self.port)}"
 
     def get_container_host_ip(self) -> str:
-        """The host of that."""
+        """Return the broker's host."""
         return HOST
 
     def get_exposed_port(self, port: int) -> int:
-        """The port of that, which is the only one. ValueError for another one."""
+        """Return the broker's port for the container's only port. Raises ValueError for other ports."""
         if int(port) != self.port:
-            raise ValueError(f"port {port} is not exposed: ask for {self.port}")
+            raise ValueError(f"port {port} is not exposed: use {self.port}")
         return int(self.broker.bootstrap_servers.rpartition(":")[2])
 
     def _settings(self) -> dict[str, str]:
@@ -248,14 +248,14 @@ class KafkaContainer:
 
 
 def _check_arguments(kwargs: Mapping[str, object]) -> None:
-    """NotImplementedError: what is asked of the container cannot be kept."""
+    """Raise NotImplementedError for container arguments that would be missed."""
     for name in ("network", "network_aliases", "command", "volumes"):
         if kwargs.get(name):
             raise NotImplementedError(_unsupported_message(name))
 
 
 def _check_security(settings: Mapping[str, str]) -> None:
-    """NotImplementedError: a suite counts on what the broker does not have."""
+    """Raise NotImplementedError for security settings that the broker does not have."""
     listeners = settings.get("listener.security.protocol.map", "").split(",")
     named = [settings.get("security.inter.broker.protocol"), *(one.partition(":")[2] for one in listeners)]
     for protocol in filter(None, named):
@@ -264,8 +264,8 @@ def _check_security(settings: Mapping[str, str]) -> None:
                 f"security protocol {protocol}: this listener is {PROTOCOL}; {USERS_HINT}"
             )
     if settings.get("authorizer.class.name"):
-        raise NotImplementedError("authorizer.class.name: the broker lets everybody do everything")
+        raise NotImplementedError("authorizer.class.name: the broker does not authorize requests")
 
 
 def _unsupported_message(name: str) -> str:
-    return f"{name}: there is no container, for the broker runs in this process; ask its `broker` instead"
+    return f"{name}: there is no container, the broker runs in this process: use the attribute `broker`"

@@ -1,13 +1,13 @@
-"""A disk in memory that does to files whatever a real one may.
+"""A disk in memory, with the faults of real disks.
 
-What is written is there at once, and what was synced is remembered. `kill` is the death of the process:
-everything written is still there, and a write that it interrupts may be there in part. `power_cut` is the
-death of the machine: `kwire.testing.power_loss` tells what that leaves.
+A write is visible at once, and the disk knows what has been synced. `kill` simulates the death of the
+process: all writes survive, and one write may be interrupted. `power_cut` simulates the death of the machine,
+after which only synced data is certain: see `kwire.testing.power_loss`.
 
-Faults on demand: operations fail (EIO), space runs out (ENOSPC) with a part of a write done, the process dies
-in the middle of an operation, and synced content is corrupted. A failed sync may have synced, and leaves what
-it has not to a later sync: that Linux forgets such pages is not modelled, since nobody above can do anything
-about it but not go on.
+Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), let the process
+die during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then
+syncs the rest. Linux may drop such pages instead. That is not modeled: the broker never continues after a
+failed sync.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kwire.wire.primitives import Buffer
 
 
 class ProcessDied(BaseException):
-    """The process is gone in the middle of an operation. No handler of errors may see this."""
+    """The process died during an operation. A BaseException, so that no error handler catches it."""
 
 
 class MemoryFile:
-    """A handle. It outlives its name, but not its process."""
+    """An open file. It stays valid after a removal or rename, but not after the death of its process."""
 
     __slots__ = ("_content", "_crash_count", "_disk", "path")
 
@@ -41,21 +41,26 @@ class MemoryFile:
         return f"MemoryFile({self.path!r})"
 
     def fileno(self) -> int:
+        """Raise OSError, since a file in memory has no descriptor."""
         raise OSError("a file in memory has no descriptor")
 
     def size(self) -> int:
+        """Return the size in bytes."""
         self._disk.before_read(self.path)
         return self._content.data.size
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write buffers at a position."""
         self._check_not_stale()
         self._disk.write_content(self._content, self.path, position, b"".join(buffers))
 
     def read_at(self, position: int, size: int) -> bytes:
+        """Return up to `size` bytes at a position."""
         self._disk.before_read(self.path)
         return self._content.data.read(position, size)
 
     def truncate(self, size: int) -> None:
+        """Truncate the file, or extend it with zeros."""
         self._check_not_stale()
         if size == self._content.data.size:
             return
@@ -64,13 +69,12 @@ class MemoryFile:
         self._content.modified_ms = self._disk.now_ms
 
     def sync(self) -> None:
+        """Make the content durable."""
         self._check_not_stale()
         self._disk.sync_content(self._content, self.path)
 
     def _check_not_stale(self) -> None:
-        assert self._crash_count == self._disk.crash_count, (
-            f"{self.path} is written through a handle from before a crash"
-        )
+        assert self._crash_count == self._disk.crash_count, f"{self.path} was opened before a crash"
 
 
 class _Lock:
@@ -83,38 +87,41 @@ class _Lock:
 
 
 class MemoryDisk:
-    """See the module. Paths are absolute."""
+    """A file system in memory. Paths are absolute."""
 
     is_shared: Final = False
 
     def __init__(
         self, rng: random.Random | None = None, note: Callable[[str], None] = lambda text: None
     ) -> None:
-        """`rng` decides what an operation leaves that fails, or that the process dies in; without it nothing
-        but `torn_bytes`. `note` is told of what the disk does beyond its duty."""
+        """Create an empty disk.
+
+        `rng` decides how much of a failed or interrupted operation is done; without it, `torn_bytes` of a
+        write. `note` receives a line for each fault.
+        """
         self.now_ms = 0
-        """What the disk takes for the time of a write."""
+        """The modification time of writes."""
         self.crash_count = 0
-        """Counts crashes: no handle survives one."""
+        """The number of crashes. Files that were opened before are invalid."""
         self.locks: set[str] = set()
         self.changes = 0
-        """How many operations changed or synced something."""
+        """The number of operations that changed or synced something."""
         self.syncs = 0
-        """How many files were synced."""
+        """The number of syncs of files."""
         self.dies_after: int | None = None
-        """How many more changes there are before the process dies in one."""
+        """After how many more changes the process dies, during the next one."""
         self.fails_after: int | None = None
-        """How many more operations succeed before they fail."""
+        """After how many more operations the next ones fail."""
         self.remaining_failures: int | None = None
-        """How many fail then, before the disk works again; None for all."""
+        """The number of operations that fail before the disk works again. None means all."""
         self.torn_bytes = 0
-        """How much of a write gets through when it is the first operation to fail."""
+        """The bytes of a write that are written if it is the first operation to fail."""
         self.fails_reading = True
-        """Whether reading fails too, or only writing."""
+        """Whether reads fail, too."""
         self.free_bytes: int | None = None
-        """How many bytes more fit; None for as many as there are."""
+        """The free space in bytes. None means unlimited."""
         self.broken_directories: dict[str, bool] = {}
-        """Directories in which nothing can be changed any more; and whether nothing can be read, either."""
+        """Failed directories: writes in them fail, and reads if the value is true."""
         self._rng = rng
         self._note = note
         self._root = DirectoryContent()
@@ -124,7 +131,7 @@ class MemoryDisk:
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
-        """No faults, and nothing counts: for whoever only looks."""
+        """Disable faults and counters, for checks by a test."""
         self._faults_suspended, before = True, self._faults_suspended
         try:
             yield
@@ -132,7 +139,7 @@ class MemoryDisk:
             self._faults_suspended = before
 
     def repair(self) -> None:
-        """No faults from here on."""
+        """Remove all faults."""
         self.dies_after = self.fails_after = self.free_bytes = None
         self.remaining_failures = None
         self.torn_bytes = 0
@@ -140,31 +147,31 @@ class MemoryDisk:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether an operation may fail, or the process die in it."""
+        """Whether an operation may fail, or the process may die during it."""
         return (self.dies_after, self.fails_after, self.free_bytes) != (None, None, None)
 
     def kill(self) -> None:
-        """The process dies, or has died: what was written is still there."""
+        """Simulate the death of the process. All writes survive."""
         self.repair()
         self.locks.clear()
         self.crash_count += 1
 
     def power_cut(self, rng: random.Random | None = None) -> None:
-        """The machine dies, and chance decides what is still there."""
+        """Simulate a power failure. `rng` decides which unsynced operations survive."""
         self.kill()
         chance = rng or self._rng
         assert chance is not None
         self._lose_power(self._root, "", chance)
 
     def wipe(self) -> None:
-        """Lose everything: an empty disk of the same size."""
+        """Remove all files, as if the disk were replaced by an empty one."""
         self.kill()
         self._root = DirectoryContent()
 
     def _lose_power(self, directory: DirectoryContent, path: str, rng: random.Random) -> None:
         lost = directory.lose_power(rng)
         if lost:
-            self._note(f"{path or '/'} lost the last {lost} changes of its names")
+            self._note(f"{path or '/'} lost the last {lost} changes of its directory entries")
         for name, entry in sorted(directory.entries.items()):
             if isinstance(entry, DirectoryContent):
                 self._lose_power(entry, f"{path}/{name}", rng)
@@ -174,19 +181,19 @@ class MemoryDisk:
                     self._note(f"{path}/{name} kept {kind}: {entry.data.size} bytes")
 
     def corrupt(self, path: str, position: int, bits: int = 0xFF) -> None:
-        """Turn bits of one byte over, on the medium and so for every reader."""
+        """Flip bits of one byte, in the volatile and the durable content."""
         content = self._content(path)
         [byte] = content.data.read(position, 1)
         content.data.put(position, bytes([byte ^ bits]))
         content.sync()
 
     def before_read(self, path: str) -> None:
-        """Count a read. StorageError when it fails."""
+        """Count a read. Raises StorageError if it fails."""
         if self.fails_reading:
             self._may_fail(f"read {path}", reads=True)
 
     def before_change(self, what: str) -> None:
-        """Count an operation that is about to be done. StorageError when it fails; ProcessDied."""
+        """Count an operation before it is done. Raises StorageError if it fails, or ProcessDied."""
         if self._count_change(what):
             raise ProcessDied
         self._may_fail(what)
@@ -200,7 +207,7 @@ class MemoryDisk:
         self.dies_after -= 1
         if self.dies_after < 0:
             if self.dies_after == -1:
-                self._note(f"dies in: {what}")
+                self._note(f"interrupts the process during: {what}")
             return True
         return False
 
@@ -223,6 +230,7 @@ class MemoryDisk:
         raise StorageError(f"simulated EIO: {what}")
 
     def write_content(self, content: FileContent, path: str, position: int, data: bytes) -> None:
+        """Write to a file, perhaps in part. Raises StorageError or ProcessDied."""
         what = f"write {len(data)} bytes at {position} of {path}"
         rng = self._rng
         content.modified_ms = self.now_ms
@@ -252,6 +260,7 @@ class MemoryDisk:
         content.write(position, data)
 
     def sync_content(self, content: FileContent, path: str) -> None:
+        """Sync a file. The content may be durable even after a StorageError or ProcessDied."""
         what = f"sync {path}"
         if self._count_change(what):
             if self._may_have_synced():
@@ -269,10 +278,10 @@ class MemoryDisk:
     def _may_have_synced(self) -> bool:
         return self._rng is not None and self._rng.random() < 0.5
 
-    # --- looking at it from outside
+    # --- inspection by tests
 
     def tree(self, path: str) -> dict[str, bytes]:
-        """Every file below a directory, by its relative path."""
+        """Return the content of every file below a directory, by relative path."""
         found: dict[str, bytes] = {}
         directory = self._entry(path)
         for name, entry in (
@@ -285,10 +294,10 @@ class MemoryDisk:
         return found
 
     def is_synced(self, path: str) -> bool:
-        """Whether the medium has a file's content as readers see it."""
+        """Return whether the content of a file is durable."""
         return not self._content(path).pending
 
-    # --- Disk
+    # --- the interface of a disk
 
     def _entry(self, path: str) -> Entry | None:
         entry: Entry | None = self._root
@@ -311,6 +320,7 @@ class MemoryDisk:
         return entry, name
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        """Open a file, and create it if `create` is set. Raises FileMissing."""
         self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, FileContent):
@@ -323,26 +333,33 @@ class MemoryDisk:
         return MemoryFile(self, entry, path)
 
     def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
         return self._entry(path) is not None
 
     def is_directory(self, path: str) -> bool:
+        """Return whether a path is a directory."""
         return isinstance(self._entry(path), DirectoryContent)
 
     def size(self, path: str) -> int:
+        """Return the size of a file in bytes."""
         self.before_read(path)
         return self._content(path).data.size
 
     def modified_ms(self, path: str) -> int:
+        """Return the time of the last write to a file."""
         return self._content(path).modified_ms
 
     def read(self, path: str) -> bytes:
+        """Return the content of a file."""
         self.before_read(path)
         return self._content(path).data.all()
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
+        """Return a part of a file."""
         return self.read(path)[position : position + size]
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Write a complete file, and create it if necessary."""
         file = self.open(path, create=True)
         file.truncate(0)
         file.write_at(0, [content])
@@ -350,6 +367,7 @@ class MemoryDisk:
             file.sync()
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Replace a file atomically, by a rename."""
         temporary = path + TEMPORARY_SUFFIX
         self.write(temporary, content, sync=sync)
         self.rename(temporary, path)
@@ -357,20 +375,22 @@ class MemoryDisk:
             self.sync_directory(path.rpartition("/")[0])
 
     def make_read_only(self, path: str) -> None:
-        """There are no modes here."""
+        """Do nothing, since files in memory have no permissions."""
 
     def rename(self, old: str, new: str) -> None:
+        """Rename a file or directory within its directory."""
         parent, name = self._parent(old)
         target, new_name = self._parent(new)
         entry = parent.entries.get(name)
         if entry is None:
             raise FileMissing(f"there is no {old}")
         if parent is not target:
-            raise StorageError(f"{old} and {new} lie in different directories, which is not simulated")
+            raise StorageError(f"{old} and {new} are in different directories, which is not simulated")
         self.before_change(f"rename {old} to {new_name}")
         parent.change({name: None, new_name: entry})
 
     def remove(self, path: str) -> None:
+        """Remove a name if it exists."""
         try:
             parent, name = self._parent(path)
         except FileMissing:
@@ -380,6 +400,7 @@ class MemoryDisk:
             parent.change({name: None})
 
     def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything below it."""
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):
             return
@@ -391,6 +412,7 @@ class MemoryDisk:
         self.remove(path)
 
     def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory. Raises FileMissing."""
         self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):
@@ -398,9 +420,11 @@ class MemoryDisk:
         return sorted(entry.entries)
 
     def subdirectories(self, path: str) -> list[str]:
+        """Return the sorted names of the directories in a directory."""
         return [name for name in self.names(path) if self.is_directory(f"{path}/{name}")]
 
     def make_directory(self, path: str) -> None:
+        """Create a directory and its parents."""
         if not path or self._entry(path) is not None:
             return
         self.make_directory(path.rpartition("/")[0])
@@ -409,6 +433,7 @@ class MemoryDisk:
         parent.change({name: DirectoryContent()})
 
     def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):
             return
@@ -419,6 +444,7 @@ class MemoryDisk:
         entry.sync()
 
     def lock(self, path: str) -> _Lock | None:
+        """Lock a file, and return None if it is locked already."""
         if path in self.locks:
             return None
         self.open(path, create=True)
@@ -426,7 +452,8 @@ class MemoryDisk:
         return _Lock(self, path)
 
     def close(self) -> None:
-        """What was written is there for the next life."""
+        """Do nothing: the content stays for the next process."""
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
+        """Return the total and the free bytes of the volume."""
         return 1 << 40, 1 << 39 if self.free_bytes is None else self.free_bytes

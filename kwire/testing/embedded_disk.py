@@ -1,4 +1,4 @@
-"""The disk of an embedded broker: files as always, which nobody needs to sync, and which may run full."""
+"""The disk of an embedded broker: real files, which need not be synced and can run out of space."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ FULL = "No space left on device"
 
 
 class EmbeddedFile(RealFile):
-    """A file on such a disk."""
+    """A file on an embedded disk."""
 
     __slots__ = ("disk",)
 
     disk: EmbeddedDisk
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write at a position. Raises StorageError if the disk is full."""
         self.disk.check_space(self.path)
         super().write_at(position, buffers)
 
     def sync(self) -> None:
+        """Sync the file if the disk syncs at all."""
         if self.disk.syncs:
             super().sync()
 
 
 class EmbeddedDisk(RealDisk):
-    """A disk that a loss of power may take, unless it `syncs`."""
+    """A real disk. Unless it `syncs`, a power failure of the machine can lose data."""
 
     _file_class = EmbeddedFile
 
@@ -38,26 +40,30 @@ class EmbeddedDisk(RealDisk):
         self._space = space
 
     def check_space(self, path: str) -> None:
-        """Somebody writes. StorageError where there is no room."""
+        """Raise StorageError if the disk is full. `path` is the file to write."""
         if self._space.is_full:
             raise StorageError(f"{FULL} ({path})")
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
+        """Open a file, and create it if `create` is set."""
         file = super().open(path, create=create)
         assert isinstance(file, EmbeddedFile)
         file.disk = self
         return file
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Write a complete file."""
         self.check_space(path)
         super().write(path, content, sync=sync and self.syncs)
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Replace a file atomically. Without syncs, remove the old file first."""
         if not self.syncs:
-            # A rename onto a file has ext4 write the new one out at once.
+            # ext4 writes a file out at once when it is renamed onto another file (auto_da_alloc).
             self.remove(path)
         super().replace(path, content, sync=sync and self.syncs)
 
     def sync_directory(self, path: str) -> None:
+        """Sync the names in a directory if the disk syncs at all."""
         if self.syncs:
             super().sync_directory(path)

@@ -1,4 +1,4 @@
-"""A Kafka that a test runs in this process, from `start` to `stop`: where its data is, and its ports."""
+"""The base class of `Broker` and `Cluster`, which run in the process of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedKafka(Kafka):
-    """See the module."""
+    """A broker or cluster with a start, a stop, users, a data directory and reserved ports."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class EmbeddedKafka(Kafka):
         timeout_s: float,
         users: Mapping[str, str] | None = None,
     ) -> None:
-        """Without `log_dir`, data is in a directory that goes with the end."""
+        """Set up without starting. Without `log_dir`, the data is in a temporary directory."""
         super().__init__("", timeout_s=timeout_s)
         self._users = dict(users or {})
         self._users_created = False
         self._configured_log_dir = None if log_dir is None else str(log_dir)
         self._temporary: TemporaryDirectory | None = None
         self._reserved_sockets: list[socket.socket] = []
-        """Bound to ports, so that nobody else gets them while who listens there is away."""
+        """Bound sockets, which keep the ports from other processes while a broker is down."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -49,23 +49,26 @@ class EmbeddedKafka(Kafka):
 
     @abstractmethod
     def start(self) -> None:
-        """Return once it serves."""
+        """Start, and return once requests are served."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End it, if it runs."""
+        """Stop. Without effect if it is not running."""
 
-    # --- who comes
+    # --- authentication
 
     def client_config(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
-        """How clients say that they are one of the users, the first one where none is named. LookupError."""
+        """Return the settings of a client that authenticates as a user, by default the first one.
+
+        Raises LookupError if there is no such user or mechanism.
+        """
         if not self._users:
-            raise LookupError("everybody may come: make it with users={'alice': 'alice-secret'}")
+            raise LookupError("there are no users: pass users={'alice': 'alice-secret'}")
         name = next(iter(self._users)) if user is None else user
         if name not in self._users:
-            raise LookupError(f"there is no user {name!r}, but {', '.join(self._users)}")
+            raise LookupError(f"there is no user {name!r}: use one of {', '.join(self._users)}")
         if mechanism not in MECHANISMS:
-            raise LookupError(f"there is no mechanism {mechanism!r}, but {', '.join(MECHANISMS)}")
+            raise LookupError(f"there is no mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}")
         return ClientConfig(self.bootstrap_servers, name, self._users[name], mechanism)
 
     def create_token(
@@ -76,19 +79,19 @@ class EmbeddedKafka(Kafka):
         max_lifetime_ms: int | None = None,
         mechanism: str = SCRAM[0],
     ) -> ClientConfig:
-        """How a client shows a delegation token that a user, the first one, has made for himself.
+        """Create a delegation token and return the settings of a client that authenticates with it.
 
-        Brokers know it by then, but for those that do not answer. As Kafka makes them: it lives until
-        `max_lifetime_ms` from now are over, and a day where nobody renews it
-        (`delegation.token.max.lifetime.ms`, `delegation.token.expiry.time.ms`).
+        The owner is a user, by default the first one. The token is known to all brokers that respond. It
+        expires after a day unless it is renewed, and after `max_lifetime_ms` at the latest
+        (`delegation.token.expiry.time.ms`, `delegation.token.max.lifetime.ms`).
         """
         properties = self.client_config(owner).java
-        with self._new_kafka(properties) as asking:
-            made = asking._call(lambda client: client.create_token(renewers, max_lifetime_ms))
+        with self._new_kafka(properties) as kafka:
+            made = kafka._call(lambda client: client.create_token(renewers, max_lifetime_ms))
         return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
-        """The delegation tokens that there are, the oldest first."""
+        """Return all delegation tokens, oldest first."""
         return self._call(lambda client: client.tokens())
 
     def _new_kafka(self, properties: Mapping[str, str]) -> Kafka:
@@ -98,19 +101,19 @@ class EmbeddedKafka(Kafka):
         return self.client_config().java if self._users else {}
 
     def _set_passwords(self) -> None:
-        """Have users known for SCRAM, too, where they are not yet."""
+        """Create the SCRAM credentials of the users, once."""
         if self._users and not self._users_created:
             self._call(lambda client: client.set_passwords(self._users, SCRAM))
             self._users_created = True
 
-    # --- where it is
+    # --- data directory and ports
 
     @property
     def log_dir(self) -> str:
-        """Where its data is, while it runs: of several brokers, each has a directory there."""
+        """The data directory while it is running. In a cluster, each broker has a directory below it."""
         directory = self._configured_log_dir or (self._temporary and self._temporary.name)
         if not directory:
-            raise RuntimeError(f"the {type(self).__name__.lower()} does not run")
+            raise RuntimeError(f"the {type(self).__name__.lower()} is not running")
         return directory
 
     def _create_directory(self) -> None:
@@ -120,7 +123,7 @@ class EmbeddedKafka(Kafka):
             self._temporary = TemporaryDirectory()
 
     def _reserve_port(self) -> int:
-        """A free port, which a broker may listen on, and others may not."""
+        """Reserve and return a free port. A broker of this process can still listen on it."""
         reserved = socket.socket()
         self._reserved_sockets.append(reserved)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,7 +132,7 @@ class EmbeddedKafka(Kafka):
         return port
 
     def _release(self) -> None:
-        """Give ports and directory up."""
+        """Release the reserved ports and remove the temporary directory."""
         self._users_created = False
         while self._reserved_sockets:
             self._reserved_sockets.pop().close()

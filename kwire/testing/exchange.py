@@ -1,11 +1,11 @@
-"""A request and its answer, as a person reads them.
+"""A request and its response, as data and as readable text.
 
     15:23:14.952 Produce 12 from billing: {acks: -1, timeout_ms: 30000, topic_data: [{name: 'orders',
     partition_data: [{index: 0, records: [0: 'customer 7' = 'first order']}]}]}
         after 1.2 ms: {responses: [{name: 'orders', partition_responses: [{index: 0, base_offset: 17}]}]}
 
-Fields that hold their defaults are left out of the text, but for numbers that say something at zero. Topic
-ids read as names, and passwords as `[hidden]`. Both messages are decoded when they are first looked at.
+The text omits fields with default values, except numbers that mean something at zero. Topic ids appear as
+topic names, and passwords as `[hidden]`. Request and response are decoded on first access.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, dec
 from kwire.wire.schema import Field, Message, fields_of
 
 TopicNames = Mapping[Uuid, str]
-"""How topic ids read."""
+"""Topic names by topic id."""
 
 CLIENT_ID: Final = "kwire.testing"
-"""The client id of what a test asks by itself, by which that is told from what the clients under test ask."""
+"""The client id of the test's own requests, which are neither recorded nor affected by faults."""
 MAX_RECORDS_SHOWN: Final = 10
-"""Records that a text names, of each batch's partition."""
+"""The most records that the text shows of each partition."""
 MAX_VALUE_CHARACTERS: Final = 200
-"""Characters of a key or a value."""
+"""The most characters that the text shows of a key or value."""
 MAX_MESSAGE_CHARACTERS: Final = 1_000
-"""Characters of a request or a response."""
+"""The most characters that the text shows of a request or response."""
 HIDDEN: Final = "[hidden]"
 SECRET_FIELDS: Final = {"auth_bytes", "hmac", "salted_password"}
 SECRET_KEY_SUFFIXES: Final = (
@@ -43,27 +43,27 @@ SECRET_KEY_SUFFIXES: Final = (
     "keystore.key",
     "passphrase",
 )
-"""How the names of settings end that are passwords."""
+"""Suffixes of the names of settings that are passwords."""
 OMITTED_AT_ZERO: Final = {"error_code", "throttle_time_ms", "session_id"}
-"""Numbers that say nothing at zero."""
+"""Fields whose value 0 is omitted from the text."""
 TOPIC_NAME_FIELDS: Final = "topic", "topic_name", "name"
 PARTITION_INDEX_FIELDS: Final = "partition", "index", "partition_index", "partition_id"
 
 
 class Exchange:
-    """See the module. It is complete once `outcome` is not None."""
+    """A request of a client, and its response once `outcome` is not None."""
 
     def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: TopicNames) -> None:
-        """`received_at_s` is in seconds since 1970; `body` is the request behind its header."""
+        """Create an exchange at `at_s`, in seconds since 1970, with the request `body` after its header."""
         self.received_at_s = at_s
         self.api = API_VERSIONS[header.api_key].name
-        """As Kafka's documentation calls it: Produce, Fetch, ..."""
+        """The API's name in Kafka's documentation, such as Produce."""
         self.version = header.api_version
         self.client_id = header.client_id or ""
         self.outcome: str | None = None
-        """What became of it, where that is no answer; empty for one, and None while it is under way."""
+        """Empty if a response was sent, the reason if not, and None while the request is in progress."""
         self.fault = ""
-        """What was done to it on purpose."""
+        """The injected fault, if there is one."""
         self.duration_ms = 0.0
         self.response_bytes = 0
         self.header = header
@@ -71,29 +71,31 @@ class Exchange:
         self._response_frame: bytes | None = None
         self._names = names
 
-    def complete(self, took_ms: float, answer: bytes | None, answer_bytes: int, outcome: str = "") -> None:
-        """It was answered with a frame (its size in front), or not. One too long to keep is only measured."""
-        self.duration_ms, self._response_frame, self.response_bytes = took_ms, answer, answer_bytes
+    def complete(
+        self, duration_ms: float, response: bytes | None, response_bytes: int, outcome: str = ""
+    ) -> None:
+        """Set the outcome. `response` is the frame with its size, or None if it is missing or too long."""
+        self.duration_ms, self._response_frame, self.response_bytes = duration_ms, response, response_bytes
         self.outcome = outcome
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep."""
+        """The bytes that this exchange keeps in memory."""
         return len(self._body) + len(self._response_frame or b"")
 
     @cached_property
     def request_message(self) -> Message:
-        """The request itself, in the classes of this project. WireError where it is none."""
+        """The request as a message class of `kwire.wire`. Raises WireError if it cannot be decoded."""
         message: Message = self.decode()
         return message
 
     def decode(self) -> Any:
-        """The request once more, to be changed."""
+        """Decode the request again, into a message that the caller may change."""
         return decode_request(self.header, self._body, 0)
 
     @cached_property
     def response_message(self) -> Message | None:
-        """The response in the same classes, where there is one."""
+        """The response as a message class of `kwire.wire`, or None if there is none."""
         if self._response_frame is None:
             return None
         response_class = API_VERSIONS[self.header.api_key].response_class
@@ -101,22 +103,22 @@ class Exchange:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request's fields, under the names of Kafka's protocol in snake_case; records as tuples."""
+        """The fields of the request, with the protocol's names in snake_case. Records are tuples."""
         return _fields_dict(self.request_message, self.version, self._names)
 
     @property
     def response(self) -> Mapping[str, Any] | None:
-        """The response's fields. None where there is none, or none yet, or one too long to keep."""
+        """The fields of the response. None if there is no response (yet), or if it was too long to keep."""
         message = self.response_message
         return None if message is None else _fields_dict(message, self.version, self._names)
 
     def set_fetched_partitions(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """What a fetch asks for with what its session remembers."""
+        """Set the partitions of a Fetch, including those that its fetch session implies."""
         self.partitions = frozenset(TopicPartition(*one) for one in partitions)
 
     @cached_property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that the request is for. Whoever names a topic alone names partition -1 of it."""
+        """The partitions that the request names. The partition is -1 if it names only the topic."""
         try:
             return frozenset(partitions_of(self.request_message, self._names))
         except WireError:
@@ -130,14 +132,14 @@ class Exchange:
         try:
             request = self._format(self.request_message)
         except WireError as error:
-            request = f"what cannot be read: {error}"
-        first = f"{at} {self.api} {self.version} from {self.client_id or 'nobody'}: {request}"
+            request = f"invalid request: {error}"
+        first = f"{at} {self.api} {self.version} from {self.client_id or '(no client id)'}: {request}"
         return f"{first}\n    {self._format_outcome()}"
 
     def _format_outcome(self) -> str:
-        fault = f", on purpose: {self.fault}" if self.fault else ""
+        fault = f", injected fault: {self.fault}" if self.fault else ""
         if self.outcome is None:
-            return f"not answered yet{fault}"
+            return f"no response yet{fault}"
         after = f"after {self.duration_ms:.1f} ms{fault}: "
         if self.outcome:
             return after + self.outcome
@@ -156,7 +158,7 @@ class Exchange:
 
 
 def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartition]:
-    """The partitions that a message names anywhere, and -1 of topics that it names alone."""
+    """Yield the partitions that a message names at any depth, or -1 for topics without partitions."""
     if "Topic" in type(message).__name__:
         name = _topic_name_of(message, names)
         if name:
@@ -170,7 +172,7 @@ def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartitio
 
 
 def may_name_topics(message: type[Message]) -> bool:
-    """Whether `partitions_of` may find something in such messages."""
+    """Return whether messages of this class can name topics."""
     fields = fields_of(message)
     if "Topic" in message.__name__ and any(one.name in (*TOPIC_NAME_FIELDS, "topic_id") for one in fields):
         return True
@@ -199,7 +201,7 @@ def _partition_indexes(topic: Message) -> Iterator[int]:
 
 
 def _is_secret(message: Message, field: Field) -> bool:
-    """Whether a password is in the field, or what would do instead of one."""
+    """Return whether a field contains a password or an equivalent secret."""
     if field.name in SECRET_FIELDS:
         return True
     return field.name == "value" and str(getattr(message, "name", "")).endswith(SECRET_KEY_SUFFIXES)
@@ -223,7 +225,7 @@ def _fields_dict(message: Message, version: int, names: TopicNames) -> dict[str,
 
 
 def format_message(message: Message, version: int, names: TopicNames) -> str:
-    """A message on one line, without what holds its default."""
+    """Format a message on one line, without fields that have their default value."""
 
     def text(field: Field, value: Any) -> str:
         if _is_secret(message, field):
@@ -241,12 +243,12 @@ def format_message(message: Message, version: int, names: TopicNames) -> str:
             return code.name if isinstance(code, ErrorCode) else str(code)
         return _format_value(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
 
-    told = [
+    shown = [
         f"{one.name}: {text(one, getattr(message, one.name))}"
         for one in _versioned_fields(message, version)
         if not _is_default(one, getattr(message, one.name))
     ]
-    return f"{{{', '.join(told)}}}"
+    return f"{{{', '.join(shown)}}}"
 
 
 def _versioned_fields(message: Message, version: int) -> list[Field]:
@@ -269,14 +271,14 @@ def _error_code(value: int) -> ErrorCode | int:
 
 
 def _records(data: Buffer) -> list[Record]:
-    """The records of some batches, as far as they are whole."""
+    """Return the records of complete batches."""
     found: list[Record] = []
     try:
         for position, header in batches(data, allow_partial=True):
             if not header.is_control:
                 found += records(data, position, header)
     except CorruptBatch:
-        pass  # a client may send what it likes, and its answer tells of that
+        pass  # clients may send invalid batches; the error code in the response shows it
     return found
 
 
@@ -295,7 +297,7 @@ def _format_records(data: Any) -> str:
 
 
 def _format_value(value: bytes | memoryview | str | None) -> str:
-    """Text as text where it is some, and cut where it is long."""
+    """Format bytes as text if they are UTF-8, truncated to `MAX_VALUE_CHARACTERS`."""
     if value is None:
         return "null"
     if not isinstance(value, str):

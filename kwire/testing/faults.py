@@ -1,12 +1,12 @@
-"""What is to go wrong in a broker, on purpose: with the next requests of some kind, as many as are told.
+"""Faults that a broker injects into the next requests of clients.
 
     broker.faults.return_error("Produce", "NOT_LEADER_OR_FOLLOWER", times=3, topic="orders")
     broker.faults.delay("Fetch", 0.5, client_id="billing", times=None)
-    broker.faults.drop_response("Produce")        # it is written, and the client cannot know
-    broker.faults.random(7, probability=0.1)         # one of ten goes wrong, in some way
+    broker.faults.drop_response("Produce")      # the records are written, but the client cannot know
+    broker.faults.random(7, probability=0.1)    # one request in ten gets a random fault
 
-A request meets the first fault that is for it, and no second one. A request that names several partitions has
-it for all of them where it names one that is meant. What brokers of a cluster ask each other meets none.
+Only the first fault that matches a request applies. A request that names several partitions gets the fault
+for all of them if one of them matches. Requests between the brokers of a cluster are never affected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 ANY_API: Final = ""
-"""In the place of an API."""
-DROPPED: Final = "done, and its answer is lost"
-TRUNCATED: Final = "done, and its answer is cut in half"
+"""Matches requests of every API."""
+DROPPED: Final = "processed, then the response was dropped"
+TRUNCATED: Final = "processed, then the response was truncated"
 MAX_RANDOM_DELAY_S: Final = 0.5
 COORDINATOR_ERRORS: Final = "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"
 RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
@@ -44,13 +44,13 @@ RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
     "TxnOffsetCommit": COORDINATOR_ERRORS,
     "EndTxn": COORDINATOR_ERRORS,
 }
-"""By API, of those that go wrong by a seed: what Apache Kafka refuses with, and clients try again after."""
+"""Per API, the retriable errors that `Faults.random` returns. Other APIs get no random faults."""
 
 Kind = Literal["return_error", "delay", "drop_response", "truncate_response", "ignore"]
 
 
 class FaultOptions(TypedDict, total=False):
-    """Which requests are meant, and how many of them: one, unless `times` says more, or None for all."""
+    """Which requests a fault affects, and how many: `times` is 1 by default, and None for all."""
 
     times: int | None
     client_id: str | None
@@ -59,7 +59,7 @@ class FaultOptions(TypedDict, total=False):
 
 
 class Fault:
-    """One of them: how often it has been met, and how often it will be."""
+    """An injected fault, and how many requests it has affected."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Fault:
     ) -> None:
         if unknown := sorted(options.keys() - FaultOptions.__annotations__.keys()):
             raise TypeError(
-                f"a fault is narrowed down by {', '.join(FaultOptions.__annotations__)}, not {unknown[0]}"
+                f"a fault has the options {', '.join(FaultOptions.__annotations__)}, not {unknown[0]}"
             )
         self.kind = kind
         self.api = api
         self.remaining = options.get("times", 1)
-        """How many more requests will meet it; None is all."""
+        """The number of requests that will still get the fault. None means all."""
         self.hits = 0
-        """How many have met it."""
+        """The number of requests that have got the fault."""
         self.client_id, self.topic, self.partition = (
             options.get("client_id"),
             options.get("topic"),
@@ -91,18 +91,19 @@ class Fault:
         self.description = description
 
     def __repr__(self) -> str:
-        return f"<{self.api}: {self.description}, {self.hits} times by now>"
+        return f"<{self.api}: {self.description}, {self.hits} times so far>"
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody will meet it any more."""
+        """Whether the fault affects no more requests."""
         return self.remaining == 0
 
     def cancel(self) -> None:
-        """Let nobody meet it any more."""
+        """Stop injecting this fault."""
         self.remaining = 0
 
     def matches(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
+        """Return whether the fault applies to a request."""
         return (
             not self.is_over
             and self.api in (ANY_API, api)
@@ -111,7 +112,7 @@ class Fault:
         )
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """What becomes of a request, which is counted where it is for it."""
+        """Return the fault for a request, and count it, or return None if it does not apply."""
         if not self.matches(api, client_id, partitions):
             return None
         self.hits += 1
@@ -121,41 +122,43 @@ class Fault:
 
 
 class SeededFault(Fault):
-    """Some of many requests go wrong, each in its own way.
+    """Random faults for a share of all requests.
 
-    Each client has its own fate for each API: its seventh Produce is lost or not, however many others there
-    are, and whenever it comes.
+    Each client and API has a random stream of its own. So the seventh Produce of a client gets the same fault
+    whenever it arrives, whatever other clients do.
     """
 
     def __init__(self, seed: int, probability: float, options: FaultOptions) -> None:
         super().__init__("delay", ANY_API, {"times": None, **options}, description=f"by seed {seed}")
         self._seed, self._probability = seed, probability
-        self._chances: dict[tuple[str, str], random.Random] = {}
+        self._rngs: dict[tuple[str, str], random.Random] = {}
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+        """Draw whether a request gets a fault, and which."""
         if api not in RETRIABLE_ERRORS or not self.matches(api, client_id, partitions):
             return None
-        chance = self._chances.get((api, client_id))
-        if chance is None:
-            chance = self._chances[api, client_id] = random.Random(f"{self._seed} {api} {client_id}")
-        fault = self._draw(api, chance)  # always, so that a share decides of how many, and not of how
-        if chance.random() >= self._probability:
+        rng = self._rngs.get((api, client_id))
+        if rng is None:
+            rng = self._rngs[api, client_id] = random.Random(f"{self._seed} {api} {client_id}")
+        # Drawn for every request, so that the probability changes how many faults there are, but not which.
+        fault = self._draw(api, rng)
+        if rng.random() >= self._probability:
             return None
         fault.description += f" {self.description}"
         super().match(api, client_id, partitions)
         return fault
 
-    def _draw(self, api: str, chance: random.Random) -> Fault:
-        delay_s = chance.uniform(0.01, MAX_RANDOM_DELAY_S)
-        refusals = RETRIABLE_ERRORS[api]
-        kind = chance.choice(
+    def _draw(self, api: str, rng: random.Random) -> Fault:
+        delay_s = rng.uniform(0.01, MAX_RANDOM_DELAY_S)
+        errors = RETRIABLE_ERRORS[api]
+        kind = rng.choice(
             ("return_error", "delay", "drop_response", "truncate_response")
-            if refusals
+            if errors
             else ("delay", "drop_response", "truncate_response")
         )
         if kind == "return_error":
-            code, name = _parse_error(chance.choice(refusals))
-            return Fault("return_error", api, {}, error_code=code, description=f"refused with {name}")
+            code, name = _parse_error(rng.choice(errors))
+            return Fault("return_error", api, {}, error_code=code, description=f"returned {name}")
         if kind == "delay":
             return Fault("delay", api, {}, delay_s=delay_s, description=f"delayed by {delay_s:.2f} s")
         return (
@@ -166,9 +169,10 @@ class SeededFault(Fault):
 
 
 class Faults:
-    """See the module. `api` is as in Kafka's documentation: "Produce"; `times=None` lasts until cancelled.
+    """The faults of a broker. Can be used from any thread.
 
-    `client_id`, `topic` and `partition` narrow down which requests are meant. For any thread.
+    `api` is a name from Kafka's protocol documentation, such as "Produce". All methods that add a fault take
+    the options of `FaultOptions`: `times`, `client_id`, `topic` and `partition`.
     """
 
     def __init__(self) -> None:
@@ -181,14 +185,14 @@ class Faults:
         error: str | int,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Answer with an error, by Kafka's name or number, and do nothing."""
+        """Return an error, by Kafka's name or code, without processing the request."""
         code, name = _parse_error(error)
         fault = Fault(
             "return_error",
             api,
             options,
             error_code=code,
-            description=f"refused with {name}",
+            description=f"returned {name}",
         )
         return self._add(fault)
 
@@ -198,9 +202,9 @@ class Faults:
         seconds: float,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Take the request up so much later (of the broker's time), and what comes behind it."""
+        """Delay the request, and all later ones on its connection, on the broker's clock."""
         if not seconds >= 0:
-            raise ValueError(f"a delay of {seconds:g} s: say 0 or more")
+            raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
         fault = Fault(
             "delay",
             api,
@@ -215,7 +219,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Do what is asked, and close the connection instead of answering."""
+        """Process the request, then close the connection instead of sending the response."""
         fault = Fault(
             "drop_response",
             api,
@@ -229,7 +233,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Do what is asked, send half of the answer, and close the connection."""
+        """Process the request, send half of the response, then close the connection."""
         fault = Fault(
             "truncate_response",
             api,
@@ -243,7 +247,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Do nothing, answer nothing, and take nothing more from the connection, which stays open."""
+        """Never process the request nor later ones on its connection, and keep the connection open."""
         fault = Fault(
             "ignore",
             api,
@@ -253,15 +257,15 @@ class Faults:
         return self._add(fault)
 
     def random(self, seed: int, *, probability: float = 0.05, **options: Unpack[FaultOptions]) -> Fault:
-        """Have this share of all requests refused, delayed, or done and not answered, until cancelled."""
+        """Inject random faults with this probability until canceled: errors, delays and lost responses."""
         if not 0 < probability <= 1:
             raise ValueError(
-                f"probability={probability}: say which part of the requests, above 0 and up to 1"
+                f"probability={probability}: pass a share of the requests, above 0 and at most 1"
             )
         return self._register(SeededFault(seed, probability, options))
 
     def clear(self) -> None:
-        """Let nothing go wrong any more."""
+        """Cancel all faults."""
         with self._lock:
             for fault in self._pending:
                 fault.cancel()
@@ -269,17 +273,17 @@ class Faults:
 
     @property
     def any_pending(self) -> bool:
-        """Whether a request may meet one."""
+        """Whether any fault may apply to a request."""
         return bool(self._pending)
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """The fault that a request meets, which is counted."""
+        """Return the first fault that applies to a request, and count it."""
         with self._lock:
             self._pending = [fault for fault in self._pending if not fault.is_over]
             for fault in self._pending:
-                met = fault.match(api, client_id, partitions)
-                if met is not None:
-                    return met
+                matched = fault.match(api, client_id, partitions)
+                if matched is not None:
+                    return matched
         return None
 
     def _add(self, fault: Fault) -> Fault:
@@ -288,7 +292,7 @@ class Faults:
 
     def _register(self, fault: Fault) -> Fault:
         if fault.remaining is not None and fault.remaining < 1:
-            raise ValueError(f"times={fault.remaining}: say how many requests, or None for all")
+            raise ValueError(f"times={fault.remaining}: pass a number of requests, or None for all")
         with self._lock:
             self._pending.append(fault)
         return fault
@@ -303,8 +307,8 @@ def _parse_error(given: str | int) -> tuple[int, str]:
         from difflib import get_close_matches
 
         near = get_close_matches(str(given), ErrorCode.__members__, 1) or ["NOT_LEADER_OR_FOLLOWER"]
-        hint = f"did you mean {near[0]!r}?" if isinstance(given, str) else f"name one as in {near[0]}"
-        raise ValueError(f"{given!r} is no error of Kafka's: {hint}") from None
+        hint = f"did you mean {near[0]!r}?" if isinstance(given, str) else f"pass a name such as {near[0]}"
+        raise ValueError(f"{given!r} is not a Kafka error: {hint}") from None
     if code is ErrorCode.NONE:
-        raise ValueError("NONE is no error: leave the request alone")
+        raise ValueError("NONE is not an error")
     return int(code), code.name

@@ -1,4 +1,4 @@
-"""Directories that are to belong to a cluster before its brokers start."""
+"""Formatting of log directories before a broker starts, as `kafka-storage.sh format` does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.broker.storage.disk import RealDisk
 
 
 def format_directory(directory: str, cluster_id: str, settings: Mapping[str, str] | None = None) -> None:
-    """Format the directory for a broker with these settings. ConfigError, FormatError, StorageError."""
+    """Format a directory for a broker. Raises ConfigError, FormatError or StorageError."""
     disk = RealDisk()
     config = load(None, {}, {**(settings or {}), "log.dirs": directory})
     rng, now_ms = random.Random(os.urandom(16)), time.time_ns() // 1_000_000

@@ -1,38 +1,38 @@
-"""What clients did and were told, and what of it cannot be: a checker after Jepsen's workload for Kafka.
+"""A checker of what producers and consumers have observed, modeled on Jepsen's Kafka workload.
 
     history = History()
-    history.on_send("producer 1", ("orders", 0), b"1")        # before each send, in the order of the sends
-    history.on_ack(b"1", 17)                          # or refused(b"1"); neither: nobody knows
-    history.on_poll("group", [(("orders", 0), 17, b"1")])    # what each reader was given, as it came
-    history.on_seek("group", ("orders", 0), 18)              # where it begins: assigned, or after a seek
-    history.expect_all_read("group")                              # several may do so together, as a group
-    history.on_commit("group", ("orders", 0), 18)           # each offset that a commit was acknowledged for
-    history.on_assign("group", "member 1", [("orders", 0)])  # and revoked: what members were told to read
-    history.set_final_records(kafka.records("orders"))              # in the end, all that is there
-    history.check()                                         # AssertionError, with what cannot be in words
+    history.on_send("producer 1", ("orders", 0), b"1")          # before each send, in the order of the sends
+    history.on_ack(b"1", 17)                                    # or on_reject(b"1"); neither after a timeout
+    history.on_seek("group", ("orders", 0), 18)                 # where a reader starts: assignment or seek
+    history.on_poll("group", [(("orders", 0), 18, b"2")])       # records in the order in which they were read
+    history.expect_all_read("group")                            # a group, or several readers together
+    history.on_commit("group", ("orders", 0), 18)               # each acknowledged offset commit
+    history.on_assign("group", "member 1", [("orders", 0)])     # and on_revoke, from a rebalance listener
+    history.set_final_records(kafka.records("orders"))          # after the test, all records that exist
+    history.check()                                             # raises AssertionError with all anomalies
 
-Every value is sent once, and so names its record. What readers are given is held to what one of them reads in
-the end from beginning to end, after all trouble. The checker touches no broker, and may be told
-things by several threads.
+Each value must be sent only once, because it identifies its record. The checker compares what readers got
+with the *final records*: all records that one reader finds after the test, when no fault is active. It works
+with any Kafka cluster, since it sends no requests. Its methods can be called from several threads.
 
-These are found:
+The anomalies:
 
-- *lost*: acknowledged (or, of a transaction, committed), and not there in the end
-- *doubled*: there at two offsets, though its producer is idempotent
-- *reordered*: there before what its idempotent producer has sent to the partition before it
-- *moved*: acknowledged at another offset than where it stands
-- *uncommitted*: given to a reader and not there in the end; or there, and refused or of an abort
-- *changed*: a reader was given another value than the one that is there in the end
-- *going back*: a reader was given an offset again, or a lower one, without having been sent there
-- *skipped*: a reader was given an offset without those before it
-- *unread*: there, and given to nobody of those who were to be given all
-- *foreign*: there, and sent by nobody, or sent elsewhere
-- *torn*: some records of a transaction are there, and others are not
-- *two owners*: a partition was assigned to a member of a group while another one had it
+- *lost*: acknowledged, or part of a committed transaction, but not among the final records
+- *duplicate*: stored at two offsets, although its producer is idempotent
+- *reordered*: stored before a record that its idempotent producer sent to the same partition earlier
+- *wrong offset*: stored at another offset than the acknowledged one
+- *uncommitted*: read, but not among the final records; or stored, although it was rejected or aborted
+- *changed*: read with another value than the final record at this offset
+- *non-monotonic*: a reader got an offset again or a lower one without a seek; or a group committed a lower
+  offset than before, without `may_go_back`
+- *skipped*: a reader got an offset without the offsets before it
+- *unread*: a final record that none of the expected readers got
+- *unexpected*: a final record that no producer sent, or that was sent to another partition
+- *partial transaction*: some records of a transaction are final records, and others are not
+- *two owners*: a partition was assigned to a member of a group while another member owned it
 
-Commits go back, too: a group has committed a lower offset than before, without having been sent there.
-Producers without idempotence may double and reorder what they send, since they try again: `check` finds that,
-unless it is told that reading at least once is enough.
+Producers without idempotence may duplicate and reorder records when they retry. `check` reports that, unless
+`at_least_once` is set.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from typing import NamedTuple
 from kwire.testing.results import Record
 
 Partition = tuple[str, int]
-"""A topic and a partition of it."""
+"""A topic name and a partition number. A `TopicPartition` is one."""
 Read = tuple[Partition, int, bytes]
-"""A record as a reader gets it: where, at which offset, and its value."""
+"""A record as a reader gets it: its partition, offset and value."""
 ANY_OFFSET = UNKNOWN_OFFSET = -1
-"""An offset that nobody has told."""
+"""The offset if the caller does not know it."""
 MAX_RECORDS_SHOWN = 5
-"""How many records a finding names."""
+"""The most records that an anomaly shows."""
 MAX_ANOMALIES_SHOWN = 50
-"""How many findings a failure names."""
+"""The most anomalies that a failure shows."""
 
 
 class Outcome(Enum):
-    """What a client was told of what it did."""
+    """The outcome of a send or a transaction, as its client knows it."""
 
-    UNKNOWN = "nobody knows whether it is there"
+    UNKNOWN = "outcome unknown"
     ACKNOWLEDGED = "acknowledged"
-    REJECTED = "refused for good"
+    REJECTED = "rejected"
 
 
 class Anomaly(NamedTuple):
-    """Something that cannot be: of which kind, and in words."""
+    """A contradiction between observations: its kind, and a description."""
 
     kind: str
     text: str
@@ -100,16 +100,17 @@ class _Sent:
     acknowledged_at_s: float = -1.0
 
     def __str__(self) -> str:
-        told = self.outcome.value
+        outcome = self.outcome.value
         if self.outcome is Outcome.ACKNOWLEDGED:
-            told += f" at {self.acknowledged_at_s:.3f} s" + (f" as {self.offset}" if self.offset >= 0 else "")
+            outcome += f" at {self.acknowledged_at_s:.3f} s"
+            outcome += f" with offset {self.offset}" if self.offset >= 0 else ""
         of = f" in {self.transaction.name}" if self.transaction is not None else ""
-        who = f"number {self.number} of {self.producer}{of}"
-        return f"{_format_value(self.value)} ({who}, sent at {self.at_s:.3f} s, {told})"
+        record = f"record {self.number} of {self.producer}{of}"
+        return f"{_format_value(self.value)} ({record}, sent at {self.at_s:.3f} s, {outcome})"
 
 
 class _Delivery(NamedTuple):
-    """A record that a reader was given; without a value, where it was sent to go on."""
+    """A record that a reader got. Without a value, a new position of the reader."""
 
     partition: Partition
     offset: int
@@ -118,7 +119,7 @@ class _Delivery(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """An offset that a group has committed; `may_go_back` where it was sent there."""
+    """An offset commit of a group. `may_go_back` after a reset of its offsets."""
 
     partition: Partition
     offset: int
@@ -127,7 +128,7 @@ class _Commit(NamedTuple):
 
 
 class _Ownership(NamedTuple):
-    """A member was told to read a partition from now on, or no longer."""
+    """The assignment of a partition to a member, or its revocation."""
 
     partition: Partition
     member: str
@@ -136,7 +137,7 @@ class _Ownership(NamedTuple):
 
 
 class History:
-    """See the module. `clock` gives seconds; findings name times since the beginning."""
+    """The observations of clients. Anomalies contain times in seconds of `clock` since the creation."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -151,7 +152,7 @@ class History:
         self._commits: dict[str, list[_Commit]] = defaultdict(list)
         self._ownership: dict[str, list[_Ownership]] = defaultdict(list)
 
-    # --- being told
+    # --- observations
 
     def on_send(
         self,
@@ -162,7 +163,7 @@ class History:
         is_idempotent: bool = True,
         transaction: str | None = None,
     ) -> None:
-        """A producer is about to send a value, which nobody has sent before."""
+        """Record that a producer is about to send a value, which must be unique."""
         _check_partitions(partition)
         with self._lock:
             assert value not in self._sent, f"{_format_value(value)} is sent twice"
@@ -175,40 +176,40 @@ class History:
             self._sent[value] = _Sent(value, producer, partition, number, is_idempotent, self._now_s(), found)
 
     def on_ack(self, value: bytes, offset: int = UNKNOWN_OFFSET) -> None:
-        """It was told that the value is there (with acks=all), and where, unless it does not know."""
+        """Record an acknowledgment with acks=all, and the record's offset if the client knows it."""
         with self._lock:
             sent = self._sent[value]
             sent.outcome, sent.offset, sent.acknowledged_at_s = Outcome.ACKNOWLEDGED, offset, self._now_s()
 
     def on_resend(self, value: bytes) -> None:
-        """It was sent again under another producer id or epoch: no broker can know it for the same."""
+        """Record that a value was sent again with another producer id or epoch, without deduplication."""
         with self._lock:
             self._sent[value].is_idempotent = False
 
     def on_reject(self, value: bytes) -> None:
-        """It was told that the value is not there and never will be. A timeout leaves that open."""
+        """Record that a send failed with an error that excludes success. A timeout does not."""
         with self._lock:
             self._sent[value].outcome = Outcome.REJECTED
 
     def on_transaction_end(self, transaction: str, *, committed: bool) -> None:
-        """It was told how a transaction ended. Where nobody was told, nobody knows."""
+        """Record the outcome of a transaction. Do not call this if the outcome is unknown."""
         with self._lock:
             found = self._transactions.setdefault(transaction, _Transaction(transaction))
             found.outcome = Outcome.ACKNOWLEDGED if committed else Outcome.REJECTED
 
     def on_seek(self, reader: str, partition: Partition, offset: int = ANY_OFFSET) -> None:
-        """A reader goes on from there: it was assigned the partition, or was sought to the offset."""
+        """Record a reader's new position, after an assignment or a seek."""
         _check_partitions(partition)
         with self._lock:
             self._deliveries[reader].append(_Delivery(partition, offset, None, self._now_s()))
 
     def expect_all_read(self, *readers: str) -> None:
-        """These were to be given, together, all that is there in the end."""
+        """Require that these readers together get all final records."""
         with self._lock:
             self._expected_readers.append(readers)
 
     def on_poll(self, reader: str, records: Iterable[Read]) -> None:
-        """A reader (of what is committed) was given records."""
+        """Record what a reader with read_committed got, in this order."""
         records = list(records)
         _check_partitions(*(record[0] for record in records))
         with self._lock:
@@ -216,7 +217,7 @@ class History:
             self._deliveries[reader] += [_Delivery(*record, now_s) for record in records]
 
     def on_final_read(self, reader: str, records: Iterable[Read]) -> None:
-        """In the end a reader was given all that is there, from the beginning of each partition."""
+        """Record that a reader got all final records, from the start of each partition."""
         records = list(records)
         self.on_poll(reader, records)
         with self._lock:
@@ -224,48 +225,48 @@ class History:
                 self._final[partition].append((offset, value))
 
     def set_final_records(self, records: Iterable[Record]) -> None:
-        """In the end this is all that is there: what `Kafka.records` gives of each topic."""
+        """Set the final records of a topic, as `Kafka.records` returns them."""
         read = [((one.topic, one.partition), one.offset, one.value or b"") for one in records]
-        self.on_final_read("whoever reads in the end", read)
+        self.on_final_read("the final reader", read)
 
     def on_commit(self, group: str, partition: Partition, offset: int, *, may_go_back: bool = False) -> None:
-        """A group's commit was acknowledged; it `may_go_back` where somebody has reset the group."""
+        """Record an acknowledged offset commit. Set `may_go_back` after a reset of the group's offsets."""
         _check_partitions(partition)
         with self._lock:
             self._commits[group].append(_Commit(partition, offset, may_go_back, self._now_s()))
 
     def on_assign(self, group: str, member: str, partitions: Iterable[Partition]) -> None:
-        """A member was told to read these from now on, beside what it has: as rebalance listeners hear it."""
-        self._record_ownership(group, member, partitions, begins=True)
+        """Record partitions that a member was assigned in addition to those it owns."""
+        self._record_ownership(group, member, partitions, assigned=True)
 
     def on_revoke(self, group: str, member: str, partitions: Iterable[Partition]) -> None:
-        """A member was told to read these no longer, or that it has lost them."""
-        self._record_ownership(group, member, partitions, begins=False)
+        """Record partitions that a member has given up or lost."""
+        self._record_ownership(group, member, partitions, assigned=False)
 
     def _record_ownership(
-        self, group: str, member: str, partitions: Iterable[Partition], *, begins: bool
+        self, group: str, member: str, partitions: Iterable[Partition], *, assigned: bool
     ) -> None:
         partitions = list(partitions)
         _check_partitions(*partitions)
         with self._lock:
             now_s = self._now_s()
             self._ownership[group] += [
-                _Ownership(partition, member, begins, now_s) for partition in partitions
+                _Ownership(partition, member, assigned, now_s) for partition in partitions
             ]
 
     def _now_s(self) -> float:
         return self._clock() - self._started_s
 
-    # --- being asked
+    # --- results
 
     @property
     def acknowledged_count(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         with self._lock:
             return sum(sent.outcome is Outcome.ACKNOWLEDGED for sent in self._sent.values())
 
     def longest_ack_gap_s(self, producer: str | None = None) -> float:
-        """The longest time between two acknowledgements that follow each other, of one producer or of all."""
+        """Return the longest time between consecutive acknowledgments, of one producer or of all."""
         with self._lock:
             times = sorted(
                 sent.acknowledged_at_s
@@ -275,19 +276,19 @@ class History:
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def check(self, *, at_least_once: bool = False) -> None:
-        """AssertionError, with the findings in words, where something cannot be."""
-        __tracebackhide__ = True  # for pytest: the failure is the caller's
+        """Raise AssertionError with all anomalies if there are any."""
+        __tracebackhide__ = True  # pytest shows the caller's line
         found = self.anomalies(at_least_once=at_least_once)
         if found:
             more = (
                 [f"and {len(found) - MAX_ANOMALIES_SHOWN} more"] if len(found) > MAX_ANOMALIES_SHOWN else []
             )
             raise AssertionError(
-                "\n  ".join(["this cannot be:", *map(str, found[:MAX_ANOMALIES_SHOWN]), *more])
+                "\n  ".join(["the history has anomalies:", *map(str, found[:MAX_ANOMALIES_SHOWN]), *more])
             )
 
     def anomalies(self, *, at_least_once: bool = True) -> list[Anomaly]:
-        """Everything that cannot be. `at_least_once` has producers without idempotence double and reorder."""
+        """Return all anomalies. `at_least_once` allows duplicates of producers without idempotence."""
         with self._lock:
             return [
                 *self._check_final_records(at_least_once),
@@ -299,94 +300,99 @@ class History:
             ]
 
     def _check_final_records(self, at_least_once: bool) -> Iterator[Anomaly]:
-        stands: dict[bytes, tuple[Partition, int]] = {}
+        stored: dict[bytes, tuple[Partition, int]] = {}
         for partition, records in sorted(self._final.items()):
             last: dict[str, _Sent] = {}
             for offset, value in records:
-                where = f"{_format_partition(partition)} at {offset}"
+                where = f"{_format_partition(partition)} offset {offset}"
                 sent = self._sent.get(value)
                 if sent is None or sent.partition != partition:
-                    yield Anomaly("foreign", f"{where} stands {sent or _format_value(value)}")
+                    yield Anomaly("unexpected", f"{where} has {sent or _format_value(value)}")
                     continue
-                is_held = sent.is_idempotent or not at_least_once
-                if value in stands:
-                    if is_held:
+                is_checked = sent.is_idempotent or not at_least_once
+                if value in stored:
+                    if is_checked:
                         yield Anomaly(
-                            "doubled", f"{where} stands {sent}, and before that at {stands[value][1]}"
+                            "duplicate", f"{where} has {sent}, which is also at offset {stored[value][1]}"
                         )
                     continue
-                stands[value] = partition, offset
+                stored[value] = partition, offset
                 if _is_rejected(sent):
-                    yield Anomaly("uncommitted", f"{where} stands {sent}")
+                    yield Anomaly("uncommitted", f"{where} has {sent}")
                 if 0 <= sent.offset != offset and sent.is_idempotent:
-                    yield Anomaly("moved", f"{where} stands {sent}")
+                    yield Anomaly("wrong offset", f"{where} has {sent}")
                 before = last.get(sent.producer)
-                if is_held and before is not None and before.number > sent.number:
-                    yield Anomaly("reordered", f"{where} stands {sent}, behind {before}")
+                if is_checked and before is not None and before.number > sent.number:
+                    yield Anomaly("reordered", f"{where} has {sent}, after {before}")
                 else:
                     last[sent.producer] = sent
 
     def _check_lost(self) -> Iterator[Anomaly]:
-        there = {value for records in self._final.values() for _, value in records}
+        stored = {value for records in self._final.values() for _, value in records}
         lost = defaultdict(list)
         for sent in self._sent.values():
-            if sent.transaction is None and sent.outcome is Outcome.ACKNOWLEDGED and sent.value not in there:
+            if sent.transaction is None and sent.outcome is Outcome.ACKNOWLEDGED and sent.value not in stored:
                 lost[sent.producer, sent.partition].append(sent)
         for (_, partition), several in sorted(lost.items()):
-            yield Anomaly("lost", f"{_format_partition(partition)} is without {_format_sends(several)}")
+            yield Anomaly("lost", f"{_format_partition(partition)} lacks {_format_sends(several)}")
         for transaction in self._transactions.values():
-            gone = [self._sent[value] for value in transaction.values if value not in there]
-            if not gone:
+            missing = [self._sent[value] for value in transaction.values if value not in stored]
+            if not missing:
                 continue
             if transaction.outcome is Outcome.ACKNOWLEDGED:
-                yield Anomaly("lost", f"{transaction.name} is committed, without {_format_sends(gone)}")
-            elif transaction.outcome is Outcome.UNKNOWN and len(gone) < len(transaction.values):
-                yield Anomaly("torn", f"{transaction.name} is there, without {_format_sends(gone)}")
+                yield Anomaly("lost", f"{transaction.name} was committed, but lacks {_format_sends(missing)}")
+            elif transaction.outcome is Outcome.UNKNOWN and len(missing) < len(transaction.values):
+                yield Anomaly(
+                    "partial transaction",
+                    f"{transaction.name} has some of its records, but lacks {_format_sends(missing)}",
+                )
 
     def _check_polls(self) -> Iterator[Anomaly]:
         final = {partition: dict(records) for partition, records in self._final.items()}
         offsets = {partition: sorted(found) for partition, found in final.items()}
-        for reader, given in sorted(self._deliveries.items()):
+        for reader, deliveries in sorted(self._deliveries.items()):
             next_offset: dict[Partition, int | None] = {}
-            for partition, offset, value, at_s in given:
+            for partition, offset, value, at_s in deliveries:
                 expected = next_offset.get(partition)
                 if value is None:
                     next_offset[partition] = offset if offset != ANY_OFFSET else None
                     continue
                 next_offset[partition] = offset + 1
-                what = f"{reader} was given {_format_partition(partition)} at {offset} at {at_s:.3f} s"
+                what = f"{reader} read {_format_partition(partition)} offset {offset} at {at_s:.3f} s"
                 if expected is not None and offset < expected:
-                    yield Anomaly("going back", f"{what}, and was at {expected} before")
+                    yield Anomaly("non-monotonic", f"{what}, when its position was {expected}")
                 elif expected is not None and (
                     between := _offsets_between(offsets.get(partition, []), expected, offset)
                 ):
                     yield Anomaly(
-                        "skipped", f"{what}, and not {between[:MAX_RECORDS_SHOWN]} ({len(between)} in all)"
+                        "skipped",
+                        f"{what}, but not offsets {between[:MAX_RECORDS_SHOWN]} ({len(between)} in total)",
                     )
-                stands = final.get(partition, {}).get(offset)
-                if stands is None:
+                stored = final.get(partition, {}).get(offset)
+                if stored is None:
                     yield Anomaly(
                         "uncommitted",
-                        f"{what}: {self._sent.get(value) or _format_value(value)}, which is gone",
+                        f"{what}: {self._sent.get(value) or _format_value(value)}, "
+                        "which is not a final record",
                     )
-                elif stands != value:
+                elif stored != value:
                     yield Anomaly(
                         "changed",
-                        f"{what}: {_format_value(value)}, and there stands {self._sent.get(stands)}",
+                        f"{what}: {_format_value(value)}, but the final record is {self._sent.get(stored)}",
                     )
 
     def _check_unread(self) -> Iterator[Anomaly]:
         for readers in self._expected_readers:
-            given = {(each.partition, each.offset) for reader in readers for each in self._deliveries[reader]}
+            read = {(each.partition, each.offset) for reader in readers for each in self._deliveries[reader]}
             for partition, records in sorted(self._final.items()):
-                unread = [offset for offset, _ in records if (partition, offset) not in given]
+                unread = [offset for offset, _ in records if (partition, offset) not in read]
                 if unread:
                     first = dict(records)[unread[0]]
                     yield Anomaly(
                         "unread",
-                        f"{' and '.join(readers)} {'were' if len(readers) > 1 else 'was'} not given "
-                        f"{_format_partition(partition)} at {unread[:MAX_RECORDS_SHOWN]} ({len(unread)} in "
-                        f"all): {self._sent.get(first) or _format_value(first)}",
+                        f"{' and '.join(readers)} did not read {_format_partition(partition)} offsets "
+                        f"{unread[:MAX_RECORDS_SHOWN]} ({len(unread)} in total): "
+                        f"{self._sent.get(first) or _format_value(first)}",
                     )
 
     def _check_commits(self) -> Iterator[Anomaly]:
@@ -396,17 +402,17 @@ class History:
                 before = last.get(commit.partition)
                 if before is not None and commit.offset < before.offset and not commit.may_go_back:
                     yield Anomaly(
-                        "going back",
-                        f"{group} has committed {_format_partition(commit.partition)} at {commit.offset} at "
-                        f"{commit.at_s:.3f} s, and at {before.offset} before, at {before.at_s:.3f} s",
+                        "non-monotonic",
+                        f"{group} committed {_format_partition(commit.partition)} offset {commit.offset} at "
+                        f"{commit.at_s:.3f} s, after offset {before.offset} at {before.at_s:.3f} s",
                     )
                 last[commit.partition] = commit
 
     def _check_assignments(self) -> Iterator[Anomaly]:
-        for group, told in sorted(self._ownership.items()):
+        for group, changes in sorted(self._ownership.items()):
             owners: dict[Partition, dict[str, float]] = defaultdict(dict)
-            for partition, member, begins, at_s in told:
-                if not begins:
+            for partition, member, assigned, at_s in changes:
+                if not assigned:
                     owners[partition].pop(member, None)
                     continue
                 for other, since_s in owners[partition].items():
@@ -414,18 +420,18 @@ class History:
                         yield Anomaly(
                             "two owners",
                             f"{_format_partition(partition)} was assigned to {member} of {group} "
-                            f"at {at_s:.3f} s, while {other} had it since {since_s:.3f} s",
+                            f"at {at_s:.3f} s, while {other} has owned it since {since_s:.3f} s",
                         )
                 owners[partition].setdefault(member, at_s)
 
 
 def _check_partitions(*partitions: object) -> None:
-    """TypeError where one is no partition, of which the findings would tell wrongly."""
+    """Raise TypeError unless all are pairs of topic name and partition number."""
     for partition in partitions:
         match partition:
             case (str(), int()) if isinstance(partition, tuple):
                 continue
-        raise TypeError(f"say where by topic and partition, as ('orders', 0), and not {partition!r:.100}")
+        raise TypeError(f"a partition is a topic and a number, such as ('orders', 0), not {partition!r:.100}")
 
 
 def _is_rejected(sent: _Sent) -> bool:
@@ -434,11 +440,11 @@ def _is_rejected(sent: _Sent) -> bool:
     return sent.outcome is Outcome.REJECTED
 
 
-def _offsets_between(offsets: list[int], first: int, behind: int) -> list[int]:
-    """Those that are there from the first on and before the last; control records and gaps are not."""
-    if first == behind:
+def _offsets_between(offsets: list[int], first: int, end: int) -> list[int]:
+    """Return the offsets of final records from `first` on and below `end`, without control records."""
+    if first == end:
         return []
-    return offsets[bisect_left(offsets, first) : bisect_left(offsets, behind)]
+    return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
 
 def _format_partition(partition: Partition) -> str:

@@ -1,8 +1,8 @@
-"""Between a broker's connections and its node: records what passes, and has it go wrong where that is wanted.
+"""Records requests and injects faults between a broker's connections and its node.
 
-It takes the node's place in the server. Requests come by one at a time; answers are looked at when a turn has
-come to its end, before they are sent: whatever is complete by then has not left yet. What other nodes ask,
-and the test itself, goes past it.
+The interceptor takes the node's place in the server. It sees each request before the node does. It sees
+responses when the loop's turn ends, before they are sent: a response that is complete by then has not left
+the process. Requests of other nodes, and of the test itself, bypass it.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
     from kwire.testing.recorder import Recorder
 
 MAX_KEPT_RESPONSE_BYTES: Final = 256 << 10
-"""Of an answer: beyond that only its size is recorded."""
+"""The longest response that is recorded. Longer responses are recorded without their content."""
 FULL_FETCH_EPOCHS: Final = -1, 0
-"""Session epochs of fetches that name all of their partitions. KIP-227."""
+"""Session epochs of full fetch requests, which name all partitions. KIP-227."""
 
 NODE_CLIENT_ID: Final = re.compile(r"node-\d+-")
-"""How the client ids begin under which nodes ask each other."""
+"""The start of the client ids of requests between nodes."""
 
 FetchedTopic = tuple[str, Uuid]
 
 
 class _PendingResponse:
-    """A request whose answer is to be looked at."""
+    """A request that waits for its response."""
 
-    __slots__ = ("began_s", "context", "exchange", "fault")
+    __slots__ = ("context", "exchange", "fault", "started_s")
 
     def __init__(self, context: RequestContext, exchange: Exchange, fault: Fault | None) -> None:
         self.context = context
         self.exchange = exchange
         self.fault = fault
-        self.began_s = time.perf_counter()
+        self.started_s = time.perf_counter()
 
 
 class Interceptor:
-    """See the module. In the loop's thread."""
+    """A node that forwards to another node. It runs in the thread of the broker's loop."""
 
     def __init__(self, running: RunningNode, recorder: Recorder, faults: Faults) -> None:
         self._server = running.server
@@ -70,17 +70,19 @@ class Interceptor:
         self._faults = faults
         self._pending: list[_PendingResponse] = []
         self._held: dict[int, RequestContext] = {}
-        """By channel: what holds the place of a request that is delayed or ignored."""
+        """Placeholders of delayed and ignored requests, by channel id. They keep responses in order."""
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
-        """By channel: the partitions of its fetch session."""
+        """The partitions of the fetch session, by channel id."""
         running.server.node = self
 
-    # --- what the server asks of a node
+    # --- the interface of a node
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        """Return whether a frame has to wait for an earlier request of its channel."""
         return channel.id in self._held or self._inner.must_wait(channel, frame)
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        """Record a request, and process it with the fault that applies to it."""
         if channel.authentication is not None and channel.authentication.expects_raw_tokens:
             self._forward(channel, frame)
             return
@@ -120,24 +122,29 @@ class Interceptor:
                 frame = _without_wait(exchange)
             self._handle(channel, frame, exchange, fault)
 
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
-        def look_and_answer() -> None:
-            self._check_pending()
-            if answer is not None:
-                answer()
+    def end_turn(self, respond: Callable[[], None] | None = None) -> None:
+        """End the turn of the node, and record the responses that are complete."""
 
-        self._inner.end_turn(look_and_answer)
+        def check_and_respond() -> None:
+            self._check_pending()
+            if respond is not None:
+                respond()
+
+        self._inner.end_turn(check_and_respond)
         self._check_pending()
 
     def channel_opened(self, channel: Channel) -> None:
+        """Pass the event to the node."""
         self._inner.channel_opened(channel)
 
     def channel_closed(self, channel: Channel) -> None:
+        """Forget the requests of the channel, and pass the event to the node."""
         self._held.pop(channel.id, None)
         self._fetched.pop(channel.id, None)
         self._inner.channel_closed(channel)
 
     def begin_shutdown(self) -> None:
+        """Close the connections of delayed and ignored requests, and shut the node down."""
         for slot in self._held.values():
             slot.close_connection()
         self._held.clear()
@@ -147,20 +154,20 @@ class Interceptor:
 
     def _forward(self, channel: Channel, frame: memoryview) -> None:
         self._inner.handle_frame(channel, frame)
-        channel.repeated_request = None  # or the next heartbeats would be answered without coming by
+        channel.repeated_request = None  # otherwise the next heartbeats would bypass the interceptor
 
     def _handle(self, channel: Channel, frame: memoryview, exchange: Exchange, fault: Fault | None) -> None:
         count = len(channel.slots)
         try:
             self._forward(channel, frame)
         except WireError as error:
-            exchange.complete(0.0, None, 0, f"the connection is closed: {error}")
+            exchange.complete(0.0, None, 0, f"the connection was closed: {error}")
             raise
         if len(channel.slots) > count:
             self._pending.append(_PendingResponse(channel.slots[-1], exchange, fault))
 
     def _resume(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
-        """A request was delayed long enough."""
+        """Process a request whose delay is over."""
         if channel.closed or self._held.get(channel.id) is not slot:
             return
         del self._held[channel.id]
@@ -183,12 +190,12 @@ class Interceptor:
             context.request = exchange.request_message
             context.refuse(ApiError(code))
         except WireError:
-            context.close_connection()  # there is no place for an error, as in a Produce without acks
+            context.close_connection()  # the response has no error field, as for Produce with acks=0
         if interrupt is not None:
             interrupt()
 
     def _track_fetch_session(self, channel: Channel, exchange: Exchange) -> None:
-        """Know what a consumer fetches that names only what has changed."""
+        """Track the partitions of a fetch session. Incremental requests name only those that change."""
         try:
             request: Any = exchange.request_message
         except WireError:
@@ -205,13 +212,13 @@ class Interceptor:
             (name or names.get(topic_id, ""), index) for (name, topic_id), index in fetched
         )
 
-    # --- answers
+    # --- responses
 
     def _check_pending(self) -> None:
         if not self._pending:
             return
-        awaited, self._pending = self._pending, []
-        for one in awaited:
+        pending, self._pending = self._pending, []
+        for one in pending:
             if one.context.completed or one.context.channel.closed:
                 self._complete(one)
             else:
@@ -219,23 +226,23 @@ class Interceptor:
 
     def _complete(self, one: _PendingResponse) -> None:
         context, exchange = one.context, one.exchange
-        took_ms = (time.perf_counter() - one.began_s) * 1000
+        duration_ms = (time.perf_counter() - one.started_s) * 1000
         if context.reply is None:
-            gone, closed = "the client has gone away", "the connection is closed"
+            gone, closed = "the client disconnected", "the connection was closed"
             outcome = (
-                closed if context.closes else gone if context.channel.closed else "nothing, as was asked"
+                closed if context.closes else gone if context.channel.closed else "no response requested"
             )
-            exchange.complete(took_ms, None, 0, outcome)
+            exchange.complete(duration_ms, None, 0, outcome)
             return
         if one.fault is not None and not context.channel.closed:
             self._apply_fault(one.fault, context)
-        answer = None
+        response = None
         if context.reply_bytes <= MAX_KEPT_RESPONSE_BYTES:
-            answer = join_pieces(context.reply)
+            response = join_pieces(context.reply)
         exchange.complete(
-            took_ms, answer, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes)
+            duration_ms, response, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes)
         )
-        self._recorder.record_response(len(answer or b""))
+        self._recorder.record_response(len(response or b""))
 
     def _apply_fault(self, fault: Fault, context: RequestContext) -> None:
         assert context.reply is not None
@@ -252,7 +259,7 @@ class Interceptor:
         closing.close_connection()
 
     def _with_errors(self, context: RequestContext, code: ErrorCode) -> list[Buffer | Region]:
-        """The answer to a fetch, with an error for each partition of its session instead of records."""
+        """Return a Fetch response with an error for each partition of the session, and without records."""
         header, reply = context.header, context.reply
         assert reply is not None
         _, response = decode_response(FetchResponse, header.api_version, memoryview(join_pieces(reply))[4:])
@@ -287,13 +294,13 @@ class Interceptor:
 
 
 def _is_from_node(channel: Channel, exchange: Exchange) -> bool:
-    """Whether a node of the cluster asks: by its client id, which others may have, and by its software."""
+    """Return whether another node sent a request: its client id and its software name show that."""
     if not NODE_CLIENT_ID.match(exchange.client_id):
         return False
-    from kwire.broker.net.peer_link import SOFTWARE_NAME  # a node that is alone starts without it
+    from kwire.broker.net.peer_link import SOFTWARE_NAME  # not needed by a single broker, so imported late
 
     software = channel.client_software_name
-    if exchange.header.api_key == ApiKey.API_VERSIONS:  # in which it says so
+    if exchange.header.api_key == ApiKey.API_VERSIONS:  # the request that contains the software name
         try:
             request: Any = exchange.request_message
         except WireError:
@@ -303,14 +310,14 @@ def _is_from_node(channel: Channel, exchange: Exchange) -> bool:
 
 
 def join_pieces(pieces: list[Buffer | Region]) -> bytes:
-    """The bytes of a reply, those of files among them."""
+    """Return the bytes of a response, including regions of files."""
     return b"".join(
         piece if isinstance(piece, Buffer) else cast(FileRegion, piece).read() for piece in pieces
     )
 
 
 def _without_wait(exchange: Exchange) -> memoryview:
-    """The frame of a fetch that does not wait for records: it will be refused, though in its session."""
+    """Return the frame of a Fetch with max_wait_ms=0. Its response will be replaced by errors."""
     request: FetchRequest = exchange.decode()
     request.max_wait_ms = 0
     header = exchange.header
@@ -321,4 +328,4 @@ def _without_wait(exchange: Exchange) -> memoryview:
 def _describe_closed(fault: Fault | None, sent_bytes: int) -> str:
     if fault is None or fault.kind not in ("drop_response", "truncate_response"):
         return ""
-    return f"{sent_bytes} bytes, and the connection is closed"
+    return f"{sent_bytes} bytes, then the connection was closed"

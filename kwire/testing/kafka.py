@@ -1,17 +1,18 @@
-"""What a test does to a Kafka, and asks of it, beside the client that it tests.
+"""Test helpers for any Kafka cluster: topics, records, consumer groups.
 
-    with Kafka("127.0.0.1:9092") as kafka:          # any Kafka; a `Broker` is one by itself
+    with Kafka("127.0.0.1:9092") as kafka:
         orders = kafka.new_topic("orders", partitions=3)
         kafka.produce(orders, "first", "second", key="customer 7")
         ...
         assert [record.value for record in kafka.records(orders, count=2)] == [b"first", b"second"]
         kafka.wait_until(lambda: kafka.lag("billing", orders) == 0)
 
-Everything blocks, and may be called from any thread: asynchronous tests call it with `asyncio.to_thread` or
-`anyio.to_thread.run_sync`. What it asks with is imported when it first asks.
+A `Broker` and a `Cluster` have the same methods. All methods block, and can be called from any thread. An
+asynchronous test calls them with `asyncio.to_thread` or `anyio.to_thread.run_sync`. The client that sends the
+requests is imported on first use.
 
-ApiError, with Kafka's code, is raised where a broker refuses, a password among others; OSError where none can
-be reached in time, and SecurityMismatch where they are to be asked by SASL or TLS, or not so.
+All methods that send requests raise ApiError, with Kafka's error code, if a broker returns an error. They
+raise OSError if no broker can be reached in time, and SecurityMismatch if the security protocol is wrong.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
 MAX_RECORDS_SHOWN = 10
-"""How many records a failure names."""
+"""The most records that a failure shows."""
 
 
 class Kafka:
-    """See the module."""
+    """A client of one Kafka cluster, with the methods that tests need."""
 
     def __init__(
         self,
@@ -49,10 +50,10 @@ class Kafka:
         timeout_s: float = TIMEOUT_SECONDS,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Nothing is connected before something is asked. `timeout_s` is how long each question may take.
+        """Configure the client. It connects on the first call.
 
-        `properties` are those of a client in Java that say how it is secured: `security.protocol` and what
-        goes with it. What they say wrongly is a ValueError, of what asks first.
+        `timeout_s` is the timeout of each call. `properties` are security settings of the Java client:
+        `security.protocol` and its companions. If they are invalid, the first call raises ValueError.
         """
         self._bootstrap_servers = bootstrap_servers
         self._properties = dict(properties or {})
@@ -60,7 +61,7 @@ class Kafka:
         self._lock = threading.Lock()
         self._client: BlockingClient | None = None
         self._client_pid = 0
-        """The process that has the client."""
+        """The process that opened the connections of `_client`."""
         self._numbers = counting(1)
 
     def __enter__(self) -> Self:
@@ -72,7 +73,7 @@ class Kafka:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, which are made anew where something else is asked."""
+        """Close the connections. The next call opens new ones."""
         with self._lock:
             client, self._client = self._client, None
             if client is not None:
@@ -80,13 +81,13 @@ class Kafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: host:port, with commas between several."""
+        """The brokers to connect to, as host:port, separated by commas."""
         return self._bootstrap_servers
 
     # --- topics
 
     def topics(self) -> list[str]:
-        """The names of all topics that are not Kafka's own, sorted."""
+        """Return the names of all topics except internal ones, sorted."""
         return self._call(lambda client: client.topics())
 
     def create_topic(
@@ -97,9 +98,9 @@ class Kafka:
         replication_factor: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> str:
-        """Make a topic, and return its name when all its partitions are led. -1 is the brokers' default.
+        """Create a topic, wait until every partition has a leader, and return the topic's name.
 
-        ApiError, as TOPIC_ALREADY_EXISTS.
+        A `replication_factor` of -1 is the brokers' default. Raises ApiError, such as TOPIC_ALREADY_EXISTS.
         """
         self._call(lambda client: client.create_topic(name, partitions, replication_factor, config or {}))
         return name
@@ -112,7 +113,7 @@ class Kafka:
         replication_factor: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> str:
-        """Make a topic of a name that is nobody else's, and return it."""
+        """Create a topic with a unique name that starts with `prefix`, and return the name."""
         return self.create_topic(
             self.new_name(prefix),
             partitions=partitions,
@@ -121,7 +122,7 @@ class Kafka:
         )
 
     def new_name(self, prefix: str) -> str:
-        """A name that nobody else has: of a topic, a group or a transactional producer."""
+        """Return a unique name for a topic, a group or a transactional producer."""
         from secrets import token_hex
 
         return f"{prefix}-{next(self._numbers)}-{token_hex(4)}"
@@ -137,15 +138,15 @@ class Kafka:
         headers: Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None = None,
         timestamp_ms: int | None = None,
     ) -> list[Record]:
-        """Append a record for each value (text in UTF-8; None deletes the key), and say where they are.
+        """Append one record per value to one partition, in one batch, and return the records with offsets.
 
-        All go to one partition, in one batch: to the first one, whatever the key, where none is given. Pairs
-        as `headers`, which a `Record` has, too, may name one twice. A topic that is not there is made where
-        brokers make such. Records are of now, by the time of a `Broker` or a `Cluster`, where no
-        `timestamp_ms` is given.
+        Text is encoded as UTF-8, and a value of None is a tombstone. The key does not choose the partition.
+        `headers` are a mapping, or pairs if a name occurs more than once. Without `timestamp_ms`, the records
+        have the current time of the `Broker` or `Cluster`. The topic is created if the brokers create topics
+        automatically.
         """
         if not values:
-            raise ValueError("give produce at least one value")
+            raise ValueError("produce needs at least one value")
         at_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
         pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         with_headers = [(name, _bytes(value)) for name, value in pairs]
@@ -164,13 +165,13 @@ class Kafka:
         uncommitted: bool = False,
         timeout_s: float | None = None,
     ) -> list[Record]:
-        """All records of the topic from `offset` on, partition by partition: what consumers may see of them.
+        """Return the records of a topic from `offset` on, sorted by partition and offset.
 
-        With `count` wait until there are so many, and fail (AssertionError) where they do not come in time,
-        or are more. `uncommitted` has those of transactions that are under way or aborted, too. A topic that
-        somebody else is to make is waited for as well: ApiError, where there is none when time is over.
+        With `count`, wait until the topic has this many records; raise AssertionError if it has fewer after
+        the timeout, or more. With `uncommitted`, include the records of open and aborted transactions. If the
+        topic does not exist, wait for it; raise ApiError after the timeout.
         """
-        __tracebackhide__ = True  # a failure is the caller's, for pytest
+        __tracebackhide__ = True  # pytest shows the caller's line
         if count is None:
             return self._records(topic, partition, offset, uncommitted, timeout_s)
         found: list[Record] = []
@@ -189,7 +190,7 @@ class Kafka:
                 f"\n  {_describe(record)}" for record in found[:MAX_RECORDS_SHOWN]
             )
             more = f"\n  and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
-            raise AssertionError(f"{topic} has {len(found)} records{after}, and not {count}{shown}{more}")
+            raise AssertionError(f"{topic} has {len(found)} records{after}, not {count}{shown}{more}")
         return found
 
     def _records(
@@ -209,22 +210,25 @@ class Kafka:
         )
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """By partition the offset that its next record gets."""
+        """Return the log end offset of each partition."""
         ends = self._call(lambda client: client.end_offsets(topic))
         return {one.partition: end for one, end in ends.items()}
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """What the group has committed: by partition the offset that it reads next."""
+        """Return the committed offset of each partition of a group."""
         return self._call(lambda client: client.committed(group))
 
     def lag(self, group: str, topic: str) -> int:
-        """How many offsets of the topic the group has not committed yet, all that is there where none is."""
+        """Return the lag of a group: the number of offsets that it has not committed, over all partitions.
+
+        A partition without a committed offset counts from its log start offset.
+        """
         return self._call(lambda client: client.lag(group, topic))
 
     def group(self, name: str) -> Group:
-        """The state of a group, of either protocol, with its members and what they are assigned."""
+        """Return the state of a classic or consumer group, with its members and their assignments."""
         return self._call(lambda client: client.group(name))
 
     # --- waiting
@@ -232,14 +236,14 @@ class Kafka:
     def wait_until(
         self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
     ) -> T:
-        """As `wait_until` of this module, with this one's timeout."""
+        """Call `wait_until` of this module with the timeout of this client."""
         __tracebackhide__ = True
         return wait_until(
             condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, description=description
         )
 
     def _client_properties(self) -> Mapping[str, str]:
-        """How it is to be asked."""
+        """Return the security settings to connect with, as properties of the Java client."""
         return self._properties
 
     def _now_ms(self) -> int:
@@ -248,7 +252,7 @@ class Kafka:
     def _call(self, operation: Callable[[BlockingClient], T]) -> T:
         with self._lock:
             if self._client is not None and self._client_pid != os.getpid():
-                # A child that was forked has a copy of its parent's connections, on which answers would mix.
+                # After a fork, parent and child share the sockets, and their responses would mix.
                 self._client.close()
                 self._client = None
             if self._client is None:
@@ -261,16 +265,16 @@ class Kafka:
             return operation(self._client)
 
     def _sleep(self, seconds: float) -> None:
-        """Before something is asked again. What it raises ends that."""
+        """Sleep before a retry. An exception ends the retries."""
         time.sleep(seconds)
 
 
 def wait_until(
     condition: Callable[[], T], *, timeout_s: float = TIMEOUT_SECONDS, description: str | None = None
 ) -> T:
-    """What the condition gives, as soon as that is true. It is asked some fifty times a second.
+    """Call `condition` about 50 times per second until its result is true, and return that result.
 
-    AssertionError, naming `description`, where it is not true within `timeout_s`.
+    Raises AssertionError, which contains `description` and the last result, after `timeout_s`.
     """
     __tracebackhide__ = True
     last: list[T] = []
@@ -281,7 +285,7 @@ def wait_until(
 
     if not _poll_until(holds, timeout_s):
         awaited = description or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
-        raise AssertionError(f"waited {timeout_s:g} s for {awaited}, and had {last[0]!r} in the end")
+        raise AssertionError(f"waited {timeout_s:g} s for {awaited}, last result: {last[0]!r}")
     return last[0]
 
 
@@ -300,7 +304,7 @@ def _bytes(text: bytes | str | None) -> bytes | None:
     if text is None or isinstance(text, bytes):
         return text
     raise TypeError(
-        f"keys, values and headers are str, bytes or None, and not {type(text).__name__}: {text!r:.100}"
+        f"keys, values and headers are str, bytes or None, not {type(text).__name__}: {text!r:.100}"
     )
 
 

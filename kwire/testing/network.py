@@ -1,4 +1,4 @@
-"""A network between virtual nodes and simulated clients, which does what TCP may do to them.
+"""A simulated network between virtual nodes and clients, with the faults of TCP connections.
 
     network = Network(EventQueue())
     first = VirtualNode({"node.id": "1", "listeners": "PLAINTEXT://one:9092", ...}, network=network)
@@ -7,13 +7,14 @@
     client.send(12, MetadataRequest(topics=None), print)
     network.events.advance(10)
 
-What crosses it are the bytes of the real codec. Within a connection nothing is lost or overtaken, but any
-connection may break at any moment: what was on its way arrives or does not, so that a request may have been
-done and its answer be lost. What is sent where the way is cut waits there, as TCP sends it again; who waits
-too long gives up. Without `rng` each frame takes a millisecond and nothing goes wrong.
+The network transfers the bytes of the real codec. A connection keeps the order of its frames and loses none
+while it is open. But it can break at any time: then frames in flight may or may not arrive, so a request may
+have been processed although its response is lost. Frames on a cut link wait until the link heals, like
+retransmissions of TCP, and the sender may time out. Without `rng`, each frame takes 1 ms and no fault occurs.
 
-Whoever is on it has a name: a node that of its host, a client what it says. `PeerAddress`es are looked up
-when somebody connects. A process that dies resets its connections; a machine that dies says nothing.
+Nodes and clients have names: a node that of its host, a client the one that it passes. A `PeerAddress` is
+resolved when a connection is opened. A process that dies resets its connections. A machine that loses power
+does not, so its peers have to time out.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 MAX_IN_TRANSIT = 10_000
-"""How many frames may be on their way in one direction of a connection."""
+"""The most frames that can be in flight in one direction of a connection."""
 UNKNOWN_HOST = "nobody"
 
 
 class NetworkFaults(NamedTuple):
-    """What may happen to a frame, and how likely it is. What takes no chance is certain."""
+    """Delays of frames, and the probabilities of faults."""
 
     shortest_ms: int = 1
     longest_ms: int = 1
     slow: float = 0.0
-    """How likely it takes much longer, up to `slowest_ms`."""
+    """The probability of a long delay, up to `slowest_ms`."""
     slowest_ms: int = 1_000
     breaks: float = 0.0
-    """How likely its connection breaks while it is under way."""
+    """The probability that the connection breaks while the frame is in flight."""
 
 
 NO_FAULTS: Final = NetworkFaults()
@@ -64,7 +65,7 @@ class NetworkListener(NamedTuple):
 
 
 class Network:
-    """See the module."""
+    """The machines, links and connections of a simulated network."""
 
     def __init__(
         self,
@@ -73,26 +74,26 @@ class Network:
         faults: NetworkFaults = NO_FAULTS,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`note` is told of what goes wrong."""
+        """Create a network without nodes. `note` receives a line for each fault."""
         self.events = events
         self.faults = faults
-        """May be changed at any time."""
+        """Can be changed at any time."""
         self.note = note
         self._rng = rng
         self._listeners: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
-        """Whose machine an address belongs to, whether its process lives or not."""
+        """The machine of each address, also while its process is down."""
         self._powered_off: set[str] = set()
-        """Machines that are off."""
+        """Machines without power."""
         self._cuts: set[tuple[str, str]] = set()
         self._isolated: set[str] = set()
         self.connections: dict[Connection, None] = {}
-        """Those that one of their ends still holds, in the order in which they were made."""
+        """Connections with at least one open end, in the order in which they were opened."""
         self.channel_ids = count(1)
         self.on_request: Callable[[Connection, bytes], None] = lambda connection, frame: None
-        """Called with each frame that is sent to a node, before it is under way."""
+        """Called with each frame that a client or node sends to a node, before it is in flight."""
 
-    # --- who is there
+    # --- nodes
 
     def join(
         self,
@@ -100,7 +101,7 @@ class Network:
         node: ServedNode,
         listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
     ) -> None:
-        """A node listens from now on."""
+        """Start the listeners of a node."""
         if host.name in self._powered_off:
             self._powered_off.discard(host.name)
             for connection in list(self.connections):
@@ -112,11 +113,11 @@ class Network:
             self._names[address] = host.name
 
     def stop_listening(self, host: VirtualHost) -> None:
-        """Who connects to this node is refused from now on."""
+        """Refuse new connections to a node."""
         self._listeners = {at: place for at, place in self._listeners.items() if place.host is not host}
 
     def leave(self, host: VirtualHost, *, silently: bool = False) -> None:
-        """A node's process is gone; `silently`, its machine is: nobody is told that connections ended."""
+        """End the process of a node. With `silently`, its machine loses power: connections are not reset."""
         self.stop_listening(host)
         if silently:
             self._powered_off.add(host.name)
@@ -124,42 +125,45 @@ class Network:
             connection.on_process_end(host, silently=silently)
 
     def listener_at(self, address: PeerAddress) -> NetworkListener | None:
+        """Return the listener at an address, or None."""
         return self._listeners.get(address)
 
     def is_powered_off(self, name: str) -> bool:
-        """Whether nothing that is sent there is ever answered."""
+        """Return whether a machine is without power, so that it never responds."""
         return name in self._powered_off
 
-    # --- connecting
+    # --- connections
 
-    def dial(self, host: VirtualHost, to: PeerAddress, hears: TransportEvents) -> Connection:
-        """Connect a node to another; a `kwire.broker.net.peer_link.Dial` when it is given the host."""
-        return Connection(self, to, hears, host.name, host.call_soon, host)
+    def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents) -> Connection:
+        """Connect a node to another node. With the host bound, a `kwire.broker.net.peer_link.Dial`."""
+        return Connection(self, to, handler, host.name, host.call_soon, host)
 
     def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
-        """Connect a client. What it asks before it is connected waits."""
+        """Connect a client. Requests can be sent before the connection is established."""
         return ClientConnection(self, to, client, client_id)
 
     def host_name_at(self, address: PeerAddress) -> str:
-        """Whose machine is asked for at an address."""
+        """Return the name of the machine at an address."""
         return self._names.get(address, UNKNOWN_HOST)
 
-    # --- what goes wrong
+    # --- faults
 
     def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
-        """Nothing goes from one to the other, until this heals; nor back, where that is cut too."""
-        self.note(f"{one} {'and' if both_ways else 'to'} {other} is cut")
+        """Cut the link from one machine to another until `heal`, by default in both directions."""
+        self.note(
+            f"network cut {'between' if both_ways else 'from'} {one} {'and' if both_ways else 'to'} {other}"
+        )
         self._cuts |= {(one, other), (other, one)} if both_ways else {(one, other)}
 
     def isolate(self, name: str) -> None:
-        """Nothing goes to this one or comes from there, until this heals."""
-        self.note(f"{name} is cut off")
+        """Cut all links of a machine until `heal`."""
+        self.note(f"{name} is isolated")
         self._isolated.add(name)
 
     def heal(self, but: Collection[tuple[str, str]] = ()) -> None:
-        """No way is cut any more, but these: what was sent meanwhile arrives, if its sender still waits."""
+        """Restore all links except `but`. Frames that were held then arrive if their connection is open."""
         if self._isolated or not self._cuts <= set(but):
-            self.note("the network heals")
+            self.note("network restored")
         self._cuts &= set(but)
         self._isolated.clear()
         for connection in list(self.connections):
@@ -168,31 +172,31 @@ class Network:
                     self.events.timers.add(self.delay_ms(), way.deliver_due)
 
     def is_cut(self, one: str, other: str) -> bool:
-        """Whether what one sends does not reach the other."""
+        """Return whether frames from one machine do not reach another."""
         if one == other:
             return False
         return (one, other) in self._cuts or not self._isolated.isdisjoint((one, other))
 
     def break_some(self, share: float) -> None:
-        """Break each connection with this chance."""
+        """Break each connection with a probability of `share`."""
         chosen = [connection for connection in self.connections if self._happens(share)]
         self.note(f"{len(chosen)} of {len(self.connections)} connections break")
         for connection in chosen:
-            connection.break_off(is_told=True)
+            connection.break_off(is_noted=True)
 
     def delay_ms(self) -> int:
-        """How long a frame is under way."""
+        """Draw how long a frame is in flight."""
         faults = self.faults
         if self._happens(faults.slow):
             return self._between(faults.longest_ms, faults.slowest_ms)
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
-        """When the connection breaks while a frame is under way for so long, if it does."""
+        """Draw when the connection breaks while a frame is in flight, or None."""
         return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
     def surviving_count(self, most: int) -> int:
-        """How many of those that were under way when a connection broke still arrive."""
+        """Draw how many of the frames in flight still arrive when their connection breaks."""
         return self._between(0, most)
 
     def _happens(self, likely: float) -> bool:
@@ -203,7 +207,7 @@ class Network:
 
 
 class Direction:
-    """One direction of a connection: what is sent arrives in its order."""
+    """One direction of a connection, which delivers frames in order."""
 
     __slots__ = (
         "_connection",
@@ -222,18 +226,18 @@ class Direction:
         self._sender = sender
         self._receiver = receiver
         self._in_transit: deque[Callable[[], None]] = deque()
-        self._due = 0  # how many would have arrived by now
-        self._last_ms = 0  # when the last one does
+        self._due = 0  # how many frames have been in flight long enough
+        self._last_ms = 0  # when the last frame is due
         self._is_stalled = False
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something would have arrived, but for a cut."""
+        """Whether frames are due that a cut or a stall holds back."""
         return self._due > 0
 
     def send(self, arrive: Callable[[], None]) -> None:
-        """Send something: `arrive` is called when it gets there."""
-        assert len(self._in_transit) < MAX_IN_TRANSIT, f"too much on the way to {self._receiver}"
+        """Send a frame. `arrive` is called when it is delivered."""
+        assert len(self._in_transit) < MAX_IN_TRANSIT, f"too many frames in flight to {self._receiver}"
         network = self._network
         timers = network.events.timers
         now_ms = timers.monotonic_ms()
@@ -250,21 +254,22 @@ class Direction:
         self.deliver_due()
 
     def deliver_due(self) -> None:
-        """Have everything arrive that is due, unless the way is cut."""
+        """Deliver all frames that are due, unless the link is cut."""
         while self._due and not self._is_stalled and not self._network.is_cut(self._sender, self._receiver):
             self._due -= 1
             self._in_transit.popleft()()
 
     def stall(self) -> None:
-        """Nothing arrives on this connection, until it goes on: those beside it are not held up."""
+        """Stop deliveries on this connection until `resume`. Other connections are not affected."""
         self._is_stalled = True
 
     def resume(self) -> None:
+        """Continue deliveries."""
         self._is_stalled = False
         self.deliver_due()
 
     def drop_some(self) -> None:
-        """The connection has broken: of what is under way, some at the end does not arrive."""
+        """Drop a random number of the last frames in flight, after the connection broke."""
         kept = self._network.surviving_count(len(self._in_transit))
         self._in_transit = deque(
             arrive if number < kept else _drop for number, arrive in enumerate(self._in_transit)
@@ -276,28 +281,28 @@ def _drop() -> None:
 
 
 class Connection:
-    """A TCP connection. To whoever made it, it is a `kwire.broker.net.peer_link.Line`."""
+    """A TCP connection, which is the `kwire.broker.net.peer_link.PeerTransport` of its client."""
 
     def __init__(
         self,
         network: Network,
         to: PeerAddress,
-        hears: TransportEvents,
+        handler: TransportEvents,
         client: str,
         call_client: Callable[[Callable[[], None]], None],
         client_host: VirtualHost | None = None,
     ) -> None:
-        """`call_client` makes a call in the process of whoever connects."""
+        """Open a connection. `call_client` makes calls in the process of the client."""
         self._network = network
         self._to = to
         self.client = client
         self._call_client = call_client
         self._client_host = client_host
-        self._hears: TransportEvents | None = hears
+        self._handler: TransportEvents | None = handler
         self._served: ServerConnection | None = None
         self._broken = False
         self._undelivered: Callable[[], None] | None = None
-        """What was last sent to a machine that was off."""
+        """The last frame that was sent to a machine without power."""
         server = network.host_name_at(to)
         self.server = server
         self.to_server = Direction(self, network, client, server)
@@ -308,40 +313,42 @@ class Connection:
     def __repr__(self) -> str:
         return f"<{self.client} to {self.server}>"
 
-    # --- of whoever connects
+    # --- the client's end
 
     def send(self, frame: bytes) -> None:
-        if self._hears is not None:
+        """Send a frame to the server."""
+        if self._handler is not None:
             self._network.on_request(self, frame)
             self.to_server.send(lambda: self._deliver(frame))
 
     def close(self) -> None:
-        if self._hears is not None:
-            self._hears = None
+        """Close the connection from the client's end."""
+        if self._handler is not None:
+            self._handler = None
             self.to_server.send(self._end_server)
             self._remove_if_closed()
 
-    def _notify_client(self, tell: Callable[[TransportEvents], None]) -> None:
-        """Have whoever connects hear something, if he still listens."""
+    def _notify_client(self, notify: Callable[[TransportEvents], None]) -> None:
+        """Notify the client if it has not closed the connection."""
 
         def call() -> None:
-            if self._hears is not None:
-                tell(self._hears)
+            if self._handler is not None:
+                notify(self._handler)
 
         self._call_client(call)
 
     def _end_client(self, reason: str) -> None:
-        def end(hears: TransportEvents) -> None:
-            self._hears = None
-            hears.closed(reason)
+        def end(handler: TransportEvents) -> None:
+            self._handler = None
+            handler.closed(reason)
             self._remove_if_closed()
 
         self._notify_client(end)
 
-    # --- of whoever is connected to
+    # --- the server's end
 
     def _accept(self) -> None:
-        """Somebody asks for a connection. The kernel accepts, also for a process that is paused."""
+        """Accept the connection. The kernel does that also for a process that is paused."""
         network = self._network
         if network.is_powered_off(self.server):
             self._undelivered = self._accept
@@ -351,16 +358,16 @@ class Connection:
             self.to_client.send(lambda: self._end_client("connections are refused"))
             return
         self._served = ServerConnection(self, place, next(network.channel_ids), self.to_client)
-        self.to_client.send(lambda: self._notify_client(lambda hears: hears.opened()))
+        self.to_client.send(lambda: self._notify_client(lambda handler: handler.opened()))
 
     def receive_response(self, frame: bytes) -> None:
-        """An answer has arrived."""
-        if self._hears is None and not self._network.is_powered_off(self.client):
-            # Whoever has asked is gone.
+        """Deliver a response to the client."""
+        if self._handler is None and not self._network.is_powered_off(self.client):
+            # The client has closed its end.
             self.to_server.send(self._end_server)
             return
         view = memoryview(bytearray(frame))[4:]
-        self._notify_client(lambda hears: hears.received(view))
+        self._notify_client(lambda handler: handler.received(view))
 
     def _deliver(self, frame: bytes) -> None:
         if self._served is not None:
@@ -368,13 +375,13 @@ class Connection:
         elif self._network.is_powered_off(self.server):
             self._undelivered = lambda: self._deliver(frame)
         else:
-            # Whoever was connected is gone.
+            # The server's process is gone.
             self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
     def retransmit(self) -> None:
-        """A machine is on again, and TCP tries again what it did not hear."""
+        """Deliver the last frame again, as TCP does once the machine has power."""
         unheard, self._undelivered = self._undelivered, None
-        if unheard is not None and self._hears is not None:
+        if unheard is not None and self._handler is not None:
             unheard()
 
     def _end_server(self) -> None:
@@ -384,28 +391,28 @@ class Connection:
         self._remove_if_closed()
 
     def on_server_close(self) -> None:
-        """The node has closed it, after what it has sent."""
+        """Close the connection from the server's end, after its responses."""
         self._served = None
         self.to_client.send(lambda: self._end_client("the peer closed the connection"))
 
-    # --- what goes wrong
+    # --- faults
 
-    def break_off(self, *, is_told: bool = False) -> None:
-        """Both ends learn, each in its time, that it is over; what was under way may be lost."""
+    def break_off(self, *, is_noted: bool = False) -> None:
+        """Break the connection. Frames in flight may be lost, and each end learns of it in its own time."""
         if self._broken or self not in self._network.connections:
             return
         self._broken = True
-        if not is_told:
-            self._network.note(f"{self!r} breaks")
+        if not is_noted:
+            self._network.note(f"connection from {self.client} to {self.server} breaks")
         self.to_server.drop_some()
         self.to_client.drop_some()
         self.to_server.send(self._end_server)
         self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
     def on_process_end(self, host: VirtualHost, *, silently: bool) -> None:
-        """A process is gone, and its end of this with it."""
+        """Close the end of a process that has died. With `silently`, the other end does not learn of it."""
         if self._client_host is host:
-            self._hears = None
+            self._handler = None
             if not silently:
                 self.to_server.send(self._end_server)
         if self._served is not None and self._served.listener.host is host:
@@ -415,12 +422,12 @@ class Connection:
         self._remove_if_closed()
 
     def _remove_if_closed(self) -> None:
-        if self._hears is None and self._served is None:
+        if self._handler is None and self._served is None:
             self._network.connections.pop(self, None)
 
 
 class ServerConnection:
-    """The end of a node that somebody has connected to: what `kwire.broker.net.connection` does there."""
+    """The server's end of a connection, which does what `kwire.broker.net.connection` does for sockets."""
 
     def __init__(
         self, connection: Connection, place: NetworkListener, channel_id: int, back: Direction
@@ -440,7 +447,7 @@ class ServerConnection:
         place.node.channel_opened(self._channel)
 
     def receive(self, frame: bytes) -> None:
-        """A frame has arrived. The process sees it when it runs."""
+        """Queue a frame for the process, which handles it once it runs."""
 
         def take() -> None:
             self._waiting.append(memoryview(bytearray(frame))[4:])
@@ -449,7 +456,7 @@ class ServerConnection:
         self.listener.host.call_soon(take)
 
     def end(self) -> None:
-        """The other end is gone. The process sees it when it runs."""
+        """Close the channel once the process runs, because the client's end is closed."""
         self.listener.host.call_soon(self._end)
 
     def _end(self) -> None:
@@ -458,7 +465,7 @@ class ServerConnection:
             self.listener.node.channel_closed(self._channel)
 
     def _handle_frames(self) -> None:
-        """Hand over the frames that need not wait for an answer."""
+        """Pass frames to the node until one has to wait for earlier responses."""
         channel, node = self._channel, self.listener.node
         while self._waiting and not channel.closed and not channel.ending:
             if channel.slots and node.must_wait(channel, self._waiting[0]):
@@ -469,7 +476,7 @@ class ServerConnection:
                 self._close()
 
     def _send_responses(self) -> None:
-        """Send the answers that are ready, in their order."""
+        """Send the responses that are ready, in order."""
         if self._channel.closed:
             return
         pieces = cast("list[bytes | bytearray | memoryview | FileRegion]", self._channel.take_ready())
@@ -489,12 +496,12 @@ class ServerConnection:
 
 
 class ClientConnection:
-    """A connection of a simulated client, which chooses its versions itself."""
+    """A connection of a simulated client, which chooses API versions itself."""
 
     def __init__(self, network: Network, to: PeerAddress, client: str, client_id: str) -> None:
         self.to = to
         self.close_reason: str | None = None
-        """Why it is over, once it is."""
+        """The reason why the connection is closed, or None."""
         self.on_close: Callable[[], None] = lambda: None
         self._client_id = client_id
         self._ids = count(1)
@@ -503,9 +510,9 @@ class ClientConnection:
         self._connection = Connection(network, to, self, client, self._soon.append)
 
     def send(self, version: int, request: Any, on_response: OnResponse | None) -> None:
-        """Ask, and have `on_response` called with the answer, or with why there is none.
+        """Send a request, and call `on_response` with the response or with PeerUnreachable.
 
-        None where there will be no answer: Produce with acks=0.
+        `on_response` is None for requests without a response: Produce with acks=0.
         """
         if self.close_reason is not None:
             if on_response is not None:
@@ -518,22 +525,24 @@ class ClientConnection:
         self._connection.send(encode_request(request, version, correlation_id, self._client_id))
 
     def close(self) -> None:
-        """Hang up: nothing more is answered."""
+        """Close the connection. Pending requests fail."""
         self._connection.close()
         self._end("closed")
 
     # --- TransportEvents
 
     def opened(self) -> None:
-        pass
+        """Do nothing: requests are sent without waiting for this."""
 
     def received(self, frame: memoryview) -> None:
+        """Pass a response to the request that it belongs to."""
         expected_id, api_key, version, on_response = self._pending.popleft()
-        correlation_id, answer = decode_response(API_VERSIONS[api_key].response_class, version, frame)
-        assert correlation_id == expected_id, f"answer {correlation_id} to request {expected_id}"
-        on_response(answer)
+        correlation_id, response = decode_response(API_VERSIONS[api_key].response_class, version, frame)
+        assert correlation_id == expected_id, f"response {correlation_id} to request {expected_id}"
+        on_response(response)
 
     def closed(self, reason: str) -> None:
+        """Fail the pending requests, since the connection is closed."""
         self._end(f"{self.to}: {reason}")
 
     def _end(self, reason: str) -> None:

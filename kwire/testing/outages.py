@@ -1,4 +1,4 @@
-"""Brokers of a cluster that fail one after the other while a test goes on, as a seed decides."""
+"""A seeded sequence of broker failures that runs while a test goes on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DURATION_S: Final = 0.2, 3.0
 
 
 class Outages:
-    """While its context lasts one broker at a time crashes, hangs or is cut off, and then comes back.
+    """A context manager during which one broker at a time crashes, restarts, hangs or is disconnected.
 
-    `repr` of it tells what has happened by now.
+    `repr` lists the outages so far.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Outages:
         isolate: Callable[[int], None],
         heal: Callable[[], None],
     ) -> None:
-        """`isolate` cuts one of the `brokers` off from the others, until `heal`."""
+        """Prepare outages of `brokers`. `isolate` disconnects a broker from the others until `heal`."""
         self._seed = seed
         self._rng = random.Random(f"kwire outages {seed}")
         self._brokers, self._isolate, self._heal = brokers, isolate, heal
@@ -42,7 +42,7 @@ class Outages:
         self._thread = threading.Thread(target=self._run, name="kwire outages", daemon=True)
 
     def __repr__(self) -> str:
-        return f"outages by seed {self._seed}: {'; '.join(self._events) or 'none yet'}"
+        return f"outages with seed {self._seed}: {'; '.join(self._events) or 'none yet'}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -51,7 +51,7 @@ class Outages:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """All of them are there again, if not yet in sync. Raises what has kept one from that."""
+        """Wait for the current outage to end. All brokers run then, but may not be in sync yet."""
         self._stopping.set()
         self._thread.join()
         if error is not None:
@@ -74,11 +74,11 @@ class Outages:
                 ("crashes", broker.crash, broker.start),
                 ("is restarted", broker.restart, lambda: None),
                 ("hangs", broker.hang, broker.resume),
-                ("is cut off", lambda: self._isolate(broker_id), self._heal),
+                ("is disconnected", lambda: self._isolate(broker_id), self._heal),
             )
         )
         at_s = time.monotonic() - self._started_s
-        self._events.append(f"{at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
+        self._events.append(f"at {at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
         begin()
         self._stopping.wait(lasts_s)
         end()

@@ -1,19 +1,18 @@
-"""The pytest plugin: brokers as fixtures, with nothing to import.
+"""The pytest plugin: fixtures with brokers and clusters. It is loaded wherever kwire is installed.
 
 - `kwire`: one broker for all tests of the session (of each worker under pytest-xdist)
-- `kwire_broker`: a broker of the test's own; `@pytest.mark.kwire_broker({...})` gives it Kafka's keys
-- `kwire_cluster`: a cluster of the test's own; `@pytest.mark.kwire_cluster({...}, size=3)` does the same
-- `kwire_simulation`: a simulated cluster of the test's own, once for each of some seeds;
+- `kwire_broker`: a broker for one test; `@pytest.mark.kwire_broker({...})` sets broker configs
+- `kwire_cluster`: a cluster for one test; `@pytest.mark.kwire_cluster({...}, size=3)`
+- `kwire_simulation`: a simulated cluster for one test, which runs once per seed;
   `@pytest.mark.kwire_simulation({...}, seeds=20, size=3, faults=True)`, or `--kwire-seeds=1000`
-- `kwire_topic`, `kwire_group`: a topic and a group's name that no other test has, on the test's own broker
-  or cluster where it asks for one
-- `kwire_config`: to be overridden, with Kafka's keys for all of these brokers
+- `kwire_topic`, `kwire_group`: a new topic, and an unused group id, on the broker or cluster of the test
+- `kwire_config`: broker configs for all of these; override this fixture
 
-When a test fails that has a broker, its report tells what clients have asked since the test began, and what
-they were answered; and where the data is, which otherwise goes with the broker. The broker logs as any
-library does in its process: pytest's own section has what it warned of, and with `--log-level=INFO` more.
+The report of a failed test shows the requests that clients sent since the test began, with their responses,
+and the data directory. Data of tests that pass is removed. The log of the broker is in pytest's own section:
+warnings by default, more with `--log-level=INFO`.
 
-It is loaded wherever kwire is installed: a suite that asks for none of these pays for this module alone.
+A test suite that uses no fixture imports only this module.
 """
 
 from __future__ import annotations
@@ -38,86 +37,89 @@ if TYPE_CHECKING:
     from kwire.testing.simulated import SimulatedCluster
 
 FEW_PARTITIONS = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
-"""What makes the first group and the first transaction come sooner: each has its partition made then."""
+"""Fewer internal partitions, so that the first group and the first transaction start sooner."""
 MAX_PREFIX_CHARACTERS = 100
 MAX_REQUESTS_SHOWN = 100
-"""The last requests that a report has."""
+"""The most requests that a failure report shows."""
 
 DEFAULT_SEEDS = 10
-"""With how many a test is simulated that does not say."""
+"""The number of seeds of a simulated test, unless its mark or the command line sets them."""
 
 MARK_USAGE = {
     "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"})',
     "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
-"""By fixture, how its mark is written in full."""
+"""The complete syntax of each fixture's mark, for error messages."""
 
 MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping}
-"""By what a mark may say, of which type that is, but for seeds, which are looked at by themselves."""
+"""Types of the keyword arguments of marks. Seeds are checked separately."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
 class BrokerData(NamedTuple):
-    """Where the data of some brokers is, and which tests have failed that had them: it is kept then."""
+    """The data directory of some brokers. It is kept if a test that used them has failed."""
 
     directory: Path
     brokers: Mapping[str, Broker]
-    """By what they are called in reports."""
+    """The brokers, by the suffix of their sections in reports."""
     failed: list[pytest.Item]
 
 
 class SkipAssertionRewriting(MetaPathFinder):
-    """Finds kwire's modules before pytest does.
+    """Finds kwire's modules before pytest does, so that their assertions are not rewritten.
 
-    pytest compiles the assertions of all modules anew that are installed with a plugin: here of a whole
-    broker, which takes a second wherever that is not cached.
+    pytest rewrites all modules of a distribution that has a plugin. For a complete broker that takes a second
+    unless it is cached.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Find modules of kwire without assertion rewriting."""
         return PathFinder.find_spec(fullname, path, target) if fullname.startswith("kwire.") else None
 
 
 SHARED_BROKER = pytest.StashKey[BrokerData]()
 OWN_BROKERS = pytest.StashKey[list[BrokerData]]()
 SIMULATED_CLUSTER = pytest.StashKey["SimulatedCluster"]()
-"""While it has not failed."""
+"""The cluster of a test that has not failed yet."""
 STARTED_AT_S = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--kwire-seeds`."""
     parser.addoption(
         "--kwire-seeds",
-        metavar="DEFAULT_SEEDS",
+        metavar="SEEDS",
         type=_parse_seeds,
-        help="the seeds of tests with kwire_simulation: how many, or from one to another as in 100-199",
+        help="seeds of tests that use kwire_simulation: a number of seeds, or a range such as 100-199",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks, and exclude kwire from assertion rewriting."""
     finder = SkipAssertionRewriting()
     sys.meta_path.insert(0, finder)
     config.add_cleanup(lambda: sys.meta_path.remove(finder))
     config.addinivalue_line(
         "markers",
-        "kwire_broker(config, users=...): Kafka's keys for this test's own broker, the fixture kwire_broker",
+        "kwire_broker(config, users=...): broker configs for the fixture kwire_broker",
     )
     config.addinivalue_line(
         "markers",
-        "kwire_cluster(config, users=..., size=3): the same for its own cluster, the fixture kwire_cluster",
+        "kwire_cluster(config, users=..., size=3): broker configs and size for the fixture kwire_cluster",
     )
     config.addinivalue_line(
         "markers",
-        f"kwire_simulation(config, seeds={DEFAULT_SEEDS}, size=3, faults=True): the same for a simulated "
-        "cluster, the fixture kwire_simulation, once for each of so many seeds, or of these",
+        f"kwire_simulation(config, seeds={DEFAULT_SEEDS}, size=3, faults=True): broker configs, seeds (a "
+        "number or an iterable) and size for the fixture kwire_simulation",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Once for each seed, by which a failure is seen again."""
-    for name, whole in MARK_USAGE.items():
-        _check_mark(metafunc, name, whole)
+    """Check the marks of a test, and run a simulated test once per seed."""
+    for name, usage in MARK_USAGE.items():
+        _check_mark(metafunc, name, usage)
     if "kwire_simulation" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kwire_simulation")
         marked = DEFAULT_SEEDS if marker is None else marker.kwargs.get("seeds", DEFAULT_SEEDS)
@@ -125,14 +127,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         seeds = list(given or (range(marked) if isinstance(marked, int) else marked))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
             pytest.fail(
-                f"seeds={marked!r}: say how many seeds, or which as in range(100, 200)", pytrace=False
+                f"seeds={marked!r}: pass a number of seeds, or seeds such as range(100, 200)", pytrace=False
             )
         metafunc.parametrize("kwire_simulation", seeds, indirect=True, ids=[f"seed-{each}" for each in seeds])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Add what the test's brokers have to tell, where it failed."""
+    """Add the requests, the data directory and the simulation's transcript to the report of a failure."""
     shared = (
         item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None
     )
@@ -150,17 +152,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         )
     for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN_BROKERS, [])):
         if item in kept.failed:
-            continue  # told before: the teardown has failed, too
+            continue  # already in the report, and now the teardown failed too
         kept.failed.append(item)
         for name, broker in kept.brokers.items():
             requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
             item.add_report_section(call.when, f"kwire requests{name}", requests)
-        item.add_report_section(call.when, "kwire data", f"is kept in {kept.directory}")
+        item.add_report_section(call.when, "kwire data", f"kept in {kept.directory}")
 
 
 @pytest.fixture(scope="session")
 def kwire_config() -> Mapping[str, object]:
-    """Kafka's keys for brokers of this suite: override it to give some."""
+    """Broker configs for all brokers and clusters of the test suite. Override this fixture to set some."""
     return {}
 
 
@@ -170,7 +172,7 @@ def kwire(
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> Iterator[Broker]:
-    """A broker that all tests of the session share."""
+    """Share one broker among all tests of the session."""
     from kwire.testing.broker import Broker
 
     directory = tmp_path_factory.mktemp("kwire")
@@ -189,7 +191,7 @@ def kwire_broker(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Broker]:
-    """A broker that no other test has."""
+    """Start a broker for one test."""
     from kwire.testing.broker import Broker
 
     config, others = _mark_arguments(request, "kwire_broker")
@@ -208,7 +210,7 @@ def kwire_cluster(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Cluster]:
-    """A cluster of three brokers that no other test has."""
+    """Start a cluster of three brokers for one test."""
     from kwire.testing.cluster import Cluster
 
     config, others = _mark_arguments(request, "kwire_cluster")
@@ -225,7 +227,7 @@ def kwire_cluster(
 
 @pytest.fixture
 def kwire_simulation(request: pytest.FixtureRequest) -> Iterator[SimulatedCluster]:
-    """A simulated cluster that no other test has, whose promises are checked when the test has ended."""
+    """Start a simulated cluster for one test, and check its invariants after the test."""
     from kwire.testing.simulated import SimulatedCluster
 
     config, others = _mark_arguments(request, "kwire_simulation")
@@ -243,22 +245,22 @@ def kwire_simulation(request: pytest.FixtureRequest) -> Iterator[SimulatedCluste
 
 @pytest.fixture
 def kwire_topic(request: pytest.FixtureRequest) -> str:
-    """A topic of one partition that no other test has, made for this one."""
+    """Create a topic with one partition, and return its name."""
     return _kafka_of(request).new_topic(_name_of(request))
 
 
 @pytest.fixture
 def kwire_group(request: pytest.FixtureRequest) -> str:
-    """The name of a group that no other test has."""
+    """Return a group id that no other test uses."""
     return _kafka_of(request).new_name(_name_of(request))
 
 
-def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
-    """Fail the collection where a mark says nothing that is understood, or to nobody."""
+def _check_mark(metafunc: pytest.Metafunc, name: str, usage: str) -> None:
+    """Fail the collection if a mark has invalid arguments, or if the test does not use its fixture."""
     mark = metafunc.definition.get_closest_marker(name)
     if mark is None:
         return
-    others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in whole]
+    others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in usage]
     others += [f"{one!r:.60}" for one in mark.args[:1] if not isinstance(one, Mapping)]
     others += [f"{one!r:.60}" for one in mark.args[1:]]
     others += [
@@ -267,19 +269,19 @@ def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
         if not isinstance(one, MARK_ARGUMENT_TYPES.get(key, object))
     ]
     if others:
-        pytest.fail(f"@pytest.mark.{name} has no place for {others[0]}: write {whole}", pytrace=False)
+        pytest.fail(f"@pytest.mark.{name} does not accept {others[0]}: write {usage}", pytrace=False)
     ours = ("kwire", "kwire_topic", "kwire_group", *MARK_USAGE)
     has = [one for one in metafunc.fixturenames if one in ours]
-    # That of a class or a module is for those of its tests that have the fixture.
+    # A mark of a class or module may apply to some of its tests only.
     if has and name not in has and any(mark is one for one in metafunc.definition.own_markers):
         pytest.fail(
-            f"@pytest.mark.{name} is for the fixture {name}, and this test has {' and '.join(has)} instead",
+            f"@pytest.mark.{name} needs the fixture {name}, but this test uses {' and '.join(has)}",
             pytrace=False,
         )
 
 
 def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
-    """The keys, and what else a mark says."""
+    """Return the broker configs and the keyword arguments of a mark."""
     marker = request.node.get_closest_marker(name)
     if marker is None:
         return {}, {}
@@ -287,19 +289,19 @@ def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[
 
 
 def _parse_seeds(wanted: str) -> range:
-    """How many, or from where to where: one at least."""
+    """Parse `--kwire-seeds`: a number of seeds or a range. Raises ArgumentTypeError if it is empty."""
     first, is_range, last = wanted.partition("-")
     try:
         seeds = range(int(first), int(last) + 1) if is_range else range(int(wanted))
     except ValueError:
         seeds = range(0)
     if not seeds:
-        raise ArgumentTypeError(f"{wanted!r}: say how many seeds, or which as in 100-199")
+        raise ArgumentTypeError(f"{wanted!r}: pass a number of seeds, or a range such as 100-199")
     return seeds
 
 
 def _rerun_instructions(item: pytest.Item) -> str:
-    """What to type to see a seed again: the order of Python's sets of strings has a seed of its own."""
+    """Return the command that reproduces a failure. PYTHONHASHSEED decides the order of sets of strings."""
     hash_seed = os.environ.get("PYTHONHASHSEED", "random")
     again = f"pytest {item.nodeid!r}"
     if item.config.getoption("--kwire-seeds"):  # the mark alone may not have this seed
@@ -307,9 +309,10 @@ def _rerun_instructions(item: pytest.Item) -> str:
         again += f" --kwire-seeds={seed}-{seed}"
     if hash_seed == "random":
         return (
-            f"see it again: {again}; where it then passes, find it with PYTHONHASHSEED=0 in the environment"
+            f"reproduce: {again} (if it passes now, the order of sets mattered: "
+            "find a seed with PYTHONHASHSEED=0 set)"
         )
-    return f"see it again: PYTHONHASHSEED={hash_seed} {again}"
+    return f"reproduce: PYTHONHASHSEED={hash_seed} {again}"
 
 
 def _remove_data(kept: BrokerData) -> None:
@@ -320,7 +323,7 @@ def _remove_data(kept: BrokerData) -> None:
 
 
 def _repair(broker: Broker) -> None:
-    """What a test has had go wrong is not for the next one."""
+    """Remove the faults that a test has left in the shared broker, and start it if it is down."""
     broker.faults.clear()
     broker.resume()
     broker.free_disk()

@@ -1,18 +1,20 @@
-"""What a medium has of files and names, and what a loss of power leaves of them, as chance decides.
+"""A model of what a file system keeps after a power failure.
 
-What survives a loss of power, in this model:
+Files and directories have a volatile state, which readers see, and a durable state on the medium. After a
+power failure only the durable state is left, together with a random choice of the operations since the last
+sync:
 
-- The content of a file is what its last sync saw. Writes since then survive all, not at all, up to some
-  operation whose bytes may be torn, or sector by sector in any combination, on a file that may be as long as
-  they made it: then zeros stand where nothing arrived. A truncation survives only with those before it. What
-  is written after a truncation normally survives only with it, since the journal orders them; but a sector
-  written in place may arrive although the truncation before it was lost. What follows in that sector is
-  zeros then, and what follows that is what was there before the truncation.
-- The names in a directory are what its last sync saw, and a prefix of what was done to them since, in order.
-  Directories are independent of each other, and of the content of the files in them: syncing a file does not
-  make its name durable, nor the other way round. ext4 keeps all directories in one order and promises more;
-  POSIX promises no order at all, which no log, Kafka's included, can bear.
-- A rename within a directory is atomic, as is each creation and removal.
+- File contents: the writes since the last sync survive completely, or not at all, or up to some operation
+  with a torn last write, or as any combination of sectors. The file may have the size that all writes would
+  have given it, with zeros in sectors that did not survive. A truncation survives only with all operations
+  before it. Writes after a truncation usually survive only with the truncation, since the journal orders
+  them. But a sector that was written in place may survive while the truncation before it is lost. Then the
+  rest of that sector is zeros, and the sectors after it have their content from before the truncation.
+- Names in a directory: a prefix of the changes since the last sync survives. Directories are independent of
+  each other and of the contents of their files. A sync of a file does not make its name durable, and a sync
+  of a directory does not make contents durable. ext4 gives more: it keeps the order over all directories.
+  POSIX gives no order at all, which no log could survive, Kafka's included.
+- A rename within a directory is atomic, and so is each creation and removal.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ import random
 from collections.abc import Sequence
 
 SECTOR_BYTES = 64
-"""As small beside the simulated batches as a sector of 512 or 4096 bytes is beside real ones."""
+"""Small, since simulated batches are small: a real sector has 512 or 4096 bytes."""
 
 
 class SparseBytes:
-    """What a file consists of. Zeros at its end take no room: indexes are made as long as they may become."""
+    """The bytes of a file. Zeros at the end use no memory, since indexes are preallocated."""
 
     __slots__ = ("_head", "size")
 
@@ -34,27 +36,29 @@ class SparseBytes:
         self.size: int = 0 if like is None else like.size
 
     def read(self, position: int, size: int) -> bytes:
-        """As much as there is of that."""
+        """Return up to `size` bytes at a position."""
         found = bytes(self._head[position : position + size])
         return found + bytes(max(0, min(position + size, self.size) - position - len(found)))
 
     def all(self) -> bytes:
+        """Return all bytes."""
         return self.read(0, self.size)
 
     def put(self, position: int, data: bytes) -> None:
-        """Write over what is there, or behind it."""
+        """Overwrite or extend the bytes at a position."""
         if position > len(self._head):
             self._head.extend(bytes(position - len(self._head)))
         self._head[position : position + len(data)] = data
         self.size = max(self.size, len(self._head))
 
     def resize(self, size: int) -> None:
+        """Truncate, or extend with zeros."""
         del self._head[size:]
         self.size = size
 
 
 class FileContent:
-    """A file's bytes as readers see them, and what the medium has of them."""
+    """The volatile and the durable content of a file."""
 
     __slots__ = ("data", "durable", "modified_ms", "pending")
 
@@ -62,23 +66,26 @@ class FileContent:
         self.data = SparseBytes()
         self.durable = SparseBytes()
         self.pending: list[tuple[int, bytes | None]] = []
-        """Since the last sync: (position, bytes written), or (size, None) for a truncation."""
+        """Operations since the last sync: (position, bytes) for a write, (size, None) for a truncation."""
         self.modified_ms = now_ms
 
     def write(self, position: int, data: bytes) -> None:
+        """Write to the volatile content."""
         self.pending.append((position, data))
         self.data.put(position, data)
 
     def truncate(self, size: int) -> None:
+        """Truncate the volatile content."""
         self.pending.append((size, None))
         self.data.resize(size)
 
     def sync(self) -> None:
+        """Make the volatile content durable."""
         self.durable = SparseBytes(self.data)
         self.pending = []
 
     def lose_power(self, rng: random.Random) -> str:
-        """Become what the medium has; how that came about."""
+        """Lose operations that were not synced, and return a description of the loss."""
         if not self.pending:
             self.data = SparseBytes(self.durable)
             return ""
@@ -91,7 +98,7 @@ class FileContent:
             kept = self.pending[: rng.randint(0, len(self.pending))]
         lost_truncation = False
         if kind == "sectors":
-            # Whatever was written since the last truncation that survives.
+            # Only writes after the last surviving truncation are scattered.
             done = max((number + 1 for number, (_, data) in enumerate(kept) if data is None), default=0)
             after = self.pending[done:]
             until = next((number for number, (_, data) in enumerate(after) if data is None), len(after))
@@ -138,7 +145,7 @@ class FileContent:
 
 
 class DirectoryContent:
-    """Names, and what of them the medium has."""
+    """The volatile and the durable names in a directory."""
 
     __slots__ = ("durable", "entries", "journal")
 
@@ -146,19 +153,20 @@ class DirectoryContent:
         self.entries: dict[str, Entry] = {}
         self.durable: dict[str, Entry] = {}
         self.journal: list[dict[str, Entry | None]] = []
-        """Since the last sync, in order: names and what they stand for, None for gone."""
+        """Changes since the last sync: names with their entries, or with None if they were removed."""
 
     def change(self, names: dict[str, Entry | None]) -> None:
-        """All of these at once."""
+        """Change several names atomically."""
         self.journal.append(names)
         _change(self.entries, names)
 
     def sync(self) -> None:
+        """Make the names durable."""
         self.durable = dict(self.entries)
         self.journal = []
 
     def lose_power(self, rng: random.Random) -> int:
-        """Become what the medium has; how many operations that lost."""
+        """Lose changes that were not synced, and return their number."""
         if not self.journal:
             return 0
         kept = rng.choice((0, len(self.journal), rng.randint(0, len(self.journal))))

@@ -1,4 +1,4 @@
-"""What clients have asked a broker, and what they were answered: the last of it, in order.
+"""A record of the requests that clients sent to a broker, with their responses.
 
 [produced] = broker.requests.find("Produce", topic="orders")
 assert produced.request["acks"] == -1
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 MAX_EXCHANGES = 10_000
 MAX_BYTES = 16 << 20
-"""What is kept at most: what is oldest goes."""
+"""Limits of the recorder. Beyond them it drops the oldest exchanges."""
 
 
 class Recorder:
-    """Of all clients but the test's own `Broker` methods; brokers of a cluster that ask each other are none.
+    """The last requests of all clients, in order, as `Exchange` objects.
 
-    Kept across restarts; for any thread.
+    Requests of the `Broker` methods themselves and of other brokers are not recorded. The recorder is kept
+    when the broker restarts. Can be used from any thread.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Recorder:
         self._exchanges: deque[Exchange] = deque()
         self._total_bytes = 0
         self.topic_names: dict[Uuid, str] = {}
-        """Of all topics that were seen: ids read as matches_partition when the topic is gone, too."""
+        """Topic names by id, also of deleted topics."""
 
     def __iter__(self) -> Iterator[Exchange]:
         with self._lock:
@@ -53,10 +54,10 @@ class Recorder:
         partition: int | None = None,
         since_s: float = 0.0,
     ) -> list[Exchange]:
-        """Those of one API, as "Produce", in order.
+        """Return the exchanges of one API, such as "Produce", in order.
 
-        Perhaps only those of one client, for a topic or a partition, or since a time in seconds since 1970.
-        ValueError where Kafka has no such API, or it is asked about no topics.
+        The other arguments filter by client id, topic, partition, or time in seconds since 1970. Raises
+        ValueError if there is no such API, or if its requests do not contain the filtered field.
         """
         check_api(api, topic, partition)
         return [
@@ -69,51 +70,51 @@ class Recorder:
         ]
 
     def format(self, *, since_s: float = 0.0, limit: int | None = None) -> str:
-        """All of them for a person, or the last ones of those since a time in seconds since 1970."""
+        """Return the exchanges since a time in seconds since 1970, or the last `limit` of them, as text."""
         found = [one for one in self if one.received_at_s >= since_s]
         left_off = 0 if limit is None else max(0, len(found) - limit)
-        first = [f"({left_off} before)"] if left_off else []
+        first = [f"({left_off} earlier requests)"] if left_off else []
         return "\n".join([*first, *map(str, found[left_off:])])
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Drop all recorded exchanges."""
         with self._lock:
             self._exchanges.clear()
             self._total_bytes = 0
 
     def record_request(self, exchange: Exchange) -> None:
-        """A request has come."""
+        """Add a request. Its response is set later by `Exchange.complete`."""
         with self._lock:
             self._exchanges.append(exchange)
             self._total_bytes += exchange.size_bytes
             self._trim()
 
-    def record_response(self, answer_bytes: int) -> None:
-        """So many bytes of an answer are kept with one of them."""
+    def record_response(self, response_bytes: int) -> None:
+        """Count the bytes of a response that an exchange keeps."""
         with self._lock:
-            self._total_bytes += answer_bytes
+            self._total_bytes += response_bytes
             self._trim()
 
     def _trim(self) -> None:
         while self._exchanges and (self._total_bytes > MAX_BYTES or len(self._exchanges) > MAX_EXCHANGES):
             self._total_bytes -= self._exchanges.popleft().size_bytes
         if not self._exchanges:
-            self._total_bytes = 0  # an answer may come to what is kept no more
+            self._total_bytes = 0  # the response of a dropped exchange may have been counted
 
 
 def matches_partition(
     partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None
 ) -> bool:
-    """Whether what a request names has the topic, and that partition of it; None is any."""
+    """Return whether a partition matches a topic and a partition number, of which None matches all."""
     if topic is None and partition is None:
         return True
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)
 
 
 def check_api(api: str, topic: str | None = None, partition: int | None = None) -> None:
-    """ValueError where Kafka has no API of that name, or its requests name no topic though one is given.
+    """Check that an API exists, and that its requests name topics if a topic or partition is given.
 
-    TypeError for what no request can name, as the partition "0".
+    Raises ValueError, or TypeError for values of the wrong type, such as the partition "0".
     """
     from difflib import get_close_matches
 
@@ -123,9 +124,9 @@ def check_api(api: str, topic: str | None = None, partition: int | None = None) 
     known = {one.name: one.request_class for one in API_VERSIONS.values()}
     if api not in known:
         near = get_close_matches(api, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
         raise ValueError(f"there is no API {api!r}: {hint}")
     if not isinstance(topic, str | None) or not isinstance(partition, int | None):
-        raise TypeError(f"topics are str and partitions int, and not {topic!r} and {partition!r}")
+        raise TypeError(f"topics are str and partitions int, not {topic!r} and {partition!r}")
     if (topic, partition) != (None, None) and not may_name_topics(known[api]):
-        raise ValueError(f"{api} names no topics: leave topic= and partition= out, or say client_id=")
+        raise ValueError(f"{api} requests name no topics: filter by client_id= instead of topic=, partition=")

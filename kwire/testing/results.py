@@ -1,4 +1,4 @@
-"""What a Kafka answers to a test: records, and who reads them."""
+"""Return types of the methods of `Kafka`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic and its number."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -20,7 +20,7 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record, and where it is."""
+    """A record with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -39,25 +39,25 @@ class Token(NamedTuple):
     """Its HMAC in base64."""
     owner: str
     expires_ms: int
-    """Until then it can be used, unless somebody renews it."""
+    """The time in ms since 1970 when the token expires unless it is renewed."""
     max_ms: int
-    """Until then it can be renewed."""
+    """The latest time in ms since 1970 to which the token can be renewed."""
 
     def __repr__(self) -> str:
         return f"Token({self.id}, [hidden], owner={self.owner}, expires_ms={self.expires_ms})"
 
 
 class Member(NamedTuple):
-    """A member of a group."""
+    """A member of a consumer group."""
 
     id: str
     client_id: str
     partitions: frozenset[TopicPartition]
-    """What it is assigned."""
+    """The assigned partitions."""
 
 
 class Group(NamedTuple):
-    """A group of consumers; one that nobody knows is "Dead", and has no members."""
+    """A consumer group. A group that does not exist has the state "Dead" and no members."""
 
     state: str
     members: list[Member]

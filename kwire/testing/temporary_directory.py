@@ -1,7 +1,7 @@
-"""A directory for a time, which ends with the process that made it.
+"""A temporary directory that is removed at the end of the process that created it.
 
-Not so `tempfile.TemporaryDirectory`: a child that is forked has a copy, and when it exits removes what its
-parent works with.
+`tempfile.TemporaryDirectory` is unsuitable: a forked child has a copy of the object, and removes the
+directory of its parent when it exits.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from contextlib import suppress
 
 
 class TemporaryDirectory:
-    """See the module."""
+    """A temporary directory with many files, which are removed fast."""
 
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="kwire-")
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _remove_owned, self.name, self._owner)
-        """Called by itself at the end of the process, or with the last that knows of this."""
+        """Called at the end of the process, or when this object is garbage collected."""
 
     def remove(self) -> None:
-        """Remove it now, as far as that can be done.
+        """Remove the directory with two threads, and ignore errors.
 
-        By two threads, and with no more calls than there are files: a broker leaves hundreds, and whoever
-        stops it waits for this most of all.
+        A broker leaves hundreds of files, and removing them is most of the time that its stop takes.
         """
         if self._finalizer.alive and os.getpid() == self._owner:
             below = _entries(self.name)
             helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
-            with suppress(RuntimeError):  # As at the end of a process: no thread can be begun.
+            with suppress(RuntimeError):  # no thread can start while the interpreter exits
                 helper.start()
                 _remove(below[1::2])
                 helper.join()

@@ -1,4 +1,4 @@
-"""Users of brokers in a test: how these are set up for them, and how clients say who they are."""
+"""Users in tests: broker settings for authentication, and client settings for the common libraries."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 from kwire.wire.named_tuple import NamedTuple
 
 CLIENT_LISTENER: Final = "SASL_PLAINTEXT"
-"""The name of the listener that asks who comes."""
+"""The name of the listener that authenticates clients; also its security protocol."""
 NODE_LISTENER: Final = "PLAINTEXT"
 CONTROLLER_LISTENER: Final = "CONTROLLER"
-"""Those of nodes among themselves."""
+"""The listeners between nodes, which do not authenticate."""
 TOKEN_SECRET_KEY: Final = "kwire.testing"
 LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
 
 class ClientConfig(NamedTuple):
-    """As whom a client comes, and where: in the words of each of the stock clients."""
+    """A bootstrap address and credentials, as settings of the common client libraries."""
 
     bootstrap_servers: str
     username: str
     password: str
     mechanism: str = PLAIN
     is_token: bool = False
-    """Whether these are a delegation token's id and its HMAC in base64."""
+    """Whether `username` and `password` are a delegation token's id and its HMAC in base64."""
 
     def __repr__(self) -> str:
         return f"ClientConfig({self.bootstrap_servers}, {self.username}, [hidden], {self.mechanism})"
 
     @property
     def kafka_python(self) -> dict[str, Any]:
-        """Keyword arguments of a client of kafka-python, or of aiokafka. ValueError for a token."""
+        """Keyword arguments for clients of kafka-python and aiokafka. Raises ValueError for a token."""
         self._check_password("kafka-python and aiokafka")
         return {
             "bootstrap_servers": self.bootstrap_servers,
@@ -44,7 +44,7 @@ class ClientConfig(NamedTuple):
 
     @property
     def confluent(self) -> dict[str, Any]:
-        """What a client of confluent-kafka is configured with. ValueError for a token."""
+        """Configuration for clients of confluent-kafka. Raises ValueError for a token."""
         self._check_password("librdkafka")
         return {
             "bootstrap.servers": self.bootstrap_servers,
@@ -56,7 +56,7 @@ class ClientConfig(NamedTuple):
 
     @property
     def java(self) -> dict[str, str]:
-        """Properties of clients in Java, of Kafka's tools and of `kwire`'s commands."""
+        """Properties for Java clients, Kafka's command-line tools and kwire's commands."""
         from kwire.client.security import jaas_config
 
         return {
@@ -70,30 +70,30 @@ class ClientConfig(NamedTuple):
 
     def _check_password(self, client: str) -> None:
         if self.is_token:
-            raise ValueError(f"{client} cannot show delegation tokens: take a client in Java, or Kafka(...)")
+            raise ValueError(f"{client} do not support delegation tokens: use a Java client or Kafka(...)")
 
 
 def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> None:
-    """ValueError, TypeError: nobody could come, or not by a listener of his own."""
+    """Check names and passwords. Raises ValueError or TypeError."""
     if "listeners" in overrides:
-        raise ValueError("give users or listeners, and not both: with users there is a listener for them")
+        raise ValueError("pass either users or listeners: with users, the listeners are set automatically")
     if not isinstance(users, Mapping):
-        raise TypeError(f"users are names with passwords, as {{'alice': 'alice-secret'}}, and not {users!r}")
+        raise TypeError(f"users map names to passwords, such as {{'alice': 'alice-secret'}}, not {users!r}")
     if not users:
-        raise ValueError("users are empty: give one at least, with a password, or leave them out")
+        raise ValueError("users are empty: pass at least one name and password, or no users")
     for name, password in users.items():
         if not isinstance(name, str) or not isinstance(password, str):
-            raise TypeError(f"users are names with passwords, and not {name!r} with {password!r}")
+            raise TypeError(f"users map names to passwords, not {name!r} to {password!r}")
         if not name or not password:
-            raise ValueError(f"user {name!r} has to have a name and a password")
+            raise ValueError(f"user {name!r} needs a name and a password")
         if not name.isascii():
-            raise ValueError(f"user {name!r}: SCRAM has names of ASCII alone")
+            raise ValueError(f"user {name!r}: SCRAM supports only ASCII names")
         if "\0" in name + password:
-            raise ValueError(f"user {name!r}: neither names nor passwords can have a NUL")
+            raise ValueError(f"user {name!r}: names and passwords cannot contain NUL")
 
 
 def user_settings(users: Mapping[str, str]) -> dict[str, str]:
-    """Kafka's keys for a broker that has a listener for them, beside those of where its listeners are."""
+    """Return the broker configs for authentication, without the addresses of the listeners."""
     from kwire.client.security import quote_jaas
 
     known = " ".join(

@@ -1,14 +1,14 @@
-"""Hosts on virtual time: nothing happens unless a test makes it happen.
+"""A host on virtual time: nothing happens unless a test advances the clock.
 
 host = VirtualHost(seed=1)
 host.schedule(3_000, lambda: print("due"))
-host.advance(2_999)   # nothing
-host.advance(1)       # due
+host.advance(2_999)   # prints nothing
+host.advance(1)       # prints "due"
 
-Several hosts may share one `EventQueue`: one clock, and one order in which things happen to all of them.
+Several hosts can share one `EventQueue`. They then have one clock and one order of events.
 
-Work for threads is done at once, unless races are looked for: a test holds it back (`hold_work`), and runs
-each work and delivers its result when it likes; or a seed decides when that happens (`work_delays`).
+Worker tasks run at once by default. To find races, a test can hold them back (`hold_work`), run each task and
+deliver its result when it likes, or let a seed decide the delays (`work_delays`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_WORK_MS = 50
 
 
 class EventQueue:
-    """What is to happen, in its order: calls that wait for no time, and those that do."""
+    """Pending events in order: calls that are due now, and timers."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.clock = ManualClock(now_ms)
@@ -38,12 +38,12 @@ class EventQueue:
         self.soon: deque[Callable[[], None]] = deque()
 
     def run_pending(self) -> None:
-        """Make the calls that wait for no time, and what those ask for."""
+        """Make all calls that are due now, including those that they add."""
         while self.soon:
             self.soon.popleft()()
 
     def advance(self, delay_ms: int) -> None:
-        """Let `delay_ms` pass: each call that becomes due is made at its own moment, in order."""
+        """Advance the clock by `delay_ms`, and make each call at its own time, in order."""
         self.run_pending()
         clock, timers = self.clock, self.timers
         target_ms = clock.monotonic_ms() + delay_ms
@@ -57,7 +57,7 @@ class EventQueue:
 
 
 class WorkerTask:
-    """WorkerTask for a thread, and what becomes of it."""
+    """A task for a worker thread, with the callback for its result."""
 
     def __init__(self, host: VirtualHost, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._host = host
@@ -66,9 +66,9 @@ class WorkerTask:
         self._results: list[Any] = []
 
     def run(self) -> None:
-        """Do it, once, unless its process has died; its result is not known on the loop yet.
+        """Run the task once. Its result is not delivered yet.
 
-        A process that is paused does it when it goes on.
+        Does nothing while the process is paused, or after it has died.
         """
         if not self._results and not self._host.is_dead and not self._host.is_paused:
             try:
@@ -79,7 +79,7 @@ class WorkerTask:
                 self._results.append(error)
 
     def deliver(self) -> None:
-        """Have the loop told of the result by the next `run_pending` or `advance`."""
+        """Call back with the result at the next `run_pending` or `advance`."""
         self.run()
         self._host.call_soon(self._call_done)
 
@@ -89,7 +89,7 @@ class WorkerTask:
 
 
 class HostTimer:
-    """A call that a host is to make later. While its process is paused it can be due and not made yet."""
+    """A scheduled call. If it becomes due while its process is paused, it is made after `resume`."""
 
     __slots__ = ("_callback", "_host", "_queued")
 
@@ -99,14 +99,16 @@ class HostTimer:
         self._queued = host.events.timers.add(host.simulation_ms(delay_ms), self._on_due)
 
     def cancel(self) -> None:
+        """Cancel the call."""
         self._callback = None
         self._queued.cancel()
 
     def postpone(self, delay_ms: int) -> bool:
+        """Reschedule the call, and return whether it was still pending."""
         if self._callback is None:
             return False
         if self._queued.callback is None:
-            # It was due while the process was paused, which has only now come to it.
+            # The timer was due while the process was paused, and its call is still pending.
             self._queued = self._host.events.timers.add(self._host.simulation_ms(delay_ms), self._on_due)
             return True
         return self._queued.postpone(self._host.simulation_ms(delay_ms))
@@ -122,10 +124,10 @@ class HostTimer:
 
 
 class VirtualHost:
-    """A `kwire.host.Host` whose clock a test moves.
+    """A `kwire.host.Host` whose clock a test advances.
 
-    `end_turn`, where set (usually to a node's `end_turn`), is called after each callback that the host makes,
-    as the shell does after each turn of its loop.
+    If `end_turn` is set, usually to a node's `end_turn`, it is called after each callback, as the event loop
+    does after each turn.
     """
 
     def __init__(
@@ -139,66 +141,74 @@ class VirtualHost:
         speed_percent: int = 100,
         skew_ms: int = 0,
     ) -> None:
-        """`name` is what the node is called in the log; `now_ms` counts where there are no `events` yet.
+        """Create a host. `name` is the node's name in the log.
 
-        Its clocks go with `speed_percent` of the speed of others.
+        `now_ms` is the time at the start if there are no shared `events`. `speed_percent` and `skew_ms` make
+        the host's clocks wrong.
         """
         self.name = name
         self.events = events if events is not None else EventQueue(now_ms)
         self.clock = self.events.clock
         self.skew_ms = skew_ms
-        """How far its clock on the wall is before those of others; may be changed at any time."""
+        """The lead of the wall clock over the shared clock. Can be changed at any time."""
         self._speed_percent = speed_percent
         self._started_ms = self.clock.monotonic_ms()
         self.end_turn: Callable[[], None] | None = None
         self.held_work: list[WorkerTask] | None = None
-        """The work that is held back, oldest first; None while none is."""
+        """The tasks that a test holds back, oldest first, or None."""
         self.is_dead = False
-        """Whether the process is gone: nothing of it happens any more."""
+        """Whether the process has died. None of its callbacks run then."""
         self.on_death: Callable[[], None] | None = None
         """Called when the process died in a disk operation. While unset, `ProcessDied` is raised."""
         self._held_calls: list[Callable[[], None]] | None = None
         self.peers: Peers = NoPeers(self.call_soon)
-        """The other nodes: nobody, unless the host stands in a network."""
+        """The links to other nodes. Without a network, all requests fail."""
         self._work_delays = work_delays
         self.max_work_ms = MAX_WORK_MS
-        """How long work takes at most where a seed decides."""
+        """The longest delay of a task if `work_delays` is set."""
         self._streams = RandomStreams(seed)
 
     def random(self, purpose: str) -> random.Random:
+        """Return the random stream for a purpose."""
         return self._streams.stream(purpose)
 
     def logger(self, name: str) -> NodeLogger:
+        """Return a logger that names the node."""
         return NodeLogger(name, self.name)
 
     def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970."""
         return self.clock.now_ms() + self.skew_ms + self._clock_gain_ms()
 
     def monotonic_ms(self) -> int:
+        """Return the monotonic clock in ms."""
         return self.clock.monotonic_ms() + self._clock_gain_ms()
 
     def _clock_gain_ms(self) -> int:
-        """How far its clocks have run ahead of others by now."""
+        """Return how far the clocks have run ahead of the shared clock."""
         if self._speed_percent == 100:
             return 0
         return (self.clock.monotonic_ms() - self._started_ms) * (self._speed_percent - 100) // 100
 
     def simulation_ms(self, delay_ms: int) -> int:
-        """How long others wait while its own clock says this much: not less."""
+        """Return the delay on the shared clock during which this host's clock advances by `delay_ms`."""
         return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
 
     @property
     def internode_clock(self) -> TimerClock:
-        return self  # nobody makes simulated nodes older than what they have lived through
+        """The clock for timeouts between nodes, which is the host's own."""
+        return self  # the embedded broker has two, since a test can advance its time without its peers'
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
+        """Call back after a delay."""
         return HostTimer(self, delay_ms, callback)
 
     def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
+        """Schedule a periodic check, like any other call."""
         return self.schedule(delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Do `work` now, or as the test or the seed decides; see the module."""
+        """Run `work` at once, or when the test or the seed decides, and call back with its result."""
         task = WorkerTask(self, work, done)
         if self.held_work is not None:
             self.held_work.append(task)
@@ -211,49 +221,50 @@ class VirtualHost:
             timers.add(begins_ms + rng.randrange(self.max_work_ms), task.deliver)
 
     def hold_work(self) -> list[WorkerTask]:
-        """From now on work waits in this list for the test to run and deliver it."""
+        """Hold all later tasks back, and return the list that collects them."""
         self.held_work = []
         return self.held_work
 
     def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back at the next `run_pending` or `advance`."""
         self.events.soon.append(lambda: self.call(callback))
 
     def die(self) -> None:
-        """The process is gone, with all that it had still to do."""
+        """Kill the process, with all its pending calls."""
         self.is_dead = True
         self._held_calls = None
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing of the process happens for now."""
+        """Whether the process is paused."""
         return self._held_calls is not None
 
     def pause(self) -> None:
-        """Stop the process where it is (SIGSTOP): what is to happen waits until it is resumed."""
+        """Pause the process, as SIGSTOP does. Its calls are made after `resume`."""
         if not self.is_paused and not self.is_dead:
             self._held_calls = []
 
     def resume(self) -> None:
-        """Go on (SIGCONT): everything that became due meanwhile happens now, in its order."""
+        """Continue the process, as SIGCONT does, and make the calls that became due meanwhile."""
         held, self._held_calls = self._held_calls or [], None
         for callback in held:
             self.call_soon(callback)
 
     @property
     def timers(self) -> int:
-        """How many calls are scheduled and not cancelled."""
+        """The number of pending timers on the shared clock."""
         return len(self.events.timers)
 
     def run_pending(self) -> None:
-        """Make the calls that wait for no time: worker results and `call_soon`, and what those ask for."""
+        """Make all calls that are due now, including those that they add."""
         self.events.run_pending()
 
     def advance(self, delay_ms: int) -> None:
-        """Let `delay_ms` pass: each call that becomes due is made at its own moment, in order."""
+        """Advance the shared clock by `delay_ms`, and make each call at its own time, in order."""
         self.events.advance(delay_ms)
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Have the process make a call now; once it goes on, where it is paused; never, where it is dead."""
+        """Make a call in the process: now, or after `resume`, or never if the process is dead."""
         if self.is_dead:
             return
         if self._held_calls is not None:
@@ -267,7 +278,7 @@ class VirtualHost:
             self.handle_death()
 
     def handle_death(self) -> None:
-        """The process has died in what is being handled."""
+        """Handle the death of the process during a disk operation."""
         if self.on_death is None:
             raise ProcessDied
         self.on_death()

@@ -1,12 +1,12 @@
-"""A whole node in a test's own thread: on virtual time, with a disk in memory.
+"""A complete node in the test's thread, on virtual time, with a disk in memory.
 
 node = VirtualNode({"log.dirs": "/data"})
 client = node.connect()
-answer = client.call(12, MetadataRequest(topics=None))
+response = client.call(12, MetadataRequest(topics=None))
 node.host.advance(60_000)
 
-Nodes that share one `EventQueue` live in one world: one clock, and one order in which things happen to all.
-On a `kwire.testing.network.Network` they reach each other, too.
+Nodes that share one `EventQueue` have one clock and one order of events. Nodes on the same
+`kwire.testing.network.Network` can reach each other.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 NOW_MS = 1_700_000_000_000
 INDEX_BYTES = 64 * 1024
-"""An index takes all of its size at once, which is memory here: Kafka's default is 10 MiB for each of two."""
+"""Small, since indexes are preallocated in memory here. Kafka's default is 10 MiB for each of two."""
 
 
 def take_ready_bytes(channel: Channel) -> bytes:
-    """The answers that are there, as they would go over the socket."""
+    """Return the responses of a channel that are ready, as bytes of its socket."""
     pieces = cast("list[bytes | bytearray | memoryview | FileRegion]", channel.take_ready())
     return b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
 
 
 def addresses_of(config: BrokerConfig) -> dict[PeerAddress, tuple[str, ListenerRole]]:
-    """Where a node is reached: the listener and its role, by address. Ports have to be given."""
+    """Return the listeners of a node by address, with their names and roles. Ports must not be 0."""
     brokers = [*config.listener_endpoints(), *config.advertised_endpoints()]
     own = [(at.name, at.host, at.port) for at in config.controller_endpoints()]
     controllers = [*own, *((at.name, at.host, at.port) for at in controller_endpoints(config))]
@@ -56,7 +56,7 @@ def addresses_of(config: BrokerConfig) -> dict[PeerAddress, tuple[str, ListenerR
 
 
 class VirtualNode:
-    """A node that has started, with its host and its disk."""
+    """A node with its host and its disk, which can be killed and started again."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class VirtualNode:
         speed_percent: int = 100,
         skew_ms: int = 0,
     ) -> None:
-        """`settings` are Kafka's keys, whose defaults are Kafka's but for small indexes.
+        """Start a node. `settings` are its configs; the defaults are Kafka's, except for small indexes.
 
-        On a network the node is reached at the addresses in `listeners` and `advertised.listeners`, and dies
-        where its disk says so. For the rest see `VirtualHost`.
+        On a network, the node is reachable at its `listeners` and `advertised.listeners`, and its process
+        dies if its disk raises `ProcessDied`. For the other arguments see `VirtualHost`.
         """
         self.settings = dict(settings)
         self.disk = MemoryDisk() if disk is None else disk
         self.fatal: list[str] = []
-        """Why the node cannot go on, where it has said so."""
+        """The errors that the node reported as fatal."""
         self.network = network
-        # Another process on the same disk must not take itself for this one: it draws who it is.
+        # A later process on the same disk needs another seed, since it draws a new incarnation id.
         self._seed = seed + self.disk.changes
         self._now_ms = now_ms
         self._events = events if network is None else network.events
@@ -90,10 +90,10 @@ class VirtualNode:
         self._speed_percent, self._skew_ms = speed_percent, skew_ms
         self.start()
 
-    # --- its lives
+    # --- start and stop
 
     def start(self) -> None:
-        """Start its process, the first or another one, on the disk as it is."""
+        """Start a process on the disk as it is, at first or again."""
         config = load(None, {}, {"log.index.size.max.bytes": str(INDEX_BYTES), **self.settings})
         self.host = host = VirtualHost(
             seed=self._seed,
@@ -114,7 +114,7 @@ class VirtualNode:
                 places = {at: place for at, place in addresses_of(config).items() if place[1] in roles}
                 network.join(host, self.node, places)
 
-        # Nobody asks a controller alone for more than what it is.
+        # A controller without the broker role gets no requests that only a `Node` can serve.
         self.node = cast(
             Node,
             new_node(
@@ -138,7 +138,7 @@ class VirtualNode:
         join(ListenerRole.CONTROLLER)
 
     def die(self, *, power: random.Random | None = None) -> None:
-        """Kill its process; with `power`, turn the machine off, where chance decides what the disk keeps."""
+        """Kill the process. With `power`, simulate a power failure: `power` decides what the disk keeps."""
         self.host.die()
         if power is None:
             self.disk.kill()
@@ -148,7 +148,7 @@ class VirtualNode:
             self.network.leave(self.host, silently=power is not None)
 
     def stop(self) -> None:
-        """End its process in good order, at once."""
+        """Shut the process down cleanly and at once."""
         if self.network is not None:
             self.network.stop_listening(self.host)
         self.node.begin_shutdown()
@@ -160,47 +160,47 @@ class VirtualNode:
         self.host.die()
 
     def wipe(self) -> None:
-        """Lose everything on the disk, while no process runs."""
+        """Remove everything from the disk. The process must be dead."""
         assert self.host.is_dead
         self.disk.wipe()
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, paused or not."""
+        """Whether the process is alive, paused or not."""
         return not self.host.is_dead
 
-    # --- asking it
+    # --- requests
 
     def connect(
         self,
         listener: str = "PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
-        who: Principal | None = None,
+        principal: Principal | None = None,
     ) -> VirtualClient:
-        """A new connection, which need not say by SASL who it is where `who` tells.
+        """Open a connection. With `principal`, it is authenticated without SASL.
 
-        Nor by a listener that the node has not: nobody asks there.
+        It is anonymous if the node has no listener of this name.
         """
-        of = self.node.config
-        there = (*of.listener_endpoints(), *of.controller_endpoints(), *of.running_listeners())
-        if who is None and listener not in (one.name for one in there):
-            who = ANONYMOUS
-        return VirtualClient(self, next(self._channel_ids), listener, role, who)
+        config = self.node.config
+        known = (*config.listener_endpoints(), *config.controller_endpoints(), *config.running_listeners())
+        if principal is None and listener not in (one.name for one in known):
+            principal = ANONYMOUS
+        return VirtualClient(self, next(self._channel_ids), listener, role, principal)
 
     def call(self, version: int, request: Any) -> Any:
-        """What a new connection is answered before time has passed; None where that is nothing."""
+        """Send a request on a new connection, and return the response, or None if there is none yet."""
         client = self.connect()
         client.send(version, request)
         return client.receive(version, type(request))
 
     def turn(self) -> None:
-        """End the turn of the loop, and have everything happen that takes no time."""
+        """End the turn of the loop, and make all calls that are due now."""
         self.node.end_turn()
         self.host.run_pending()
 
 
 class VirtualClient:
-    """A connection to a node, and what a client does with it."""
+    """A client's connection to a node."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class VirtualClient:
         channel_id: int,
         listener: str = "PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
-        who: Principal | None = None,
+        principal: Principal | None = None,
     ) -> None:
         self.virtual_node = node
         self.node = node.node
@@ -221,43 +221,43 @@ class VirtualClient:
             logger=node.host.logger("kwire.dispatch"),
             role=role,
         )
-        if who is None:
+        if principal is None:
             self.node.channel_opened(self.channel)
         else:
-            self.channel.principal = who
+            self.channel.principal = principal
         self._ids = count(1)
 
     def new_connection(self) -> VirtualClient:
-        """Another connection to the same node."""
+        """Open another connection to the same node."""
         return self.virtual_node.connect()
 
     def submit_frame(self, frame: bytes) -> None:
-        """Hand a request's frame over, its size in front; the turn goes on."""
-        # As in the shell's buffer, which may be written to.
+        """Pass a request frame, with its size, to the node without ending the turn."""
+        # The node may write to the frame, as it may to the receive buffer of a connection.
         self.node.handle_frame(self.channel, memoryview(bytearray(frame))[4:])
 
     def submit(self, version: int, request: Any) -> None:
-        """Hand a request over; the turn goes on."""
+        """Pass a request to the node without ending the turn."""
         self.submit_frame(encode_request(request, version, next(self._ids), "me"))
 
     def send(self, version: int, request: Any) -> None:
-        """Send a request, and let everything happen that takes no time."""
+        """Send a request, and end the turn."""
         self.submit(version, request)
         self.virtual_node.turn()
 
     def take_bytes(self) -> bytes:
-        """The answers that are there, as they would go over the socket."""
+        """Return the responses that are ready, as bytes of the socket."""
         return take_ready_bytes(self.channel)
 
     def receive(self, version: int, request_class: Any) -> Any:
-        """The answer to the one request that was sent; None while there is none."""
+        """Return the response to the only pending request, or None if it is not ready."""
         frame = self.take_bytes()
         if not frame:
             return None
         return decode_response(API_VERSIONS[request_class.API_KEY].response_class, version, frame[4:])[1]
 
     def call(self, version: int, request: Any) -> Any:
-        """What is answered before time has passed: something."""
+        """Send a request, and return its response, which must be ready without any delay."""
         self.send(version, request)
         answer = self.receive(version, type(request))
         assert answer is not None

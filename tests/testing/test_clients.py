@@ -158,7 +158,7 @@ def test_a_history_tells_whether_a_lost_answer_has_doubled_a_record(
     if is_idempotent:
         history.check()
     else:
-        with pytest.raises(AssertionError, match=r"doubled: .* at 1 stands b'1' \(number 1 of billing"):
+        with pytest.raises(AssertionError, match=r"duplicate: .* offset 1 has b'1' \(record 1 of billing"):
             history.check()
 
 

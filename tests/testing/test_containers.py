@@ -74,7 +74,7 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
         _ = kafka.with_zebras
     with pytest.raises(RuntimeError, match="start the container first"):
         kafka.get_bootstrap_server()
-    with pytest.raises(ValueError, match="port 80 is not exposed: ask for 9093"):
+    with pytest.raises(ValueError, match="port 80 is not exposed: use 9093"):
         kafka.get_exposed_port(80)
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         kafka.with_env("KAFKA_NUM_PARTITIONS", "many").start()
@@ -86,7 +86,11 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
     [
         ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "BROKER:PLAINTEXT,PLAINTEXT:SASL_SSL", "protocol SASL_SSL:"),
         ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: this listener is PLAINTEXT; a kwire"),
-        ("KAFKA_AUTHORIZER_CLASS_NAME", "org.example.Authorizer", "authorizer.class.name: the broker lets"),
+        (
+            "KAFKA_AUTHORIZER_CLASS_NAME",
+            "org.example.Authorizer",
+            "authorizer.class.name: the broker does not authorize",
+        ),
     ],
 )
 def test_security_that_is_not_there_is_refused(key: str, value: str, said: str) -> None:

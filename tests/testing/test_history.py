@@ -58,21 +58,24 @@ def without(offset: int) -> list[Read]:
     return [read for read in END if read[1] != offset]
 
 
-ONE = "number 2 of p, sent at 2.000 s, acknowledged at 8.000 s as 1"
+ONE = "record 2 of p, sent at 2.000 s, acknowledged at 8.000 s with offset 1"
 PLANTED: dict[str, tuple[list[Read], str]] = {
-    "lost": (without(1), f"lost: t-0 is without b'1' ({ONE})"),
+    "lost": (without(1), f"lost: t-0 lacks b'1' ({ONE})"),
     "lost of a transaction": (
         without(5),
-        "lost: payment 1 is committed, without b'5' (number 6 of p in payment 1",
+        "lost: payment 1 was committed, but lacks b'5' (record 6 of p in payment 1",
     ),
-    "doubled": ([*END, (PLACE, 6, b"1")], f"doubled: t-0 at 6 stands b'1' ({ONE}), and before that at 1"),
+    "duplicate": (
+        [*END, (PLACE, 6, b"1")],
+        f"duplicate: t-0 offset 6 has b'1' ({ONE}), which is also at offset 1",
+    ),
     "reordered": (
         [END[0], (PLACE, 1, b"2"), (PLACE, 2, b"1"), *END[3:]],
-        f"reordered: t-0 at 2 stands b'1' ({ONE}), behind b'2'",
+        f"reordered: t-0 offset 2 has b'1' ({ONE}), after b'2'",
     ),
-    "moved": ([*without(1), (PLACE, 9, b"1")], f"moved: t-0 at 9 stands b'1' ({ONE})"),
-    "foreign": ([*END, (PLACE, 6, b"?")], "foreign: t-0 at 6 stands b'?'"),
-    "elsewhere": ([*without(1), (("t", 1), 0, b"1")], f"foreign: t-1 at 0 stands b'1' ({ONE})"),
+    "wrong offset": ([*without(1), (PLACE, 9, b"1")], f"wrong offset: t-0 offset 9 has b'1' ({ONE})"),
+    "unexpected": ([*END, (PLACE, 6, b"?")], "unexpected: t-0 offset 6 has b'?'"),
+    "elsewhere": ([*without(1), (("t", 1), 0, b"1")], f"unexpected: t-1 offset 0 has b'1' ({ONE})"),
 }
 
 
@@ -90,29 +93,29 @@ def starts_late(history: History) -> None:
 
 
 READERS: dict[str, tuple[Callable[[History], None], str]] = {
-    "going back": (
+    "non-monotonic": (
         lambda history: history.on_poll("r", [END[2], END[1]]),
-        "going back: r was given t-0 at 1 at 13.000 s, and was at 3 before",
+        "non-monotonic: r read t-0 offset 1 at 13.000 s, when its position was 3",
     ),
     "again": (
         lambda history: history.on_poll("r", [END[2], END[2]]),
-        "going back: r was given t-0 at 2 at 13.000 s, and was at 3 before",
+        "non-monotonic: r read t-0 offset 2 at 13.000 s, when its position was 3",
     ),
     "skipped": (
         lambda history: history.on_poll("r", [END[0], END[3]]),
-        "skipped: r was given t-0 at 3 at 13.000 s, and not [1, 2] (2 in all)",
+        "skipped: r read t-0 offset 3 at 13.000 s, but not offsets [1, 2] (2 in total)",
     ),
     "skipped at its start": (
         starts_late,
-        "skipped: r was given t-0 at 1 at 14.000 s, and not [0] (1 in all)",
+        "skipped: r read t-0 offset 1 at 14.000 s, but not offsets [0] (1 in total)",
     ),
     "uncommitted": (
         lambda history: history.on_poll("r", [(PLACE, 6, b"gone")]),
-        "uncommitted: r was given t-0 at 6 at 13.000 s: b'gone', which is gone",
+        "uncommitted: r read t-0 offset 6 at 13.000 s: b'gone', which is not a final record",
     ),
     "changed": (
         lambda history: history.on_poll("r", [(PLACE, 1, b"other")]),
-        f"changed: r was given t-0 at 1 at 13.000 s: b'other', and there stands b'1' ({ONE})",
+        f"changed: r read t-0 offset 1 at 13.000 s: b'other', but the final record is b'1' ({ONE})",
     ),
 }
 
@@ -136,7 +139,9 @@ def test_a_group_is_given_everything_by_its_members_together() -> None:
     history.expect_all_read("r", "s")
     history.on_final_read("auditor", END)
     [unread] = found(history)
-    assert unread.startswith("unread: r and s were not given t-0 at [5] (1 in all): b'5' (number 6 of p in ")
+    assert unread.startswith(
+        "unread: r and s did not read t-0 offsets [5] (1 in total): b'5' (record 6 of p in "
+    )
 
 
 def test_what_was_refused_may_not_be_there() -> None:
@@ -148,8 +153,8 @@ def test_what_was_refused_may_not_be_there() -> None:
     history.on_transaction_end("payment 2", committed=False)
     history.on_final_read("auditor", [*END, (PLACE, 6, b"too large"), (PLACE, 7, b"aborted")])
     assert [text.partition(" (")[0] for text in found(history)] == [
-        "uncommitted: t-0 at 6 stands b'too large'",
-        "uncommitted: t-0 at 7 stands b'aborted'",
+        "uncommitted: t-0 offset 6 has b'too large'",
+        "uncommitted: t-0 offset 7 has b'aborted'",
     ]
 
 
@@ -159,7 +164,7 @@ def test_a_transaction_whose_end_nobody_knows_is_there_as_a_whole_or_not_at_all(
         history.on_send("p", PLACE, value, transaction="payment 2")
     history.on_final_read("auditor", [*END, (PLACE, 6, b"a")])
     [text] = found(history)
-    assert text.startswith("torn: payment 2 is there, without b'b'")
+    assert text.startswith("partial transaction: payment 2 has some of its records, but lacks b'b'")
 
 
 def test_the_time_without_acknowledgements_is_told() -> None:
@@ -183,7 +188,7 @@ def test_commits_go_back_only_where_somebody_has_sent_the_group_there() -> None:
     assert found(history) == []
     history.on_commit("g", PLACE, 0)
     assert found(history) == [
-        "going back: g has committed t-0 at 0 at 19.000 s, and at 1 before, at 18.000 s"
+        "non-monotonic: g committed t-0 offset 0 at 19.000 s, after offset 1 at 18.000 s"
     ]
 
 
@@ -198,7 +203,7 @@ def test_a_partition_with_two_owners_is_found() -> None:
     assert found(history) == []
     history.on_assign("g", "b", [("t", 1)])
     assert found(history) == [
-        "two owners: t-1 was assigned to b of g at 19.000 s, while a had it since 14.000 s"
+        "two owners: t-1 was assigned to b of g at 19.000 s, while a has owned it since 14.000 s"
     ]
 
 
@@ -213,15 +218,15 @@ def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted()
     with pytest.raises(AssertionError) as failed:
         history.check()
     first, *told = str(failed.value).splitlines()
-    assert first == "this cannot be:"
-    assert [line.split(":")[0] for line in told] == ["  reordered", "  doubled"]
+    assert first == "the history has anomalies:"
+    assert [line.split(":")[0] for line in told] == ["  reordered", "  duplicate"]
 
 
 def test_who_sends_a_record_under_a_second_identity_doubles_it_himself() -> None:
     history = a_history()
     history.on_ack(b"1", 6)
     history.on_final_read("auditor", [*END, (PLACE, 6, b"1")])
-    assert [line.partition(":")[0] for line in found(history)] == ["moved", "doubled"]
+    assert [line.partition(":")[0] for line in found(history)] == ["wrong offset", "duplicate"]
     history.on_resend(b"1")
     history.check(at_least_once=True)
 
@@ -237,7 +242,7 @@ def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
 
 def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
     history, wrong = History(), cast("Partition", "orders")
-    said = r"say where by topic and partition, as \('orders', 0\), and not "
+    said = r"a partition is a topic and a number, such as \('orders', 0\), not "
     with pytest.raises(TypeError, match=f"{said}'orders'"):
         history.on_send("p", wrong, b"x")
     with pytest.raises(TypeError, match=said):

@@ -259,8 +259,8 @@ def test_what_is_cut_off_waits_and_arrives_when_it_heals(both_ways: bool) -> Non
     world.advance(2)
     assert world.answers[2].topics[0].error_code == 0
     assert world.notes == [
-        "node 2 and node 1 is cut" if both_ways else "node 2 to node 1 is cut",
-        "the network heals",
+        "network cut between node 2 and node 1" if both_ways else "network cut from node 2 to node 1",
+        "network restored",
     ]
 
 

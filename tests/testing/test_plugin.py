@@ -102,7 +102,7 @@ def test_marks_have_users(pytester: pytest.Pytester) -> None:
             pass
         """,
     )
-    result.stdout.fnmatch_lines(["*has no place for users=*alice*: write kwire_broker(*users=*"])
+    result.stdout.fnmatch_lines(["*does not accept users=*alice*: write kwire_broker(*users=*"])
 
 
 def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -> None:
@@ -137,17 +137,17 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
         (
             "kwire_broker(num_partitions=3)",
             "kwire_broker",
-            '*kwire_broker has no place for num_partitions=: write kwire_broker({"num.*": 3}, users=*)',
+            '*kwire_broker does not accept num_partitions=: write kwire_broker({"num.*": 3}, users=*)',
         ),
         (
             'kwire_broker({"num.partitions": 3})',
             "kwire, kwire_topic",
-            "*kwire_broker is for the fixture kwire_broker, and this test has kwire and kwire_topic instead",
+            "*kwire_broker needs the fixture kwire_broker, but this test uses kwire and kwire_topic",
         ),
-        ("kwire_cluster(5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
-        ("kwire_cluster({}, 5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
-        ('kwire_cluster(size="x")', "kwire_cluster", "*kwire_cluster has no place for size='x': write *"),
-        ("kwire_simulation(seed=2)", "kwire_simulation", "*has no place for seed=: write *, seeds=20, *"),
+        ("kwire_cluster(5)", "kwire_cluster", "*kwire_cluster does not accept 5: write *, size=3)"),
+        ("kwire_cluster({}, 5)", "kwire_cluster", "*kwire_cluster does not accept 5: write *, size=3)"),
+        ('kwire_cluster(size="x")', "kwire_cluster", "*kwire_cluster does not accept size='x': write *"),
+        ("kwire_simulation(seed=2)", "kwire_simulation", "*does not accept seed=: write *, seeds=20, *"),
     ],
 )
 def test_a_mark_that_changes_nothing_is_refused_once(
@@ -228,16 +228,16 @@ def test_a_failure_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*AssertionError: remembered has 0 records after 0 s, and not 1*",
+            "*AssertionError: remembered has 0 records after 0 s, not 1*",
             "*Captured log call*",
             "*is closed: a frame's size is*",
             "*Captured kwire data call*",
-            "is kept in *kwire0",
+            "kept in *kwire0",
             "*Captured kwire requests call*",
             "* ApiVersions 0 from tester: {}",
             "    after * ms: {api_keys: *",
             "*Captured kwire data call*",
-            "is kept in *kwire-test_failing0",
+            "kept in *kwire-test_failing0",
         ],
         consecutive=False,
     )
@@ -342,9 +342,9 @@ def test_a_seed_that_fails_says_how_to_see_it_again(
     result.stdout.fnmatch_lines(
         [
             "*kwire simulation*",
-            "kwire simulated this with seed 4:",
+            "kwire simulation with seed 4:",
             "*--- a program begins",
-            f"see it again: PYTHONHASHSEED=5 pytest '{again.replace('[', '[[]')}'",
+            f"reproduce: PYTHONHASHSEED=5 pytest '{again.replace('[', '[[]')}'",
         ]
     )
     run(pytester, SIMULATED, again).assert_outcomes(failed=1)
@@ -356,7 +356,7 @@ def test_seeds_that_are_none_are_refused_where_tests_are_collected(
 ) -> None:
     result = run(pytester, SIMULATED.replace("seeds=[3, 4]", f"seeds={wrong}"))
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*say how many seeds, or which as in range(100, 200)*"])
+    result.stdout.fnmatch_lines(["*pass a number of seeds, or seeds such as range(100, 200)*"])
 
 
 def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> None:
@@ -364,13 +364,13 @@ def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> No
     run(pytester, SIMULATED, "--kwire-seeds=4-6").assert_outcomes(passed=2, failed=1)
     for wrong in ("many", "0", "9-1"):
         result = run(pytester, SIMULATED, f"--kwire-seeds={wrong}")
-        result.stderr.fnmatch_lines([f"*'{wrong}': say how many seeds, or which as in 100-199"])
+        result.stderr.fnmatch_lines([f"*'{wrong}': pass a number of seeds, or a range such as 100-199"])
 
 
 def test_a_seed_that_the_mark_does_not_have_is_seen_again(pytester: pytest.Pytester) -> None:
     test = SIMULATED.replace("seeds=[3, 4]", "seeds=1")
     told = run(pytester, test, "--kwire-seeds=4-5").stdout.str()
-    again = re.search(r"see it again: .*pytest '(.*)' (--kwire-seeds=4-4)", told)
+    again = re.search(r"reproduce: .*pytest '(.*)' (--kwire-seeds=4-4)", told)
     assert again is not None, told
     run(pytester, test, *again.groups()).assert_outcomes(failed=1)
 
@@ -389,4 +389,4 @@ def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.P
         """,
     )
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*Violation: orders-0 differs", "kwire simulated this with seed 0:"])
+    result.stdout.fnmatch_lines(["*Violation: orders-0 differs", "kwire simulation with seed 0:"])

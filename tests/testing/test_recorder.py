@@ -115,9 +115,9 @@ def test_what_is_not_answered_is_told(broker: Broker) -> None:
         waiting.max_wait_ms, waiting.min_bytes = 60_000, 1 << 20
         peer.send(waiting, 12)
         broker.wait_until(lambda: broker.requests.find("Fetch"))
-        assert "not answered yet" in str(broker.requests)
-    broker.wait_until(lambda: "the client has gone away" in str(broker.requests))
-    assert "nothing, as was asked" in str(broker.requests)
+        assert "no response yet" in str(broker.requests)
+    broker.wait_until(lambda: "the client disconnected" in str(broker.requests))
+    assert "no response requested" in str(broker.requests)
 
 
 def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
@@ -127,7 +127,7 @@ def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
         recorder.record_request(Exchange(number, header, memoryview(b"\x01\x00\x00\x00"), {}))
     kept = list(recorder)
     assert (len(kept), kept[0].received_at_s) == (MAX_EXCHANGES, 1)
-    assert recorder.format(limit=1).startswith(f"({MAX_EXCHANGES - 1} before)")
+    assert recorder.format(limit=1).startswith(f"({MAX_EXCHANGES - 1} earlier requests)")
     last = Exchange(0, header, memoryview(bytes(MAX_BYTES)), {})
     recorder.record_request(last)
     assert list(recorder) == [last]

@@ -184,30 +184,30 @@ def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     for users, sentence in (
-        ({}, "give one at least"),
-        ({"a": ""}, "has to have a name and a password"),
-        ({"": "a"}, "has to have a name and a password"),
-        ({"zoë": "a"}, "'zoë': SCRAM has names of ASCII alone"),
-        ({"a\0": "a"}, "neither names nor passwords can have a NUL"),
-        ({"a": "\0"}, "neither names nor passwords can have a NUL"),
+        ({}, "pass at least one name"),
+        ({"a": ""}, "needs a name and a password"),
+        ({"": "a"}, "needs a name and a password"),
+        ({"zoë": "a"}, "'zoë': SCRAM supports only ASCII names"),
+        ({"a\0": "a"}, "names and passwords cannot contain NUL"),
+        ({"a": "\0"}, "names and passwords cannot contain NUL"),
     ):
         with pytest.raises(ValueError, match=sentence):
             Broker(users=users)
-    with pytest.raises(ValueError, match="users or listeners, and not both"):
+    with pytest.raises(ValueError, match="pass either users or listeners"):
         Broker({"listeners": "PLAINTEXT://:0"}, users=USERS)
     for wrong in ({"a": 1}, ["a"], []):
-        with pytest.raises(TypeError, match="names with passwords"):
+        with pytest.raises(TypeError, match="map names to passwords"):
             Cluster(users=wrong)  # type: ignore[arg-type]
-    with Broker() as broker, pytest.raises(LookupError, match="everybody may come"):
+    with Broker() as broker, pytest.raises(LookupError, match="there are no users"):
         broker.client_config()
 
 
 def test_logins_that_are_not_there_are_told(broker: Broker) -> None:
-    with pytest.raises(LookupError, match="no user 'carol', but alice"):
+    with pytest.raises(LookupError, match="no user 'carol': use one of alice"):
         broker.client_config("carol")
-    with pytest.raises(LookupError, match="no mechanism 'GSSAPI', but PLAIN"):
+    with pytest.raises(LookupError, match="no mechanism 'GSSAPI': use one of PLAIN"):
         broker.client_config(mechanism="GSSAPI")
     token = broker.create_token()
     for stock in ("kafka_python", "confluent"):
-        with pytest.raises(ValueError, match="cannot show delegation tokens"):
+        with pytest.raises(ValueError, match="do not support delegation tokens"):
             getattr(token, stock)

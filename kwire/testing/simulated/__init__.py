@@ -1,10 +1,10 @@
-"""A cluster under one seed, for programs of users: asyncio runs on its time, and through its network.
+"""A simulated cluster, chosen by a seed, for programs that use asyncio.
 
-cluster       the cluster, and what tests ask of it
-virtual_loop  asyncio on virtual time
-transport     a program's end of a connection
-program_time  what `time` and `random` are meanwhile
-acknowledged  what programs were told, and so may rely on
+cluster         the cluster, and its methods for tests
+virtual_loop    an asyncio event loop on virtual time
+transport       the program's end of a connection
+patched_time    `time` and `random` inside of a program
+program_oracle  checks that acknowledged records stay in the log
 """
 
 from kwire.testing.simulated.cluster import SimulatedCluster

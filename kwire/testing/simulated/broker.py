@@ -1,4 +1,4 @@
-"""One broker of a simulated cluster, as a test asks it to fail: in the words of `kwire.testing.Broker`."""
+"""A broker of a simulated cluster, with methods as in `kwire.testing.Broker`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
 
 class SimulatedBroker:
-    """See the module. As trouble may come first, nothing happens to one that is so already."""
+    """A broker that a test can kill and start. Its methods have no effect if an injected fault came first."""
 
-    def __init__(self, world: SimulatedEnvironment, node_id: int) -> None:
+    def __init__(self, environment: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id
-        self._environment = world
+        self._environment = environment
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives."""
+        """Whether the process is alive."""
         return self._node.is_running
 
     def crash(self) -> None:
-        """End it as if its process were killed. It comes back by `start`, or when trouble has it come."""
+        """Kill the process. `start`, or the end of an injected fault, starts it again."""
         if self.is_running:
             self._environment.note(f"--- {self._node.name} is killed by the test")
             self._node.die()
 
     def start(self) -> None:
-        """Start it with its data, after a crash."""
+        """Start the process again, with its data."""
         if not self.is_running:
             self._environment.note(f"--- {self._node.name} is started by the test")
             self._node.start()

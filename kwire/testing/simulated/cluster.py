@@ -1,14 +1,13 @@
-"""A whole cluster under one seed, in which programs that use asyncio run as they are, on virtual time.
+"""A cluster on virtual time, chosen by a seed, in which programs that use asyncio run unchanged.
 
     with SimulatedCluster(seed=7) as cluster:
-        cluster.create_topic("orders", partitions=2)
-        cluster.run(produce(cluster.bootstrap_servers))     # a stock client, say aiokafka, or your own
-        cluster.stop_faults()
-        assert len(cluster.records("orders")) == 100
+        cluster.create_topic("orders", partitions=2) cluster.run(produce(cluster.bootstrap_servers))     # a
+        coroutine that uses aiokafka, or your own client cluster.stop_faults() assert
+        len(cluster.records("orders")) == 100
 
-The seed decides how long each answer takes and in which pieces it comes, whose connections break, which
-brokers die, are paused, cut off or wiped, and when. Nothing is real, so that a minute takes a second, and the
-seed alone brings a failure back.
+The seed decides the delay of each response and the pieces in which it arrives. It also decides which
+connections break, and which brokers crash, pause, lose their network, their power or their disk, and when.
+Time is virtual, so a minute takes a second. The same seed reproduces a failure.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ T = TypeVar("T")
 MAX_CONTROLLERS: Final = 3
 MAX_REPLICAS: Final = 3
 MAX_CONVERGENCE_MS: Final = 30_000
-"""How long a cluster may take to be whole again."""
+"""The longest time until all replicas are in sync again."""
 FAULT_INTERVAL_MS: Final = 100, 2_500
-"""How long it is from one trouble to the next, at least and at most."""
+"""The shortest and the longest time between two injected faults."""
 NO_CONNECTION_HINT: Final = (
-    "no program has connected: only asyncio's connections lead here, as aiokafka's do, from within `run`; "
-    "kafka-python and confluent-kafka have sockets and threads of their own"
+    "no program has connected: only asyncio connections that are opened within `run` reach this cluster, "
+    "such as those of aiokafka; kafka-python and confluent-kafka have sockets and threads of their own"
 )
 MAX_LINES_SHOWN: Final = 40
-"""How many lines of what has happened a failure has."""
+"""The most lines of the transcript that a failure shows."""
 CREATE_TOPICS_VERSION: Final = 7
 REQUEST_TIMEOUT_MS: Final = 2_000
-"""How long one broker is waited for."""
+"""The timeout of one request of the test."""
 
 
 class SimulatedCluster:
-    """See the module. In one thread, and one at a time."""
+    """A simulated cluster. Must be used in one thread, and only one at a time."""
 
     def __init__(
         self,
@@ -69,9 +68,9 @@ class SimulatedCluster:
         size: int = 3,
         faults: bool = True,
     ) -> None:
-        """`config` are Kafka's keys for each of `size` brokers. Without `faults` nothing goes wrong."""
+        """Create a cluster of `size` brokers with Kafka's configs. `faults` injects faults by the seed."""
         if size < 1:
-            raise ValueError(f"a cluster of {size} brokers: ask for one at least")
+            raise ValueError(f"size={size}: a cluster needs at least one broker")
         self.seed = seed
         self._injects_faults = faults
         replicas = min(size, MAX_REPLICAS)
@@ -79,30 +78,31 @@ class SimulatedCluster:
             node_id: "broker,controller" if node_id <= MAX_CONTROLLERS else "broker"
             for node_id in range(1, size + 1)
         }
-        # In racks: clients keep what they know of brokers in sets, and before Python 3.12 the order of these
-        # follows from where None is in memory.
-        shape = ClusterSpec(
+        # Racks are set because aiokafka keeps brokers in sets. Before Python 3.12, the hash of None depended
+        # on a memory address, and with it the order of these sets.
+        spec = ClusterSpec(
             roles,
             replicas=replicas,
             min_insync_replicas=max(1, replicas - 1),
             uses_racks=True,
             config={
                 "auto.create.topics.enable": "true",
-                "log.cleaner.enable": "false",  # or what is committed would not stay what it is
+                "log.cleaner.enable": "false",  # compaction would change committed records
                 **{key: _text(value) for key, value in (config or {}).items()},
             },
         )
+        # The purposes "world" and "trouble" are part of the seed: other words would change every run.
         self._environment = SimulatedEnvironment(
-            self._rng("world"), shape, RELIABLE_NETWORK, {}, self._new_oracle
+            self._rng("world"), spec, RELIABLE_NETWORK, {}, self._new_oracle
         )
         self.brokers = {node_id: SimulatedBroker(self._environment, node_id) for node_id in roles}
-        """By id, from 1 on: those that have crashed, too."""
+        """All brokers by id, from 1 on, including crashed ones."""
         self._injector: FaultInjector | None = None
         self._was_connected_to = False
         self._exit_stack = ExitStack()
 
-    def _new_oracle(self, epoch_led: LeaderEpochLookup) -> ProgramOracle:
-        self._oracle = ProgramOracle(epoch_led)
+    def _new_oracle(self, led_epoch: LeaderEpochLookup) -> ProgramOracle:
+        self._oracle = ProgramOracle(led_epoch)
         return self._oracle
 
     def _new_observer(self) -> ProduceObserver:
@@ -112,7 +112,7 @@ class SimulatedCluster:
     def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"kwire simulated cluster {self.seed}: {purpose}")
 
-    # --- its life
+    # --- start and stop
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,26 +133,26 @@ class SimulatedCluster:
             self.stop()
 
     def start(self) -> None:
-        """Return once all brokers serve."""
-        world = self._environment
-        self._exit_stack.enter_context(collect_node_errors(world.node_errors))
-        world.start()
-        world.wait_for_brokers()
+        """Start all brokers and return once they serve requests."""
+        environment = self._environment
+        self._exit_stack.enter_context(collect_node_errors(environment.node_errors))
+        environment.start()
+        environment.wait_for_brokers()
         if self._injects_faults:
             rng = self._rng("trouble")
-            world.network.faults = random_network_faults(rng)
-            self._injector = FaultInjector(world, rng)
+            environment.network.faults = random_network_faults(rng)
+            self._injector = FaultInjector(environment, rng)
             self._schedule_fault(self._injector, rng)
 
     def stop(self) -> None:
-        """Forget it."""
+        """Release the cluster."""
         self._exit_stack.close()
 
-    def _schedule_fault(self, trouble: FaultInjector, rng: random.Random) -> None:
+    def _schedule_fault(self, injector: FaultInjector, rng: random.Random) -> None:
         def make() -> None:
-            if not trouble.is_stopped:
-                trouble.inject_one()
-                self._schedule_fault(trouble, rng)
+            if not injector.is_stopped:
+                injector.inject_one()
+                self._schedule_fault(injector, rng)
 
         self._environment.events.timers.add(rng.randrange(*FAULT_INTERVAL_MS), make)
 
@@ -160,155 +160,158 @@ class SimulatedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where programs connect that run in it."""
+        """The host:port of all brokers, for programs that run in the simulation."""
         return ",".join(str(address_of(node_id)) for node_id in self._environment.spec.brokers)
 
     def run(
         self, program: Coroutine[Any, Any, T], *, timeout_s: float = 600, kill_after_s: float | None = None
     ) -> T | None:
-        """Run a program to its end, and give what it gives. TimeoutError where it has none `timeout_s`.
+        """Run a coroutine and return its result. Raises TimeoutError after `timeout_s` of virtual time.
 
-        With `kill_after_s` it is killed then: its connections are gone, and what it still does as it is
-        cancelled reaches no broker. None is given, unless it has ended before.
+        With `kill_after_s`, kill the program at that time: its connections break, and nothing that it does
+        during its cancellation reaches a broker. The result is None then, unless the program ended before.
         """
-        world = self._environment
+        environment = self._environment
         lasts_s = timeout_s if kill_after_s is None else kill_after_s
 
         loop = VirtualLoop(
-            world.network,
+            environment.network,
             "program",
-            self._rng(f"pieces from {world.now_ms} on"),
+            self._rng(f"pieces from {environment.now_ms} on"),
             self._new_observer,
-            ends_ms=world.events.clock.monotonic_ms() + int(lasts_s * 1000),
+            ends_ms=environment.events.clock.monotonic_ms() + int(lasts_s * 1000),
             is_killed=kill_after_s is not None,
         )
-        chance = self._rng(f"program from {world.now_ms} on")
-        world.note("--- a program begins")
+        chance = self._rng(f"program from {environment.now_ms} on")
+        environment.note("--- a program begins")
         with (
-            patch_time_and_random(world.events.clock, chance, loop.sleep),
+            patch_time_and_random(environment.events.clock, chance, loop.sleep),
             suppress(ProgramKilled),
             asyncio.Runner(loop_factory=lambda: loop) as runner,
         ):
             result = runner.run(program)
-            world.note("--- the program has ended")
+            environment.note("--- the program has ended")
             return result
-        world.note("--- the program is killed")
+        environment.note("--- the program is killed")
         return None
 
     def advance(self, delay_ms: int) -> None:
-        """Let time pass, while no program runs."""
+        """Advance the clock while no program runs."""
         if delay_ms < 0:
-            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
+            raise ValueError(f"delay_ms={delay_ms}: time cannot go back")
         self._environment.advance(delay_ms)
 
     @property
     def now_s(self) -> float:
-        """How long ago it began."""
+        """The time in seconds since the start."""
         return self._environment.now_ms / 1000
 
-    # --- what goes wrong, as a program may ask for, too, while it runs
+    # --- faults, also while a program runs
 
     def isolate(self, broker_id: int) -> None:
-        """Nothing goes to a broker or comes from it, until `heal`."""
+        """Cut the network between a broker and all others, clients included, until `heal`."""
         if broker_id not in self.brokers:
             known = ", ".join(map(str, self.brokers))
-            raise KeyError(f"there is no broker {broker_id}: name one of {known}")
+            raise KeyError(f"there is no broker {broker_id}: use one of {known}")
         self._environment.network.isolate(self._environment.nodes[broker_id].host.name)
 
     def heal(self) -> None:
-        """All reach each other."""
+        """Restore the network."""
         self._environment.network.heal()
 
     def stop_faults(self) -> None:
-        """Stop all faults and return once all replicas are in sync; raise `Violation` if they never are."""
-        world = self._environment
+        """Stop all faults, and return once all replicas are in sync. Raises Violation if they never are."""
+        environment = self._environment
         if self._injector is None:
-            self._injector = FaultInjector(world, self._rng("trouble"))
+            self._injector = FaultInjector(environment, self._rng("trouble"))
         if not self._injector.is_stopped:
             self._injector.stop()
-        world.advance_until(
-            lambda: why_not_converged(world) is None,
+        environment.advance_until(
+            lambda: why_not_converged(environment) is None,
             MAX_CONVERGENCE_MS,
-            lambda: why_not_converged(world) or "it is whole",
+            lambda: why_not_converged(environment) or "the cluster has converged",
         )
 
     def check(self) -> None:
-        """Once all is well: Violation where the cluster has not kept what it has promised to programs.
+        """Stop all faults, and check that all replicas are equal. Raises Violation.
 
-        That what was acknowledged is there, once and in order, is held after every step; here, that all
-        replicas are the same.
+        That acknowledged records are in the log, once and in order, is checked after every step.
         """
         self.stop_faults()
         different = replica_differences(self._environment)
         if different:
             raise Violation("; ".join(different))
 
-    # --- what there is
+    # --- topics and records
 
     def create_topic(
         self, name: str, *, partitions: int = 1, config: Mapping[str, object] | None = None
     ) -> str:
-        """Make a topic, and return its name once it is led. ApiError, as TOPIC_ALREADY_EXISTS."""
-        world = self._environment
+        """Create a topic, wait until every partition has a leader, and return the name. Raises ApiError."""
+        environment = self._environment
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=world.spec.replicas,
+            replication_factor=environment.spec.replicas,
             configs=[
                 CreatableTopicConfig(name=key, value=_text(value)) for key, value in (config or {}).items()
             ],
         )
         request = CreateTopicsRequest(topics=[topic])
-        was_there = name in world.invariants.image.topics
-        [told] = self._send_to_any_broker(CREATE_TOPICS_VERSION, request).topics
-        # It is there, too, where the answer to the first attempt was lost.
-        if told.error_code and (was_there or told.error_code != ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise ApiError(ErrorCode(told.error_code), told.error_message)
+        was_there = name in environment.invariants.image.topics
+        [result] = self._send_to_any_broker(CREATE_TOPICS_VERSION, request).topics
+        # The response to a first attempt may be lost. Then the topic exists at the second one.
+        if result.error_code and (was_there or result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise ApiError(ErrorCode(result.error_code), result.error_message)
 
-        def is_led() -> bool:
-            known = [world.invariants.partition(TopicPartition(name, index)) for index in range(partitions)]
+        def has_leaders() -> bool:
+            known = [
+                environment.invariants.partition(TopicPartition(name, index)) for index in range(partitions)
+            ]
             return all(each is not None and each.leader >= 0 for each in known)
 
-        world.advance_until(is_led, MAX_CONVERGENCE_MS, lambda: f"{name} is not led")
+        environment.advance_until(
+            has_leaders, MAX_CONVERGENCE_MS, lambda: f"{name} has partitions without a leader"
+        )
         return name
 
     def _send_to_any_broker(self, version: int, request: Any) -> Any:
-        """What some broker answers, as soon as one does. Violation where none does."""
-        world = self._environment
-        ends_ms = world.now_ms + MAX_CONVERGENCE_MS
-        for node_id in cycle(world.spec.brokers):
-            answers: list[Any] = []
-            connection = world.network.connect(address_of(node_id), "the test")
-            connection.send(version, request, answers.append)
-            gives_up_ms = min(ends_ms, world.now_ms + REQUEST_TIMEOUT_MS)
-            while not answers and world.now_ms < gives_up_ms:
-                world.advance(10)
+        """Send a request to one broker after the other, until one responds. Raises Violation if none does."""
+        environment = self._environment
+        ends_ms = environment.now_ms + MAX_CONVERGENCE_MS
+        for node_id in cycle(environment.spec.brokers):
+            responses: list[Any] = []
+            connection = environment.network.connect(address_of(node_id), "the test")
+            connection.send(version, request, responses.append)
+            gives_up_ms = min(ends_ms, environment.now_ms + REQUEST_TIMEOUT_MS)
+            while not responses and environment.now_ms < gives_up_ms:
+                environment.advance(10)
             connection.close()
-            if not isinstance(answers[0], PeerUnreachable):
-                return answers[0]
-            if world.now_ms >= ends_ms:
+            if not isinstance(responses[0], PeerUnreachable):
+                return responses[0]
+            if environment.now_ms >= ends_ms:
                 break
-            world.advance(100)
-        raise Violation(f"no broker answers the test within {MAX_CONVERGENCE_MS} ms")
+            environment.advance(100)
+        raise Violation(f"no broker has responded to the test within {MAX_CONVERGENCE_MS} ms")
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
-        """The broker that leads a partition. LookupError where nobody does."""
+        """Return the leader of a partition. Raises LookupError if there is none."""
         found = self._environment.invariants.partition(TopicPartition(topic, partition))
         if found is None or found.leader < 0:
-            raise LookupError(f"nobody leads {topic}-{partition}")
+            raise LookupError(f"there is no leader of {topic}-{partition}")
         return self.brokers[found.leader]
 
     def records(self, topic: str) -> list[Record]:
-        """All records of a topic that count by now, partition by partition: none of open transactions."""
+        """Return all committed records of a topic, without those of open or aborted transactions."""
         return self._oracle.records(topic)
 
     def report(self) -> str:
-        """The seed, and the last of what has happened, for a person."""
-        said = self._environment.transcript
-        more = [f"({len(said) - MAX_LINES_SHOWN} lines before)"] if len(said) > MAX_LINES_SHOWN else []
+        """Return the seed and the end of the transcript as text."""
+        lines = self._environment.transcript
+        more = [f"({len(lines) - MAX_LINES_SHOWN} earlier lines)"] if len(lines) > MAX_LINES_SHOWN else []
         last = [] if self._was_connected_to else [NO_CONNECTION_HINT]
         return "\n".join(
-            [f"kwire simulated this with seed {self.seed}:", *more, *said[-MAX_LINES_SHOWN:], *last]
+            [f"kwire simulation with seed {self.seed}:", *more, *lines[-MAX_LINES_SHOWN:], *last]
         )
 
 

@@ -1,4 +1,4 @@
-"""A cluster in one process, under one seed: its nodes, its network, its clients, and who watches them."""
+"""The environment of a simulation: its nodes, network and clients, and the checks after each step."""
 
 from __future__ import annotations
 
@@ -33,38 +33,40 @@ C = TypeVar("C", bound=SimulatedClient)
 CREATE_TOPICS_VERSION: Final = 7
 MAX_PARTITIONS: Final = 3
 MAX_START_MS: Final = 20_000
-"""How long a cluster may take from its first process to the leaders of its first topic."""
+"""The longest time from the start of a cluster to the leaders of its first topic."""
 
 
 class ClusterSpec(NamedTuple):
-    """What a cluster consists of."""
+    """The nodes of a cluster, and their settings."""
 
     nodes: dict[int, str]
-    """The roles of each node by its id."""
+    """Process roles by node id."""
     replicas: int = 3
     min_insync_replicas: int = 2
     fetch_bytes: int = 1 << 20
     uses_racks: bool = False
-    """Whether nodes stand in two racks, and consumers may read from followers."""
+    """Whether nodes are in two racks, so that consumers may fetch from followers."""
     log_dirs: int = 1
-    """How many log directories each node has."""
+    """The number of log directories of each node."""
     max_work_ms: int = 50
-    """How long syncs, and other work for threads, take at most."""
+    """The longest delay of syncs and other worker tasks."""
     unclean_elections: bool = False
-    """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
+    """Whether topics set unclean.leader.election.enable."""
     clock_drifts: Mapping[int, ClockDrift] = {}
-    """Of nodes whose clocks are wrong."""
+    """Wrong clocks, by node id."""
     uses_sasl: bool = False
-    """Whether nodes log in to each other."""
+    """Whether nodes authenticate to each other."""
     config: Mapping[str, str] = {}
-    """Kafka's keys for all nodes."""
+    """Configs of all nodes."""
 
     @property
     def brokers(self) -> list[int]:
+        """The ids of nodes with the broker role."""
         return [node_id for node_id, roles in self.nodes.items() if "broker" in roles]
 
     @property
     def controllers(self) -> list[int]:
+        """The ids of nodes with the controller role."""
         return [node_id for node_id, roles in self.nodes.items() if "controller" in roles]
 
 
@@ -75,36 +77,37 @@ FOUR_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "cont
 
 
 class ObservedEventQueue(EventQueue):
-    """EventQueue, after each of which somebody looks."""
+    """An event queue that calls `check` after each event."""
 
     def __init__(self) -> None:
         super().__init__()
         self.check: Callable[[], None] = lambda: None
 
     def run_pending(self) -> None:
+        """Make all calls that are due now, and then check."""
         super().run_pending()
         self.check()
 
 
 class SimulatedEnvironment:
-    """See the module."""
+    """A cluster in one process, on virtual time. The random generator decides everything that happens."""
 
     def __init__(
         self,
         rng: random.Random,
-        shape: ClusterSpec,
+        spec: ClusterSpec,
         faults: NetworkFaults,
         topics: dict[str, int],
-        ledger: Callable[[LeaderEpochLookup], Oracle] = Oracle,
+        oracle: Callable[[LeaderEpochLookup], Oracle] = Oracle,
     ) -> None:
-        """`topics` are those to be created, with their numbers of partitions."""
+        """Create the environment. `topics` are the topics to create, with their numbers of partitions."""
         self.transcript: list[str] = []
-        self.spec = shape
+        self.spec = spec
         self.rng = rng
         self.events = ObservedEventQueue()
         self._started_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
-        self.oracle = ledger(self._led_epoch)
+        self.oracle = oracle(self._led_epoch)
         self.clients: list[SimulatedClient] = []
         self.topics = topics
         self.partitions = [
@@ -113,68 +116,68 @@ class SimulatedEnvironment:
         self._possible_partitions = [
             TopicPartition(topic, index) for topic in topics for index in range(MAX_PARTITIONS)
         ]
-        """Those that there are, or may be, as topics grow."""
+        """All partitions that exist or may exist later, when topics grow."""
         internal = [TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)]
         self.node_errors: list[str] = []
-        """What nodes have logged as errors of their own."""
+        """Tracebacks that nodes have logged."""
         self.nodes: dict[int, ClusterNode] = {}
         self.invariants = ClusterInvariants(
             self.nodes,
             [*self._possible_partitions, *internal],
             self.oracle,
-            shape.min_insync_replicas,
+            spec.min_insync_replicas,
             self.note,
-            topics if shape.unclean_elections else (),
+            topics if spec.unclean_elections else (),
         )
         self.events.check = self._check
 
     def start(self) -> None:
         """Start all nodes."""
-        shape, rng = self.spec, self.rng
-        for node_id, drift in shape.clock_drifts.items():
+        spec, rng = self.spec, self.rng
+        for node_id, drift in spec.clock_drifts.items():
             self.note(
-                f"--- the clocks of node {node_id} go at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
+                f"--- the clocks of node {node_id} run at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
             )
-        for node_id, roles in sorted(shape.nodes.items(), key=lambda item: "controller" not in item[1]):
+        for node_id, roles in sorted(spec.nodes.items(), key=lambda item: "controller" not in item[1]):
             own = node_settings(
                 node_id,
                 roles,
-                shape.controllers,
-                replicas=shape.replicas,
-                min_insync_replicas=shape.min_insync_replicas,
-                fetch_bytes=shape.fetch_bytes,
-                has_racks=shape.uses_racks,
-                directories=LOG_DIRS[: shape.log_dirs],
+                spec.controllers,
+                replicas=spec.replicas,
+                min_insync_replicas=spec.min_insync_replicas,
+                fetch_bytes=spec.fetch_bytes,
+                has_racks=spec.uses_racks,
+                directories=LOG_DIRS[: spec.log_dirs],
             )
-            if shape.uses_sasl:
+            if spec.uses_sasl:
                 own = with_sasl(own)
-            own |= shape.config
+            own |= spec.config
             self.nodes[node_id] = ClusterNode(
                 own,
                 rng=random.Random(rng.getrandbits(64)),
                 network=self.network,
                 note=self.note,
-                drift=shape.clock_drifts.get(node_id, NO_DRIFT),
-                longest_work_ms=shape.max_work_ms,
+                drift=spec.clock_drifts.get(node_id, NO_DRIFT),
+                max_work_ms=spec.max_work_ms,
             )
 
-    # --- what happens
+    # --- time and transcript
 
     @property
     def now_ms(self) -> int:
-        """Since the beginning."""
+        """The time in ms since the start."""
         return self.events.clock.monotonic_ms() - self._started_ms
 
     def note(self, text: str) -> None:
-        """Tell the reader of the transcript."""
+        """Add a line to the transcript."""
         self.transcript.append(f"{self.now_ms / 1000:8.3f}  {text}")
 
     def advance(self, delay_ms: int) -> None:
-        """Let time pass. Violation, and whatever a node raises that it must not."""
+        """Advance the clock. Raises Violation, and exceptions of nodes."""
         self.events.advance(delay_ms)
 
     def advance_until(self, is_so: Callable[[], bool], within_ms: int, why_not: Callable[[], str]) -> None:
-        """Let time pass until something is so. Violation where that takes too long."""
+        """Advance the clock until a condition holds. Raises Violation if it does not in time."""
         ends_ms = self.now_ms + within_ms
         while not is_so():
             if self.now_ms >= ends_ms:
@@ -183,54 +186,63 @@ class SimulatedEnvironment:
 
     def _check(self) -> None:
         self.invariants.check()
-        for place in self._possible_partitions:
-            if place not in self.partitions and self.invariants.partition(place) is not None:
-                self.partitions.append(place)
+        for topic_partition in self._possible_partitions:
+            if (
+                topic_partition not in self.partitions
+                and self.invariants.partition(topic_partition) is not None
+            ):
+                self.partitions.append(topic_partition)
         if self.node_errors:
             raise Violation(self.node_errors[0])
 
-    def _led_epoch(self, place: TopicPartition, address: PeerAddress) -> int | None:
-        """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
-        known = self.invariants.partition(place)
+    def _led_epoch(self, topic_partition: TopicPartition, address: PeerAddress) -> int | None:
+        """Return the leader epoch in which the broker at an address leads a partition.
+
+        None if it is not the leader, or if its epoch is out of date.
+        """
+        known = self.invariants.partition(topic_partition)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
         if known is None or node is None or known.leader != node.node_id or not node.is_running:
             return None
-        partition = node.node.replica_manager.get(*place)
+        partition = node.node.replica_manager.get(*topic_partition)
         if partition is None or partition.role is not Role.LEADER:
             return None
         return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
 
     def log_state(self) -> None:
-        """Have the transcript end with what a reader asks first: who has what."""
+        """Add the state of all nodes and partitions to the transcript."""
         image = self.invariants.image
         for node in self.nodes.values():
             state = "paused" if node.host.is_paused else "up" if node.is_running else "down"
             known = image.brokers.get(node.node_id)
             fenced = "" if known is None else ", fenced" if known.fenced else ", unfenced"
             self.note(f"= {node.name} is {state}{fenced}")
-        for place in self.invariants.partitions:
-            known_partition = self.invariants.partition(place)
+        for topic_partition in self.invariants.partitions:
+            known_partition = self.invariants.partition(topic_partition)
             if known_partition is None:
                 continue
             self.note(
-                f"= {place}: {describe_partition(known_partition)}; "
-                f"committed up to {self.oracle.committed_in(place).end}"
+                f"= {topic_partition}: {describe_partition(known_partition)}, "
+                f"committed up to offset {self.oracle.committed_in(topic_partition).end}"
             )
             for node in self.nodes.values():
                 partition = (
-                    node.node.replica_manager.get(*place) if node.is_broker and node.is_running else None
+                    node.node.replica_manager.get(*topic_partition)
+                    if node.is_broker and node.is_running
+                    else None
                 )
                 if partition is not None:
                     log = partition.log
                     self.note(
-                        f"=   {node.name}: {partition.role.value} in epoch {partition.leader_epoch}, from "
-                        f"{log.log_start_offset} to {log.log_end_offset}, high watermark {log.high_watermark}"
+                        f"=   {node.name}: {partition.role.value} in leader epoch {partition.leader_epoch}, "
+                        f"offsets {log.log_start_offset} to {log.log_end_offset}, "
+                        f"high watermark {log.high_watermark}"
                     )
 
     # --- clients
 
     def add_client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
-        """A client, which starts at once."""
+        """Create a client and start it at once."""
         client = kind(
             name,
             self.network,
@@ -245,7 +257,7 @@ class SimulatedEnvironment:
         return client
 
     def wait_for_brokers(self) -> None:
-        """Let time pass until all are there. Violation where that takes too long."""
+        """Advance the clock until all brokers are unfenced. Raises Violation if that takes too long."""
 
         def all_are_there() -> bool:
             known = self.invariants.image.brokers
@@ -254,7 +266,7 @@ class SimulatedEnvironment:
         self.advance_until(all_are_there, MAX_START_MS, lambda: "not all brokers are unfenced")
 
     def create_topics(self) -> None:
-        """Once all brokers are there. Violation where that takes too long."""
+        """Create the topics once all brokers are unfenced. Raises Violation if that takes too long."""
         self.wait_for_brokers()
         unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
         topics = [
@@ -266,45 +278,46 @@ class SimulatedEnvironment:
             )
             for name, count in self.topics.items()
         ]
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         def are_created() -> bool:
-            if answers and isinstance(answers[-1], PeerUnreachable):
-                ask()  # the broker has not heard yet that it is unfenced
-            return bool(answers) and not isinstance(answers[-1], PeerUnreachable)
+            if responses and isinstance(responses[-1], PeerUnreachable):
+                send()  # the broker does not know yet that it is unfenced
+            return bool(responses) and not isinstance(responses[-1], PeerUnreachable)
 
-        def ask() -> None:
-            answers.clear()
+        def send() -> None:
+            responses.clear()
             connection = self.network.connect(address_of(self.spec.brokers[0]), "operator")
 
-            def answered(answer: Any) -> None:
-                answers.append(answer)
+            def on_response(response: Any) -> None:
+                responses.append(response)
                 connection.close()
 
-            connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answered)
+            connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), on_response)
 
-        ask()
+        send()
         self.advance_until(are_created, MAX_START_MS, lambda: "topics are not created")
-        for topic in answers[0].topics:
+        for topic in responses[0].topics:
             if topic.error_code:
                 raise Violation(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
 
 
 class _NodeErrorCollector(logging.Handler):
-    """Collects what nodes log as their own errors: those with a traceback."""
+    """Collects log records of nodes that contain a traceback, which are bugs of the node."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__(logging.ERROR)
         self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:  # False where a node has thought of it
+        """Collect a log record with a traceback."""
+        if record.exc_info:  # False for errors that a node expects
             self._found.append(logging.Formatter().format(record))
 
 
 @contextmanager
 def collect_node_errors(found: list[str]) -> Iterator[None]:
-    """Hear what nodes log as bugs of their own."""
+    """Collect the tracebacks that nodes log, until the context ends."""
     logger = logging.getLogger("kwire")
     handler, level, propagates = _NodeErrorCollector(found), logger.level, logger.propagate
     logger.addHandler(handler)

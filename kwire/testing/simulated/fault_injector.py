@@ -1,14 +1,14 @@
-"""What goes wrong in a history: who dies, is paused, cut off, stopped, wiped; and when that is over.
+"""Faults of nodes in a simulation: crashes, pauses, network cuts, shutdowns, failed and replaced disks.
 
-Data that only the page cache of a machine has is lost with it, as with Apache Kafka, which syncs nothing
-before it acknowledges: so power is cut, and disks are wiped, only where all replicas are in sync, and nobody
-else is down; and nobody else goes down until all are in sync again. (To the controller a process that died is
-as bad as a machine that did: of two it cannot tell which one has everything.) Otherwise processes may die at
-any time, and a machine on which nobody counts (its replicas are not in sync) may lose everything.
+A power failure loses data that is only in the page cache. Apache Kafka has the same weakness, since it does
+not sync before it acknowledges. So power failures and wiped disks happen only while all replicas are in sync
+and no other node is down. No other node goes down until all replicas are in sync again. (The controller
+cannot distinguish a crashed process from a crashed machine, so it may elect the replica that lost data.)
+Processes may die at any time. A broker whose replicas are all out of the ISR may lose everything.
 
-What the quorum keeps is synced before anybody counts on it: machines of controllers, which are nothing else,
-lose power at any time, and all at once. A voter that loses its disk forgets what it has promised: that
-happens only where all voters have everything, and agree on who leads.
+The metadata log is synced before a record counts, so machines of dedicated controllers lose power at any
+time, several of them at once. A voter that loses its disk also forgets its votes. That happens only while all
+voters are caught up and agree on the leader.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kwire.testing.simulated.environment import SimulatedEnvironment
 from kwire.testing.simulated.nodes import LOG_DIRS, ClusterNode
 
 MAX_FAULT_MS: Final = 5_000
-"""How long something stays broken at most."""
+"""The longest duration of a fault."""
 MAX_SHUTDOWN_MS: Final = 2_000
-"""How long a node that is to stop waits for the controller to let it go."""
+"""The timeout of a controlled shutdown. The node then stops without it."""
 MAX_NODES_DOWN: Final = 2
 MAX_DISK_CHANGES: Final = 60
-"""How many more a process may make to its disk before it dies in one."""
+"""The most disk changes of a process before it dies during one."""
 RELIABLE_NETWORK: Final = NetworkFaults(shortest_ms=1, longest_ms=5)
 
 
 def random_network_faults(rng: random.Random) -> NetworkFaults:
-    """How the network is while there is trouble."""
+    """Choose delays and connection faults of the network."""
     return rng.choice(
         (
             RELIABLE_NETWORK,
@@ -45,29 +45,29 @@ def random_network_faults(rng: random.Random) -> NetworkFaults:
 
 
 class FaultInjector:
-    """Makes it, and ends it."""
+    """Injects faults into the nodes of a simulation, and ends them."""
 
     def __init__(
         self,
-        world: SimulatedEnvironment,
+        environment: SimulatedEnvironment,
         rng: random.Random,
         *,
         kills_amid_writes: bool = False,
         cuts_power_amid_elections: bool = False,
     ) -> None:
-        """`kills_amid_writes`: some processes die in the middle of what they do to their disks.
+        """Create an injector. With `kills_amid_writes`, processes also die during disk operations.
 
-        `cuts_power_amid_elections`: machines of controllers lose power as one of them is elected.
+        With `cuts_power_amid_elections`, controllers also lose power while one of them is being elected.
         """
-        self._environment = world
+        self._environment = environment
         self._rng = rng
         self._may_have_lost_data = False
-        """Whether somebody has lost data, and perhaps not got it back."""
+        """Whether a node has lost data that may not be replicated again yet."""
         self.is_stopped = False
         self.permanent_cuts: set[tuple[str, str]] = set()
-        """Ways that must stay cut for now."""
+        """Cut links that `heal` does not restore."""
         self._down: dict[int, None] = {}
-        """Nodes without a process."""
+        """Nodes that are down, or about to go down."""
         self._faults: list[tuple[Callable[[], None], int]] = [
             (self._kill, 6),
             (self._cut_power, 2),
@@ -80,13 +80,13 @@ class FaultInjector:
             (self._wipe_unneeded, 4),
         ]
 
-        if world.spec.log_dirs > 1:
+        if environment.spec.log_dirs > 1:
             self._faults.append((self._break_directory, 5))
         if kills_amid_writes:
             self._faults.append((self._kill_during_disk_change, 8))
-        if world.spec.unclean_elections:
+        if environment.spec.unclean_elections:
             self._faults.append((self._kill_isr, 12))
-        if len(world.spec.controllers) > 1:
+        if len(environment.spec.controllers) > 1:
             self._faults += [
                 (self._cut_power_of_controllers, 3),
                 (self._cut_power_during_replication, 6),
@@ -98,25 +98,25 @@ class FaultInjector:
                 self._faults.append((self._cut_power_during_election, 40))
 
     def inject_one(self) -> None:
-        """Do something."""
+        """Inject one fault."""
         kinds, weights = zip(*self._faults, strict=True)
         self._rng.choices(kinds, weights)[0]()
 
-    # --- whom
+    # --- choice of nodes
 
     def _pick_node(self) -> ClusterNode | None:
-        """A node that may go down."""
-        world = self._environment
-        if len(self._down) >= min(MAX_NODES_DOWN, len(world.spec.brokers) - 1 or 1):
+        """Choose a node that may go down, if there is one."""
+        environment = self._environment
+        if len(self._down) >= min(MAX_NODES_DOWN, len(environment.spec.brokers) - 1 or 1):
             return None
         if self._may_have_lost_data and not self._all_in_sync():
             return None
         self._may_have_lost_data = False
-        alive = [node for node in world.nodes.values() if node.is_running and not node.host.is_paused]
+        alive = [node for node in environment.nodes.values() if node.is_running and not node.host.is_paused]
         return self._rng.choice(alive) if alive else None
 
     def _pick_replaceable_node(self, *, forgets: bool) -> ClusterNode | None:
-        """A node whose data all others have; also what it has promised, if it `forgets` that."""
+        """Choose a node whose data is replicated, and whose votes do not matter if it `forgets` them."""
         if self._down or not self._all_in_sync():
             return None
         node = self._pick_node()
@@ -126,9 +126,9 @@ class FaultInjector:
         return node
 
     def _quorum_is_caught_up(self) -> bool:
-        """Whether all voters run, agree on who leads, and have all that the leader has."""
-        world = self._environment
-        voters = [world.nodes[node_id] for node_id in world.spec.controllers]
+        """Return whether all voters run, agree on the leader, and have all of its records."""
+        environment = self._environment
+        voters = [environment.nodes[node_id] for node_id in environment.spec.controllers]
         if not all(node.is_running and not node.host.is_paused for node in voters):
             return False
         quorums = [node.node.quorum for node in voters]
@@ -139,22 +139,23 @@ class FaultInjector:
 
     @property
     def _only_controllers(self) -> list[ClusterNode]:
-        """Those that run, and are no brokers."""
+        """Running nodes that are only controllers."""
         return [node for node in self._environment.nodes.values() if node.is_running and not node.is_broker]
 
     def is_needed(self, node: ClusterNode) -> bool:
-        """Whether anything may depend on what a broker has."""
+        """Return whether the data of a broker may be needed, now or by an ISR change in progress."""
         return self.is_relied_on(node) or any(
             self.is_joining_isr(node, leader) for leader in self._environment.nodes.values()
         )
 
     def is_relied_on(self, node: ClusterNode) -> bool:
-        """Whether anything depends on what a broker has, as the controller knows it."""
+        """Return whether the controller counts on the data of a broker."""
         controllers = (each for each in self._environment.nodes.values() if each.is_controller)
         if node.is_controller or not all(each.is_running and not each.host.is_paused for each in controllers):
-            return True  # a controller that died or stands still may have written, or been told, more
+            return True  # a controller that is down or paused may have written more than the others know
         partitions = [
-            self._environment.invariants.partition(place) for place in self._environment.invariants.partitions
+            self._environment.invariants.partition(topic_partition)
+            for topic_partition in self._environment.invariants.partitions
         ]
         return any(
             node.node_id in (*each.isr, *each.elr, *each.last_known_elr)
@@ -163,11 +164,12 @@ class FaultInjector:
         )
 
     def is_joining_isr(self, node: ClusterNode, leader: ClusterNode) -> bool:
-        """Whether a leader is telling the controller that a broker is in sync."""
+        """Return whether a leader is adding a broker to an ISR."""
         if not leader.is_running or not leader.is_broker:
             return False
         partitions = (
-            leader.node.replica_manager.get(*place) for place in self._environment.invariants.partitions
+            leader.node.replica_manager.get(*topic_partition)
+            for topic_partition in self._environment.invariants.partitions
         )
         pending = (
             each.remote_replicas.pending
@@ -177,10 +179,10 @@ class FaultInjector:
         return any(each is not None and each.new_member == node.node_id for each in pending)
 
     def _all_in_sync(self) -> bool:
-        world = self._environment
-        known = world.invariants.image.brokers
-        for broker_id in world.spec.brokers:
-            node = world.nodes[broker_id]
+        environment = self._environment
+        known = environment.invariants.image.brokers
+        for broker_id in environment.spec.brokers:
+            node = environment.nodes[broker_id]
             if (
                 not node.is_running
                 or node.host.is_paused
@@ -189,18 +191,21 @@ class FaultInjector:
             ):
                 return False
             if known[broker_id].broker_epoch != node.node.lifecycle.broker_epoch:
-                return False  # the controller does not know yet that it has died
-        partitions = [world.invariants.partition(place) for place in world.invariants.partitions]
+                return False  # the controller does not know yet that the broker's process has died
+        partitions = [
+            environment.invariants.partition(topic_partition)
+            for topic_partition in environment.invariants.partitions
+        ]
         return all(
             each is None or (set(each.isr) == set(each.replicas) and len(each.replicas) > 1)
             for each in partitions
         )
 
     def _schedule_end(self, call: Callable[[], None]) -> None:
-        """Once it has lasted long enough, or all trouble is over."""
+        """Schedule the end of a fault. After `stop`, it may already be over."""
         self._environment.events.timers.add(self._rng.randrange(100, MAX_FAULT_MS), call)
 
-    # --- what
+    # --- faults
 
     def _mark_down(self, node: ClusterNode, how: str) -> None:
         self._environment.note(f"--- {node.name} {how}")
@@ -208,13 +213,13 @@ class FaultInjector:
         self._schedule_end(lambda: self._start(node))
 
     def _start(self, node: ClusterNode) -> None:
-        """Unless that was done, and other trouble with it has begun since, which sees to its own end."""
+        """Start a node that is down, unless another fault has begun since and will start it."""
         if node.node_id in self._down and not node.is_running:
             del self._down[node.node_id]
             self._environment.note(f"--- {node.name} starts again")
             node.start()
             if self._rng.random() < 0.3:
-                # As it is about to be in sync again: leaders know it from before, and perhaps ask for it.
+                # Wipe the disk just before the replicas join the ISR again, while leaders know the old one.
                 delay_ms = self._rng.randrange(100, 700)
                 self._environment.events.timers.add(delay_ms, lambda: self._wipe_if_unneeded(node))
 
@@ -225,36 +230,36 @@ class FaultInjector:
             node.die()
 
     def _kill_during_disk_change(self) -> None:
-        """Of what it is writing just then a part may be there; what it is syncing may be durable."""
+        """Kill a process during a disk operation: a write may be partial, a sync may be done."""
         node = self._pick_node()
         if node is not None and node.node_id not in self._down:
-            self._environment.note(f"--- {node.name} is about to be killed amid what it does to its disk")
+            self._environment.note(f"--- {node.name} is about to be killed during a disk operation")
             node.disk.dies_after = self._rng.randrange(MAX_DISK_CHANGES)
             self._down[node.node_id] = None
             self._schedule_end(lambda: self._restart_with_repaired_disk(node))
 
     def _kill_isr(self) -> None:
-        """All who have everything, when somebody else has not."""
-        world = self._environment
-        place = self._rng.choice(world.partitions)
-        known = world.invariants.partition(place)
+        """Kill all replicas of an ISR while another replica is out of sync."""
+        environment = self._environment
+        topic_partition = self._rng.choice(environment.partitions)
+        known = environment.invariants.partition(topic_partition)
         if known is None or known.leader < 0 or len(known.isr) < 2 or self._down:
             return
-        follower = world.nodes[self._rng.choice([each for each in known.isr if each != known.leader])]
-        world.network.cut(follower.host.name, world.nodes[known.leader].host.name)
+        follower = environment.nodes[self._rng.choice([each for each in known.isr if each != known.leader])]
+        environment.network.cut(follower.host.name, environment.nodes[known.leader].host.name)
 
         def kill() -> None:
             self.heal()
-            known = world.invariants.partition(place)
+            known = environment.invariants.partition(topic_partition)
             if known is None or follower.node_id in known.isr or self.is_stopped:
                 return
             for broker_id in known.isr:
-                node = world.nodes[broker_id]
+                node = environment.nodes[broker_id]
                 if node.is_running and not node.is_controller:
-                    self._mark_down(node, "is killed, as all who are in sync")
+                    self._mark_down(node, "is killed, as is the whole ISR")
                     node.die()
 
-        world.events.timers.add(self._rng.randrange(2_500, 4_500), kill)
+        environment.events.timers.add(self._rng.randrange(2_500, 4_500), kill)
 
     def _cut_power(self) -> None:
         node = self._pick_replaceable_node(forgets=False)
@@ -264,60 +269,61 @@ class FaultInjector:
             node.die(power=self._rng)
 
     def _cut_power_of_controllers(self) -> None:
-        """Of one or more."""
+        """Cut the power of a random number of controllers."""
         nodes = [] if self.is_stopped else self._only_controllers
         for node in self._rng.sample(nodes, self._rng.randint(min(1, len(nodes)), len(nodes))):
             self._mark_down(node, "loses power")
             node.die(power=self._rng)
 
     def _cut_power_during_replication(self) -> None:
-        """Of some, as one of them is writing what the others are to hear, or have heard."""
+        """Cut the power of controllers while one of them appends to the metadata log."""
         self._cut_power_on_change(lambda quorum: (quorum.epoch, quorum.log.end_offset))
 
     def _cut_power_during_election(self) -> None:
+        """Cut the power of controllers while one of them becomes leader."""
         self._kill_quorum_leader()
         self._cut_power_on_change(lambda quorum: quorum.leads)
 
-    def _cut_power_on_change(self, look_at: Callable[[Quorum], object]) -> None:
+    def _cut_power_on_change(self, observe: Callable[[Quorum], object]) -> None:
         nodes = self._only_controllers
 
         def known() -> list[object]:
-            return [look_at(node.node.quorum) for node in nodes if node.is_running]
+            return [observe(node.node.quorum) for node in nodes if node.is_running]
 
         before, ends_ms = known(), self._environment.now_ms + MAX_FAULT_MS
 
-        def look() -> None:
+        def poll() -> None:
             if self.is_stopped or self._environment.now_ms > ends_ms:
                 return
             if known() == before:
-                self._environment.events.timers.add(2, look)
+                self._environment.events.timers.add(2, poll)
             else:
                 self._environment.events.timers.add(self._rng.randrange(40), self._cut_power_of_controllers)
 
-        look()
+        poll()
 
     def _isolate_quorum_leader(self) -> None:
-        """Of the quorum, from the other controllers, and nobody else: it goes on deciding for a while."""
-        world = self._environment
-        names = {node_id: world.nodes[node_id].host.name for node_id in world.spec.controllers}
+        """Cut the quorum leader off from the other controllers only, so that it stays leader for a while."""
+        environment = self._environment
+        names = {node_id: environment.nodes[node_id].host.name for node_id in environment.spec.controllers}
         for leader_id in names:
-            node = world.nodes[leader_id]
+            node = environment.nodes[leader_id]
             if node.is_running and node.node.quorum.leads:
                 for other_id in [each for each in names if each != leader_id]:
-                    world.network.cut(names[leader_id], names[other_id])
+                    environment.network.cut(names[leader_id], names[other_id])
                 self._schedule_end(self.heal)
 
     def _kill_quorum_leader(self) -> None:
-        """Kill who leads the quorum, as that is asked of a node."""
+        """Kill the node that a random node believes to be the quorum leader."""
         node = self._pick_node()
         if node is not None:
             leader = self._environment.nodes.get(node.node.quorum.leader_id)
             if leader is not None and leader.is_running and not leader.host.is_paused:
-                self._mark_down(leader, "is killed, who leads the quorum")
+                self._mark_down(leader, "is killed, the quorum leader")
                 leader.die()
 
     def _break_directory(self) -> None:
-        """It can be written no more, or not even read, until somebody replaces it; nothing on it is lost."""
+        """Fail a log directory until its node restarts: writes fail, perhaps reads too. No data is lost."""
         node = self._pick_node()
         if node is None or not node.is_broker:
             return
@@ -329,31 +335,33 @@ class FaultInjector:
         self._schedule_end(lambda: self._restart_with_repaired_disk(node))
 
     def _restart_with_repaired_disk(self, node: ClusterNode) -> None:
-        """Have another process in its place, whose disk is well."""
+        """Restart a node with a disk that works."""
         if node.node_id in self._down:
             if node.is_running:
-                self._environment.note(f"--- {node.name} is killed, to start anew")
+                self._environment.note(f"--- {node.name} is killed, to be restarted")
                 node.die()
             self._start(node)
 
     def _stop(self) -> None:
-        """As a process that gets a SIGTERM: it has others lead, but does not wait for that without end."""
+        """Shut a node down as SIGTERM does, with a limited time for the controlled shutdown."""
         node = self._pick_node()
         if node is None or node.disk.is_faulty:
             return
-        self._environment.note(f"--- {node.name} is asked to stop")
+        self._environment.note(f"--- {node.name} begins a controlled shutdown")
         self._down[node.node_id] = None
         host = node.host
 
-        def left(why: str) -> None:
+        def shut_down(why: str) -> None:
             if node.host is host and not host.is_dead and node.node_id in self._down:
-                self._environment.note(f"--- {node.name} is stopped, {why}")
+                self._environment.note(f"--- {node.name} shuts down {why}")
                 node.stop()
                 self._environment.invariants.check_node(node)
                 self._schedule_end(lambda: self._start(node))
 
-        node.node.controlled_shutdown(lambda: left("let go"))
-        self._environment.events.timers.add(MAX_SHUTDOWN_MS, lambda: left("though nobody lets it go"))
+        node.node.controlled_shutdown(lambda: shut_down("with the controller's permission"))
+        self._environment.events.timers.add(
+            MAX_SHUTDOWN_MS, lambda: shut_down("without the controller's permission")
+        )
 
     def _wipe(self) -> None:
         self._kill_and_wipe(self._pick_replaceable_node(forgets=True))
@@ -366,13 +374,13 @@ class FaultInjector:
     def _kill_and_wipe(self, node: ClusterNode | None) -> None:
         if node is not None:
             self._may_have_lost_data = self._may_have_lost_data or node.is_broker
-            self._mark_down(node, "is killed, and loses its disk")
+            self._mark_down(node, "is killed and loses its disk")
             node.die()
             node.wipe()
             node.reformat()
 
     def _wipe_unneeded(self) -> None:
-        """What is being caught up with, say."""
+        """Wipe the disks of nodes whose data nothing depends on."""
         for node in self._environment.nodes.values():
             self._wipe_if_unneeded(node)
 
@@ -380,15 +388,15 @@ class FaultInjector:
         if self.is_stopped or self.is_needed(node):
             return
         if node.is_running:
-            self._mark_down(node, "is killed, and loses its disk, on which nobody counts")
+            self._mark_down(node, "is killed and loses its disk, which is not needed")
             node.die()
         else:
-            self._environment.note(f"--- {node.name} loses its disk, on which nobody counts")
+            self._environment.note(f"--- {node.name} loses its disk, which is not needed")
         node.wipe()
         node.reformat()
 
     def replace(self, node: ClusterNode) -> None:
-        """Have another, empty machine take a broker's place at once."""
+        """Replace a broker by an empty machine at once."""
         self._environment.note(f"--- {node.name} is killed, loses its disk, and starts again at once")
         node.die()
         node.wipe()
@@ -424,20 +432,20 @@ class FaultInjector:
         self._schedule_end(self.heal)
 
     def heal(self) -> None:
-        """No way is cut any more, but what must stay so."""
+        """Restore all links except `permanent_cuts`."""
         self._environment.network.heal(self.permanent_cuts)
 
     def _break_connections(self) -> None:
         self._environment.network.break_some(self._rng.choice((0.2, 0.6, 1.0)))
 
     def stop(self) -> None:
-        """All that was broken is whole again, and all that is down starts."""
-        world = self._environment
+        """End all faults, and start all nodes that are down."""
+        environment = self._environment
         self.is_stopped = True
-        world.note("--- all is well from here on")
-        world.network.faults = RELIABLE_NETWORK
+        environment.note("--- no more faults from here on")
+        environment.network.faults = RELIABLE_NETWORK
         self.heal()
-        for node in world.nodes.values():
+        for node in environment.nodes.values():
             if node.is_running and node.host.is_paused:
                 node.host.resume()
             if node.is_running and (node.disk.broken_directories or node.disk.is_faulty):

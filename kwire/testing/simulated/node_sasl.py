@@ -1,6 +1,6 @@
-"""Nodes of a simulated cluster that log in to each other: brokers by SCRAM, to controllers by PLAIN.
+"""Authentication between the nodes of a simulated cluster: SCRAM to brokers, PLAIN to controllers.
 
-Clients come by the listener that asks nobody. Logins end soon, and are renewed (KIP-368).
+Clients use a listener without authentication. Sessions are short, so that nodes reauthenticate (KIP-368).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 BROKERS_PORT: Final = 9094
 REAUTHENTICATION_MS: Final = 2_500
-"""How long a login holds."""
+"""The lifetime of a SASL session."""
 LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
 
 def initial_credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
-    """What the metadata begins with."""
+    """Return the credential records of the initial metadata."""
     return [parse_credential(f"{SCRAM_SHA_256}=[name=broker,password=of-brokers]", rng)]
 
 
 def with_sasl(settings: dict[str, str]) -> dict[str, str]:
-    """A node's properties, changed so that it logs in to others, and has them log in."""
+    """Return a node's configs with authentication added, for its listeners and its own requests."""
     host = f"n{settings['node.id']}"
     listeners = settings["listeners"].split(",")
     if "broker" in settings["process.roles"]:
@@ -55,7 +55,7 @@ def with_sasl(settings: dict[str, str]) -> dict[str, str]:
 
 
 def count_reauthentications(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
-    """How many were renewed, and how many ended under a connection that was used."""
+    """Return how many sessions were reauthenticated, and how many connections outlived their session."""
     sessions = [node.node.sessions for node in nodes]
     counts = [each for one in sessions if one is not None for each in one.counts.values()]
     renewed = sum(each.successful_reauthentication for each in counts)

@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster: their settings, and how they are formatted as nodes of one cluster."""
+"""The nodes of a simulated cluster: their settings, formatting and clocks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
 PORT: Final = 9092
 LOG_DIRS: Final = ("/data", "/more")
-"""The first has the metadata."""
+"""The log directories of a node. The first one contains the metadata log."""
 RACKS: Final = ("here", "there")
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
-"""Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
+"""Accepts records of nodes and clients whose clocks are hours ahead. Kafka's default is one hour."""
 
 INITIAL_METADATA: Final = InitialMetadata(features=unserved_feature_levels())
-"""Groups that are not served yet keep brokers out of clusters that have them."""
+"""Without features whose groups are not served yet, since brokers could not join such a cluster."""
 
 SCALED_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -47,14 +47,14 @@ SCALED_TIMEOUTS: Final = {
     "group.consumer.assignment.interval.ms": "200",
     "leader.imbalance.check.interval.seconds": "3",
 }
-"""What takes a node some seconds or minutes by default, scaled to histories of half a minute."""
+"""Timeouts and intervals, scaled down to simulations of half a minute."""
 
 
 class ClockDrift(NamedTuple):
-    """What is wrong with a node's clocks. Each is set right, but for the skew, when its process starts.
+    """Errors of a node's clocks. Speed errors start at zero when a process starts.
 
-    Twice or half the speed of others is the most that the times above allow for: of two nodes that differ by
-    four, the slow one's heartbeats have to come within the fast one's session.
+    Speeds of 50 % to 200 % are the most that the timeouts allow: at a factor of four, heartbeats of the slow
+    node must still arrive within the session timeout of the fast one.
     """
 
     speed_percent: int = 100
@@ -75,7 +75,7 @@ def node_settings(
     has_racks: bool,
     directories: Sequence[str],
 ) -> dict[str, str]:
-    """A node's properties: Kafka's keys. A follower fetches `fetch_bytes` of a partition at once."""
+    """Return the configs of a node. `fetch_bytes` is the size of a follower's fetch per partition."""
     racks = {"broker.rack": RACKS[node_id % len(RACKS)], "replica.selector.class": RACK_AWARE}
     host = f"n{node_id}"
     listeners = {
@@ -107,39 +107,39 @@ def node_settings(
 
 
 def address_of(node_id: int) -> PeerAddress:
-    """Where clients reach a broker."""
+    """Return the address of a broker for clients."""
     return PeerAddress(f"n{node_id}", PORT)
 
 
 class ClusterNode(VirtualNode):
-    """A node of the cluster, formatted, that tells when something has happened to it."""
+    """A formatted node, which records when it has to be checked again."""
 
     def __init__(
         self,
-        node_settings: Mapping[str, str],
+        settings: Mapping[str, str],
         *,
         rng: random.Random,
         network: Network,
         note: Callable[[str], None],
         drift: ClockDrift,
-        longest_work_ms: int,
+        max_work_ms: int,
     ) -> None:
-        self.node_id = int(node_settings["node.id"])
+        self.node_id = int(settings["node.id"])
         self.name = f"node {self.node_id}"
-        self.is_controller = "controller" in node_settings["process.roles"]
-        self.is_broker = "broker" in node_settings["process.roles"]
+        self.is_controller = "controller" in settings["process.roles"]
+        self.is_broker = "broker" in settings["process.roles"]
         self.needs_check = True
         self.start_count = 0
-        """How often its process was started."""
-        self._max_work_ms = longest_work_ms
+        """The number of starts of the process."""
+        self._max_work_ms = max_work_ms
         self._note = note
         disk = MemoryDisk(
             random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
         )
         self._format_rng = random.Random(rng.getrandbits(64))
-        self._format(disk, node_settings)
+        self._format(disk, settings)
         super().__init__(
-            node_settings,
+            settings,
             disk=disk,
             seed=rng.getrandbits(32),
             network=network,
@@ -148,11 +148,11 @@ class ClusterNode(VirtualNode):
             skew_ms=drift.ahead_ms,
         )
 
-    def _format(self, disk: MemoryDisk, node_settings: Mapping[str, str]) -> None:
-        config = load(None, {}, node_settings)
+    def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
+        config = load(None, {}, settings)
         beginning = INITIAL_METADATA
         if config.inter_broker_listener_name != "PLAINTEXT":
-            # Of its own chance, so that the other seeds go on in their ways.
+            # From a random stream of its own, so that simulations without SASL do not change.
             beginning = beginning._replace(credentials=initial_credentials(random.Random(self.node_id)))
         format_directories(
             config, disk, self._format_rng, NOW_MS, cluster_id=CLUSTER_ID, initial_metadata=beginning
@@ -160,10 +160,11 @@ class ClusterNode(VirtualNode):
         disk.sync_directory("/")
 
     def reformat(self) -> None:
-        """After its disk was wiped: as an operator formats a new one."""
+        """Format an empty disk, as an operator does after replacing it."""
         self._format(self.disk, self.settings)
 
     def start(self) -> None:
+        """Start a process, and arrange that each turn of its loop is checked."""
         self.start_count += 1
         super().start()
         host = self.host
@@ -175,7 +176,7 @@ class ClusterNode(VirtualNode):
             self.needs_check = True
             end_turn()
             if self.fatal and self.host is host and not host.is_dead:
-                self._note(f"{self.name} ends by itself: {self.fatal[0]}")
+                self._note(f"{self.name} stops after a fatal error: {self.fatal[0]}")
                 self.die()
 
         self.host.end_turn = turn_ended

@@ -1,8 +1,8 @@
-"""What clients were told, and so may rely on: the oracle beside a simulated cluster.
+"""The test oracle of a simulated cluster: it knows what clients sent and what was acknowledged to them.
 
-Every value is written once, and says who wrote it and as which: so a reader can be held to what was sent.
-What is *committed* is told by the watch over the nodes, as the high watermark of some leader rises over it;
-from then on it may not be lost, changed, or be another's.
+Every value is written only once and names its producer, so that each record that is read can be compared with
+what was sent. A record is *committed* once the high watermark of a leader is above it: the invariants report
+that to the oracle. From then on, the record must not be lost, changed or replaced.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import BatchHeader, Record
 
 LeaderEpochLookup = Callable[[TopicPartition, PeerAddress], int | None]
-"""In which epoch a broker really leads a partition now, and knows it."""
+"""Returns the leader epoch in which the broker at an address leads a partition, or None."""
 
 
 @dataclass(slots=True, eq=False)
 class SentRecord:
-    """A record that a producer has sent, and what it was told of it."""
+    """A record that a producer has sent, and its acknowledgment."""
 
     value: bytes
     partition: TopicPartition
     producer: str
-    """Of one producer id: what it sends to a partition has an order."""
+    """The name of a producer id, whose records have an order in each partition."""
     number: int
-    """Its place in that order."""
+    """The position in that order."""
     is_idempotent: bool
     acks_all: bool
     is_acknowledged: bool = False
     attempts: int = 0
-    """How often it was sent: without idempotence it may stand there as often."""
+    """The number of times that the record was sent. Without idempotence it may be in the log as often."""
     transaction: Transaction | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction of a producer, and its outcome as that was told."""
+    """A transaction of a producer, and its outcome as the producer knows it."""
 
     name: str
     sent: list[SentRecord] = field(default_factory=list)
     outcome: bool | None = False
-    """Whether its records count; None where nobody can tell."""
+    """Whether it was committed. None if the producer cannot know."""
 
 
 class CommittedPartition:
-    """What one partition has below the greatest high watermark that any of its leaders has had."""
+    """The records of a partition below the highest high watermark of any leader."""
 
     __slots__ = (
         "awaits_unclean_leader",
@@ -66,26 +66,26 @@ class CommittedPartition:
     def __init__(self) -> None:
         self.end = 0
         self.reported_end = 0
-        """Up to here readers have been told that it reaches."""
+        """The highest offset up to which a client has seen records as committed."""
         self.unverified_end = 0
-        """Up to here a leader has committed which then failed in the same step, and cannot be looked at."""
+        """The high watermark of a leader that failed in the same step, whose log cannot be checked."""
         self.promised: dict[int, bytes] = {}
-        """What clients were told of that: it has to come to that."""
+        """Values by offset that clients saw in that range. They must turn out to be committed."""
         self.start = 0
-        """Records before it were deleted, or may be."""
+        """The log start offset. Records before it are deleted."""
         self.values: dict[int, bytes] = {}
-        """By offset, without control records."""
+        """Values by offset, without control records."""
         self.crcs: dict[int, tuple[int, int, int]] = {}
-        """Of each batch by its first offset: the next offset, the CRC and the leader epoch."""
+        """Next offset, CRC and leader epoch of each batch, by base offset."""
         self.unclean_discards: list[tuple[int, int]] = []
-        """Of each unclean election: its epoch, and from which offset on it has discarded what there was."""
+        """Leader epoch and first discarded offset of each unclean leader election."""
         self.awaits_unclean_leader = False
-        """Whether somebody was elected uncleanly who does not lead yet."""
+        """Whether an unclean leader election has happened whose leader has not taken over yet."""
         self.lost: set[bytes] = set()
-        """What was committed and discarded, or a leader of before has taken for committed since."""
+        """Values that unclean elections discarded, or that a former leader still believes to be committed."""
 
     def discard(self, epoch: int, offset: int) -> None:
-        """A leader elected uncleanly lacks what there is from this offset on."""
+        """Record that the leader of an unclean election lacks everything from `offset` on."""
         self.unclean_discards.append((epoch, offset))
         self.awaits_unclean_leader = False
         self.lost |= {value for at, value in self.values.items() if at >= offset}
@@ -96,72 +96,77 @@ class CommittedPartition:
 
 
 class Oracle:
-    """See the module."""
+    """The records that clients sent, and the committed records of each partition."""
 
-    def __init__(self, epoch_led: LeaderEpochLookup) -> None:
-        """No client can tell `led_epoch`, but who is told something by a leader of before may be told what
-        was so before."""
-        self.led_epoch = epoch_led
+    def __init__(self, led_epoch: LeaderEpochLookup) -> None:
+        """Create an oracle. Responses of former leaders may be stale: `led_epoch` shows which are."""
+        self.led_epoch = led_epoch
         self.sent: dict[bytes, SentRecord] = {}
         self.committed: dict[TopicPartition, CommittedPartition] = {}
         self.transactions: list[Transaction] = []
 
-    def committed_in(self, place: TopicPartition) -> CommittedPartition:
-        found = self.committed.get(place)
+    def committed_in(self, topic_partition: TopicPartition) -> CommittedPartition:
+        """Return the committed records of a partition."""
+        found = self.committed.get(topic_partition)
         if found is None:
-            found = self.committed[place] = CommittedPartition()
+            found = self.committed[topic_partition] = CommittedPartition()
         return found
 
-    def forget(self, place: TopicPartition) -> None:
-        """Its topic is deleted."""
-        self.committed.pop(place, None)
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition, since its topic was deleted."""
+        self.committed.pop(topic_partition, None)
 
-    # --- what becomes of partitions
+    # --- events of partitions
 
-    def commit_batch(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
-        """A batch is committed. Violation where nobody wrote what is in it."""
+    def commit_batch(
+        self, topic_partition: TopicPartition, header: BatchHeader, found: Iterable[Record]
+    ) -> None:
+        """Record a committed batch. Raises Violation if no producer sent one of its records."""
         if header.is_control:
             return
-        committed = self.committed_in(place)
+        committed = self.committed_in(topic_partition)
         for record in found:
             value = record.value or b""
             sent = self.sent.get(value)
-            if sent is None or sent.partition != place:
-                raise Violation(f"{value!r} is committed in {place}, where nobody wrote it")
+            if sent is None or sent.partition != topic_partition:
+                raise Violation(f"{value!r} is committed in {topic_partition}, but no producer sent it there")
             committed.values[record.offset] = value
-            self._check_promise(place, committed, record.offset)
+            self._check_promise(topic_partition, committed, record.offset)
 
-    def _check_promise(self, place: TopicPartition, committed: CommittedPartition, offset: int) -> None:
-        """Violation where clients were told of something else than what has come to be committed there."""
-        told, found = committed.promised.pop(offset, None), committed.values[offset]
-        if told is not None and told != found:
+    def _check_promise(
+        self, topic_partition: TopicPartition, committed: CommittedPartition, offset: int
+    ) -> None:
+        """Raise Violation if a client saw another value at an offset than the one that is now committed."""
+        promised, found = committed.promised.pop(offset, None), committed.values[offset]
+        if promised is not None and promised != found:
             raise Violation(
-                f"{told!r} was told of at offset {offset} of {place}, where {found!r} is committed"
+                f"a client saw {promised!r} at offset {offset} of {topic_partition}, "
+                f"where {found!r} is committed"
             )
 
-    def on_log_start(self, place: TopicPartition, offset: int, name: str) -> None:
-        """A replica of it begins there. Violation where nobody has deleted so much."""
-        if offset > self.committed_in(place).start:
+    def on_log_start(self, topic_partition: TopicPartition, offset: int, name: str) -> None:
+        """Check the log start offset of a replica. Raises Violation if it is above the deleted offsets."""
+        if offset > self.committed_in(topic_partition).start:
             raise Violation(
-                f"{name} begins {place} at {offset}: records were deleted before "
-                f"{self.committed_in(place).start}"
+                f"{name} has log start offset {offset} of {topic_partition}, but only offsets below "
+                f"{self.committed_in(topic_partition).start} were deleted"
             )
 
-    # --- what clients do
+    # --- events of clients
 
     def on_send(self, sent: SentRecord) -> None:
-        """A producer is about to send this for the first time."""
+        """Record that a producer is about to send a record for the first time."""
         assert sent.value not in self.sent, sent.value
         self.sent[sent.value] = sent
         if sent.transaction is not None:
             sent.transaction.sent.append(sent)
 
     def on_transaction_begin(self, transaction: Transaction) -> None:
-        """A producer begins a transaction."""
+        """Record that a producer begins a transaction."""
         self.transactions.append(transaction)
 
     def on_ack(self, batch: Iterable[SentRecord], base_offset: int) -> None:
-        """Note an acknowledgement to a producer; raise `Violation` if the records are not committed there."""
+        """Record an acknowledgment. Raises Violation if the records are not committed at these offsets."""
         for offset, sent in enumerate(batch, base_offset):
             sent.is_acknowledged = True
             committed = self.committed_in(sent.partition)
@@ -174,73 +179,75 @@ class Oracle:
                 there = "nothing" if found is None else repr(found.decode())
                 raise Violation(
                     f"{sent.value!r} was acknowledged at offset {offset} of {sent.partition}, where {there} "
-                    f"is committed up to {committed.end}"
+                    f"is committed (committed up to {committed.end})"
                 )
 
-    def on_read(self, reader: str, place: TopicPartition, offset: int, value: bytes | None) -> None:
-        """A consumer was given this. Violation where it is not committed, or nobody wrote it."""
-        committed = self.committed_in(place)
+    def on_read(self, reader: str, topic_partition: TopicPartition, offset: int, value: bytes | None) -> None:
+        """Check a record that a consumer got. Raises Violation if it is not committed there."""
+        committed = self.committed_in(topic_partition)
         if value in committed.lost:
-            return  # by a leader of before, or before it was lost
+            return  # from a former leader, or read before it was lost
         if committed.end <= offset < committed.unverified_end:
             if value is not None:
                 committed.promised[offset] = value
             return
         if offset >= committed.end:
             raise Violation(
-                f"{reader} was given offset {offset} of {place}, which is committed up to {committed.end}"
+                f"{reader} got offset {offset} of {topic_partition}, which is committed up to {committed.end}"
             )
         committed.reported_end = max(committed.reported_end, offset + 1)
         if value is None or committed.values.get(offset, value) != value:
             raise Violation(
-                f"{reader} was given {value!r} at offset {offset} of {place}, "
+                f"{reader} got {value!r} at offset {offset} of {topic_partition}, "
                 f"where {committed.values.get(offset)!r} is committed"
             )
 
-    def on_read_committed(self, reader: str, place: TopicPartition, offset: int, value: bytes | None) -> None:
-        """A consumer with read_committed was given this. Violation where it must not be."""
-        self.on_read(reader, place, offset, value)
+    def on_read_committed(
+        self, reader: str, topic_partition: TopicPartition, offset: int, value: bytes | None
+    ) -> None:
+        """Check a record that a consumer with read_committed got. Raises Violation."""
+        self.on_read(reader, topic_partition, offset, value)
         transaction = self.sent[value].transaction if value is not None else None
         if transaction is not None and transaction.outcome is False:
-            raise Violation(f"{reader} was given {value!r} of {transaction.name}, which was not committed")
+            raise Violation(f"{reader} got {value!r} of {transaction.name}, which was not committed")
 
-    # --- at the end
+    # --- checks at the end
 
     def check_transactions(self, reader: str, given: set[bytes]) -> None:
-        """Violation where a reader with read_committed, who has read all, was given a transaction in part."""
+        """Raise Violation if a reader with read_committed got a part of a transaction, after reading all."""
         for transaction in self.transactions:
             acknowledged = [sent for sent in transaction.sent if sent.is_acknowledged]
             missing = [sent.value for sent in acknowledged if sent.value not in given]
             if missing and (transaction.outcome or len(missing) < len(acknowledged)):
                 raise Violation(
-                    f"{reader} was not given {missing} of {transaction.name}: {transaction.outcome}"
+                    f"{reader} did not get {missing} of {transaction.name} with outcome {transaction.outcome}"
                 )
 
     def check(self) -> None:
-        """Violation where what is committed is not what was promised."""
+        """Raise Violation if an acknowledged record is lost, duplicate or out of order."""
         found: dict[bytes, int] = {}
         last: dict[tuple[str, TopicPartition], SentRecord] = {}
-        for place, committed in self.committed.items():
+        for topic_partition, committed in self.committed.items():
             if committed.awaits_unclean_leader:
-                raise Violation(f"nobody leads {place} who was elected uncleanly")
+                raise Violation(f"the leader of an unclean election never took over {topic_partition}")
             for value in (committed.values[offset] for offset in sorted(committed.values)):
                 sent = self.sent.get(value)
                 if sent is None:
-                    continue  # of an internal topic; values of others are held to what was sent as they rise
-                if sent.partition != place:
-                    raise Violation(f"{value!r} is in {place}, and was sent to {sent.partition}")
+                    continue  # of an internal topic; `commit_batch` checks all other records
+                if sent.partition != topic_partition:
+                    raise Violation(f"{value!r} is in {topic_partition}, but was sent to {sent.partition}")
                 found[value] = found.get(value, 0) + 1
                 if found[value] > (1 if sent.is_idempotent else sent.attempts):
-                    raise Violation(f"{value!r} stands {found[value]} times in {place}")
+                    raise Violation(f"{value!r} is {found[value]} times in {topic_partition}")
                 if found[value] > 1 or not (sent.is_idempotent or (sent.acks_all and sent.is_acknowledged)):
                     continue
-                before = last.get((sent.producer, place))
+                before = last.get((sent.producer, topic_partition))
                 if before is not None and before.number > sent.number:
                     raise Violation(
-                        f"{value!r} stands after {before.value!r} in {place}, and was sent before"
+                        f"{value!r} comes after {before.value!r} in {topic_partition}, but was sent before it"
                     )
-                last[sent.producer, place] = sent
+                last[sent.producer, topic_partition] = sent
         for value, sent in self.sent.items():
             is_lost = value in self.committed_in(sent.partition).lost
             if sent.is_acknowledged and sent.acks_all and value not in found and not is_lost:
-                raise Violation(f"{value!r} was acknowledged, and is not in {sent.partition}")
+                raise Violation(f"{value!r} was acknowledged, but is not in {sent.partition}")

@@ -1,4 +1,4 @@
-"""The time and the chance that a program has while it is simulated: those of its cluster, and of its seed."""
+"""Replacement of `time` and `random` for a simulated program, by the clock and seed of its cluster."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TIME_FUNCTIONS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_c
 
 @contextmanager
 def patch_time_and_random(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
-    """Have `time` and `random` be the program's, for what runs in this thread; others have the real time.
+    """Patch `time` and `random` for this thread. Other threads keep the real time.
 
-    `sleep` is called in the place of `time.sleep`.
-    Who has asked `from time import monotonic`, or `datetime`, has the real time, too.
+    `sleep` replaces `time.sleep`. Code that has executed `from time import monotonic`, and `datetime`, still
+    use the real time.
     """
     thread, state = threading.get_ident(), random.getstate()
-    really_sleep = time.sleep
+    real_sleep = time.sleep
     real: dict[str, Callable[[], float]] = {name: getattr(time, name) for name in TIME_FUNCTIONS}
 
-    def of_program(name: str) -> Callable[[], float]:
+    def simulated(name: str) -> Callable[[], float]:
         def now() -> float:
             if threading.get_ident() != thread:
                 return real[name]()
@@ -34,17 +34,17 @@ def patch_time_and_random(clock: Clock, rng: random.Random, sleep: Callable[[flo
 
         return now
 
-    def wait(delay_s: float) -> None:
-        (sleep if threading.get_ident() == thread else really_sleep)(delay_s)
+    def sleep_in_thread(delay_s: float) -> None:
+        (sleep if threading.get_ident() == thread else real_sleep)(delay_s)
 
     random.seed(rng.getrandbits(64))
     for name in TIME_FUNCTIONS:
-        setattr(time, name, of_program(name))
-    time.sleep = wait  # type: ignore[assignment]
+        setattr(time, name, simulated(name))
+    time.sleep = sleep_in_thread  # type: ignore[assignment]
     try:
         yield
     finally:
         for name in TIME_FUNCTIONS:
             setattr(time, name, real[name])
-        time.sleep = really_sleep
+        time.sleep = real_sleep
         random.setstate(state)

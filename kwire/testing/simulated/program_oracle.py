@@ -1,8 +1,8 @@
-"""What programs were told by a simulated cluster, as it went over their connections: the oracle of it.
+"""The test oracle of a simulated cluster whose clients are arbitrary programs.
 
-Programs write what they like. What counts is what each Produce with acks=all was answered: its records are
-committed where that says, at once, and from then on the same on all replicas; and what a producer with a
-producer id has sent stands once, in its order.
+It observes the connections of the programs. When a Produce with acks=all is acknowledged, its records must be
+committed at the offsets in the response, and stay the same on all replicas. Records of a producer id must be
+in the log once and in order.
 """
 
 from __future__ import annotations
@@ -23,98 +23,106 @@ from kwire.wire.registry import decode_request, decode_request_header, decode_re
 
 ACKS_ALL: Final = -1
 SEQUENCE_COUNT: Final = 1 << 31
-"""After the last one comes 0 again."""
+"""The sequence number after the last one is 0."""
 
 
 class ProgramOracle(Oracle):
-    """See the module."""
+    """An oracle that learns from Produce responses what was acknowledged."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._sequences: dict[tuple[TopicPartition, int, int], int] = {}
-        """By partition, producer id and epoch: the next one."""
+        """The next sequence number, by partition, producer id and producer epoch."""
         self._deleted: set[TopicPartition] = set()
-        """Partitions of topics that were deleted: programs may hear of them still."""
+        """Partitions of deleted topics. Programs may still get responses for them."""
         self._records: dict[TopicPartition, dict[int, Record]] = {}
-        """By partition and offset: what is committed, but for what is of transactions."""
+        """Committed records by partition and offset, without those of open or aborted transactions."""
         self._pending: dict[tuple[TopicPartition, int], list[Record]] = {}
-        """What is of a transaction, by partition and producer id, until it ends."""
+        """Records of open transactions, by partition and producer id."""
 
-    def commit_batch(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
+    def commit_batch(
+        self, topic_partition: TopicPartition, header: BatchHeader, found: Iterable[Record]
+    ) -> None:
+        """Record a committed batch. Raises Violation if its sequence number is not the expected one."""
         found = list(found)
-        count = self._records.setdefault(place, {})
-        transaction = place, header.producer_id
+        count = self._records.setdefault(topic_partition, {})
+        transaction = topic_partition, header.producer_id
         if header.is_control:
             of_it = self._pending.pop(transaction, [])
             if control_type(found[0])[1] == COMMIT:
                 count.update((record.offset, record) for record in of_it)
             return
         if header.producer_id >= 0:
-            self._check_sequence(place, header)
+            self._check_sequence(topic_partition, header)
         if header.is_transactional:
             self._pending.setdefault(transaction, []).extend(found)
         else:
             count.update((record.offset, record) for record in found)
-        self.committed_in(place).values.update((record.offset, record.value or b"") for record in found)
+        self.committed_in(topic_partition).values.update(
+            (record.offset, record.value or b"") for record in found
+        )
 
-    def _check_sequence(self, place: TopicPartition, header: BatchHeader) -> None:
-        key = place, header.producer_id, header.producer_epoch
+    def _check_sequence(self, topic_partition: TopicPartition, header: BatchHeader) -> None:
+        key = topic_partition, header.producer_id, header.producer_epoch
         expected = self._sequences.get(key, header.base_sequence)
         if header.base_sequence != expected:
             raise Violation(
-                f"{place} has number {header.base_sequence} at {header.base_offset} of producer "
-                f"{header.producer_id} in epoch {header.producer_epoch}, and not {expected}"
+                f"{topic_partition} has sequence {header.base_sequence} at offset {header.base_offset} of "
+                f"producer {header.producer_id} epoch {header.producer_epoch}, expected {expected}"
             )
         self._sequences[key] = (expected + header.records_count) % SEQUENCE_COUNT
 
     def records(self, topic: str) -> list[results.Record]:
-        """All records of a topic that count, partition by partition."""
+        """Return all committed records of a topic, sorted by partition and offset."""
         return [
-            results.Record(*place, one.offset, one.timestamp, one.key, one.value, one.headers)
-            for place, found in sorted(self._records.items())
-            if place.topic == topic
+            results.Record(*topic_partition, one.offset, one.timestamp, one.key, one.value, one.headers)
+            for topic_partition, found in sorted(self._records.items())
+            if topic_partition.topic == topic
             for one in (found[offset] for offset in sorted(found))
-            if one.offset >= self.committed_in(place).start
+            if one.offset >= self.committed_in(topic_partition).start
         ]
 
-    def on_log_start(self, place: TopicPartition, offset: int, name: str) -> None:
-        """Programs may delete, and so may time."""
-        committed = self.committed_in(place)
+    def on_log_start(self, topic_partition: TopicPartition, offset: int, name: str) -> None:
+        """Accept any log start offset, since programs and retention may delete records."""
+        committed = self.committed_in(topic_partition)
         committed.start = max(committed.start, offset)
 
-    def forget(self, place: TopicPartition) -> None:
-        super().forget(place)
-        self._records.pop(place, None)
-        self._pending = {key: found for key, found in self._pending.items() if key[0] != place}
-        self._deleted.add(place)
-        self._sequences = {key: next_one for key, next_one in self._sequences.items() if key[0] != place}
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition, since its topic was deleted."""
+        super().forget(topic_partition)
+        self._records.pop(topic_partition, None)
+        self._pending = {key: found for key, found in self._pending.items() if key[0] != topic_partition}
+        self._deleted.add(topic_partition)
+        self._sequences = {
+            key: next_one for key, next_one in self._sequences.items() if key[0] != topic_partition
+        }
 
-    def on_values_acked(self, place: TopicPartition, base_offset: int, values: list[bytes]) -> None:
-        """A program was told that these are there from then on. Violation where they are not."""
-        committed = self.committed_in(place)
+    def on_values_acked(self, topic_partition: TopicPartition, base_offset: int, values: list[bytes]) -> None:
+        """Check an acknowledgment. Raises Violation if the values are not committed at these offsets."""
+        committed = self.committed_in(topic_partition)
         for offset, value in enumerate(values, max(base_offset, 0)):
-            if offset < committed.start or place in self._deleted:
+            if offset < committed.start or topic_partition in self._deleted:
                 continue
             found = committed.values.get(offset)
             if found != value:
                 there = "nothing" if found is None else repr(found)
                 raise Violation(
-                    f"{value!r} was acknowledged at {offset} of {place}, where {there} is committed, up to "
-                    f"{committed.end}"
+                    f"{value!r} was acknowledged at {offset} of {topic_partition}, where "
+                    f"{there} is committed (committed up to {committed.end})"
                 )
 
 
 class ProduceObserver:
-    """One connection of a program: what is asked there, and answered in the same order."""
+    """Observes the Produce requests and responses of one connection."""
 
-    def __init__(self, ledger: ProgramOracle, image: Callable[[], MetadataImage]) -> None:
-        self._oracle = ledger
+    def __init__(self, oracle: ProgramOracle, image: Callable[[], MetadataImage]) -> None:
+        self._oracle = oracle
         self._image = image
         self._pending: dict[int, tuple[int, list[tuple[TopicPartition, list[bytes]]]]] = {}
-        """By correlation id: the version, and what is to be where."""
+        """By correlation id: the API version, and the values that must be stored, by partition."""
 
     def on_request(self, frame: bytes) -> None:
-        """A request is sent, its size in front."""
+        """Observe a request frame, with its size."""
         view = memoryview(frame)[4:]
         if int.from_bytes(view[:2], "big") != ApiKey.PRODUCE:
             return
@@ -124,7 +132,7 @@ class ProduceObserver:
             if request.acks == ACKS_ALL:
                 self._pending[header.correlation_id] = header.api_version, self._values_by_partition(request)
         except (WireError, CorruptBatch):
-            return  # it will be told by the broker
+            return  # the broker will return an error
 
     def _values_by_partition(self, request: ProduceRequest) -> list[tuple[TopicPartition, list[bytes]]]:
         image = self._image()
@@ -138,22 +146,22 @@ class ProduceObserver:
         ]
 
     def on_response(self, frame: memoryview) -> None:
-        """An answer has come, without its size. Violation."""
-        awaited = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
-        if awaited is None:
+        """Observe a response frame, without its size. Raises Violation."""
+        pending = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+        if pending is None:
             return
-        version, sent = awaited
-        _, answer = decode_response(ProduceResponse, version, frame)
+        version, sent = pending
+        _, response = decode_response(ProduceResponse, version, frame)
         image = self._image()
-        told = {
+        results_by_partition = {
             TopicPartition(topic.name or image.name_of(topic.topic_id) or "", one.index): one
-            for topic in answer.responses
+            for topic in response.responses
             for one in topic.partition_responses
         }
-        for place, values in sent:
-            one = told.get(place)
+        for topic_partition, values in sent:
+            one = results_by_partition.get(topic_partition)
             if one is not None and not one.error_code and one.base_offset >= 0:
-                self._oracle.on_values_acked(place, one.base_offset, values)
+                self._oracle.on_values_acked(topic_partition, one.base_offset, values)
 
 
 def _values(content: Any) -> list[bytes]:

@@ -1,8 +1,8 @@
-"""What must be true of the quorum of a cluster after each step, however many controllers it has.
+"""Invariants of the metadata quorum, which are checked after each step.
 
-- An epoch has one leader.
-- A node's high watermark does not go back within a life, and what is below that of any node is the same on
-  all of them: batch by batch, epoch and CRC. So nothing that was committed is lost, whoever leads.
+- An epoch has at most one leader.
+- The high watermark of a node does not decrease while its process runs. Below it, all nodes have the same
+  batches: same offsets, epochs and CRCs. So no committed record is lost when the leader changes.
 """
 
 from __future__ import annotations
@@ -15,33 +15,31 @@ READ_BYTES = 1 << 24
 
 
 class QuorumInvariants:
-    """The quorum as all nodes see it together."""
+    """The leaders and committed batches of the quorum, as all nodes see them together."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
         self._committed: dict[int, tuple[int, int, int]] = {}
-        """The offset behind, the epoch and the CRC of each committed batch by its base offset."""
+        """Next offset, epoch and CRC of each committed batch, by base offset."""
         self._checked: dict[int, tuple[int, int]] = {}
-        """Of each node: which of its lives was looked at, and up to where."""
+        """Start count and checked offset of each node."""
 
     def check(self, node: ClusterNode) -> None:
-        """Look at a node that runs. Violation."""
+        """Check a running node. Raises Violation."""
         quorum = node.node.quorum
         if quorum.failed:
             return
         if quorum.leads:
             leader = self._leaders.setdefault(quorum.epoch, node.node_id)
             if leader != node.node_id:
-                raise Violation(
-                    f"epoch {quorum.epoch} of the quorum has the leaders {leader} and {node.node_id}"
-                )
+                raise Violation(f"epoch {quorum.epoch} of the quorum has leaders {leader} and {node.node_id}")
         log = quorum.log
         life, checked = self._checked.get(node.node_id, (0, 0))
         if life != node.start_count:
             checked = 0
         high_watermark = min(log.high_watermark, log.written_end_offset)
         if high_watermark < checked:
-            raise Violation(f"the quorum's high watermark goes back on {node.name} to {high_watermark}")
+            raise Violation(f"the high watermark of the quorum went back on {node.name} to {high_watermark}")
         start = max(checked, log.start_offset)
         if high_watermark > start and log.log.failure is None:
             content = log.log.read(start, max_bytes=READ_BYTES, up_to_offset=high_watermark).read()
@@ -50,7 +48,7 @@ class QuorumInvariants:
                 known = self._committed.setdefault(header.base_offset, found)
                 if found != known:
                     raise Violation(
-                        f"{node.name} has {found} (next offset, epoch, CRC) at {header.base_offset} of "
-                        f"the metadata, where {known} is committed"
+                        f"{node.name} has {found} (next offset, epoch, CRC) at offset "
+                        f"{header.base_offset} of the metadata log, where {known} is committed"
                     )
         self._checked[node.node_id] = (node.start_count, high_watermark)

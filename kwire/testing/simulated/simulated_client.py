@@ -1,10 +1,10 @@
-"""A client's process: its script, its connections, and what it knows of the cluster.
+"""A client of a simulated cluster, written as a script of requests and pauses.
 
-A script is a generator. It asks for what takes time (an answer, a pause) by yielding it, and goes on with the
-outcome, so that a client reads from top to bottom as its documentation does:
+The script is a generator. It yields whatever takes time, a request or a pause, and continues with the result.
+So the code of a client reads from top to bottom:
 
     def run(self) -> Steps[None]:
-        answer = yield from self.request(address, 12, MetadataRequest(topics=None))
+        response = yield from self.request(address, 12, MetadataRequest(topics=None))
         yield Pause(100)
 """
 
@@ -26,14 +26,14 @@ from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, 
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS: Final = 3_000
-"""A tenth of what stock clients have, as other times here are: a history is short."""
+"""A tenth of the default of common clients, like all timeouts in a simulation."""
 RETRY_BACKOFF_MS: Final = 100
 METADATA_VERSION: Final = 12
 FIND_COORDINATOR_VERSION: Final = 4
 
 
 class SendRequest(NamedTuple):
-    """Send this, and go on with the answer; or with PeerUnreachable."""
+    """Send a request. The script continues with the response or PeerUnreachable."""
 
     to: PeerAddress
     version: int
@@ -41,7 +41,7 @@ class SendRequest(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Go on later."""
+    """Wait. The script continues after the delay."""
 
     delay_ms: int
 
@@ -50,14 +50,14 @@ Steps = Generator[SendRequest | Pause, Any, T]
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, as far as a client knows."""
+    """The leader of a partition, as far as a client knows."""
 
     node_id: int
     epoch: int
 
 
 class SimulatedClient(ABC):
-    """See the module."""
+    """A client process with connections, metadata and a script."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class SimulatedClient(ABC):
         rng: random.Random,
         note: Callable[[str], None],
     ) -> None:
-        """`bootstrap` are the brokers to begin with, `topics` those that it wants to know of."""
+        """Create a client that knows the `bootstrap` brokers, and fetches metadata of `topics`."""
         self.name = name
         self.rng = rng
         self.is_done = False
         self.is_stopping = False
-        """Whether it is to come to its end."""
+        """Whether the script should end soon."""
         self._network = network
         self._note = note
         self._brokers = dict(bootstrap)
@@ -86,15 +86,15 @@ class SimulatedClient(ABC):
 
     @abstractmethod
     def run(self) -> Steps[None]:
-        """What this client does, to its end."""
+        """Return the script of this client."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the script."""
         self._script = self.run()
         self._schedule(0, lambda: self._resume(None))
 
     def log(self, text: str) -> None:
-        """Have the transcript tell it."""
+        """Add a line to the transcript."""
         self._note(f"{self.name} {text}")
 
     def _resume(self, outcome: object) -> None:
@@ -117,53 +117,54 @@ class SimulatedClient(ABC):
             connection = self._network.connect(step.to, self.name, self.name)
             self._connections[step.to] = connection
 
-        def answered(answer: object) -> None:
+        def on_response(response: object) -> None:
             timer.cancel()
-            self._resume(answer)
+            self._resume(response)
 
-        # Stock clients close the connection too: what comes later is not heard.
+        # As common clients do, close the connection after a timeout, so that a late response is lost.
         timer = self._schedule(REQUEST_TIMEOUT_MS, connection.close)
-        connection.send(step.version, step.request, answered)
+        connection.send(step.version, step.request, on_response)
 
     def _schedule(self, delay_ms: int, call: Callable[[], None]) -> Any:
         return self._network.events.timers.add(delay_ms, call)
 
     def request(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
-        """The answer; None where there is none, after a pause."""
-        answer = yield SendRequest(to, version, request)
-        if isinstance(answer, PeerUnreachable):
+        """Send a request, and return its response, or None after a pause if there is none."""
+        response = yield SendRequest(to, version, request)
+        if isinstance(response, PeerUnreachable):
             yield self.backoff()
             return None
-        return answer
+        return response
 
     def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970."""
         return self._network.events.clock.now_ms()
 
     def random_pause(self, about_ms: int) -> Pause:
-        """A pause of about this length."""
+        """Return a pause of random length, `about_ms` on average."""
         return Pause(self.rng.randrange(2 * about_ms))
 
     def backoff(self) -> Pause:
-        """How long to wait before something is tried again: as stock clients do, by a fifth more or less."""
+        """Return the pause before a retry, with the jitter of 20 % that common clients have."""
         return Pause(int(RETRY_BACKOFF_MS * self.rng.uniform(0.8, 1.2)))
 
-    # --- the cluster
+    # --- metadata
 
     def any_broker(self) -> PeerAddress:
-        """Some broker that was heard of."""
+        """Return a random known broker."""
         return self._brokers[self.rng.choice(sorted(self._brokers))]
 
     def refresh(self) -> Steps[None]:
-        """SendRequest some broker how the cluster is."""
+        """Fetch metadata from any broker."""
         request = MetadataRequest(topics=self._topics, allow_auto_topic_creation=False)
-        answer = yield from self.request(self.any_broker(), METADATA_VERSION, request)
-        if answer is not None:
-            self._learn(answer)
+        response = yield from self.request(self.any_broker(), METADATA_VERSION, request)
+        if response is not None:
+            self._learn(response)
 
-    def _learn(self, answer: MetadataResponse) -> None:
-        if answer.brokers:
-            self._brokers = {each.node_id: PeerAddress(each.host, each.port) for each in answer.brokers}
-        for topic in answer.topics:
+    def _learn(self, response: MetadataResponse) -> None:
+        if response.brokers:
+            self._brokers = {each.node_id: PeerAddress(each.host, each.port) for each in response.brokers}
+        for topic in response.topics:
             if topic.name is None or topic.error_code:
                 continue
             for partition in topic.partitions:
@@ -172,46 +173,46 @@ class SimulatedClient(ABC):
                     Leader(partition.leader_id, partition.leader_epoch),
                 )
 
-    def learn_leader(self, place: TopicPartition, leader: Leader) -> None:
-        """Somebody says who leads. KIP-320: what is older than known is not believed."""
-        known = self._leaders.get(place)
+    def learn_leader(self, topic_partition: TopicPartition, leader: Leader) -> None:
+        """Remember the leader of a partition, unless a later one is known (KIP-320)."""
+        known = self._leaders.get(topic_partition)
         if known is None or leader.epoch >= known.epoch:
-            self._leaders[place] = leader
+            self._leaders[topic_partition] = leader
 
-    def is_newer_leader(self, place: TopicPartition, leader: Leader) -> bool:
-        """Whether this is a later leader than the one that is known."""
-        known = self._leaders.get(place)
+    def is_newer_leader(self, topic_partition: TopicPartition, leader: Leader) -> bool:
+        """Return whether a leader has a higher epoch than the known one."""
+        known = self._leaders.get(topic_partition)
         return known is None or leader.epoch > known.epoch
 
     def learn_broker(self, node_id: int, address: PeerAddress) -> None:
-        """A broker is reached there."""
+        """Remember the address of a broker."""
         self._brokers[node_id] = address
 
-    def leader_of(self, place: TopicPartition) -> Steps[tuple[PeerAddress, int]]:
-        """Where a partition is led, and in which epoch; asked for until somebody knows."""
+    def leader_of(self, topic_partition: TopicPartition) -> Steps[tuple[PeerAddress, int]]:
+        """Return address and epoch of a partition's leader, after as many requests as necessary."""
         while True:
-            leader = self._leaders.get(place)
+            leader = self._leaders.get(topic_partition)
             if leader is not None and leader.node_id in self._brokers:
                 return self._brokers[leader.node_id], leader.epoch
             yield from self.refresh()
-            leader = self._leaders.get(place)
+            leader = self._leaders.get(topic_partition)
             if leader is None or leader.node_id not in self._brokers:
                 yield self.backoff()
 
     def coordinator_of(self, key: str, key_type: int) -> Steps[PeerAddress]:
-        """Where a group (0) or a transactional id (1) is coordinated; asked for until somebody knows."""
+        """Find the coordinator of a group (key type 0) or a transactional id (1), with retries."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         while True:
-            answer = yield from self.request(self.any_broker(), FIND_COORDINATOR_VERSION, request)
-            if answer is None:
+            response = yield from self.request(self.any_broker(), FIND_COORDINATOR_VERSION, request)
+            if response is None:
                 continue
-            (found,) = answer.coordinators
+            (found,) = response.coordinators
             if not found.error_code:
                 return PeerAddress(found.host, found.port)
             self.check_retriable(found.error_code, "FindCoordinator")
             yield self.backoff()
 
     def check_retriable(self, code: int, what: str) -> None:
-        """An error that a stock client does not show its user. Violation where it is another."""
+        """Raise Violation for an error that clients do not retry."""
         if not ErrorCode(code).retriable:
-            raise Violation(f"{self.name} is told {ErrorCode(code).name} of {what}")
+            raise Violation(f"{self.name} got {ErrorCode(code).name} from {what}")

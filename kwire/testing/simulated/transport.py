@@ -1,6 +1,7 @@
-"""A program's end of a simulated connection, as asyncio has them: bytes, which come in any pieces.
+"""An asyncio transport over a simulated connection.
 
-The network carries frames of Kafka's protocol: what was written of one waits here for the rest of it.
+The program sends and receives bytes in arbitrary pieces. The network transfers frames of Kafka's protocol, so
+the transport collects written bytes until a frame is complete.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from kwire.testing.network import Connection, Network
 
 SIZE_BYTES: Final = 4
 SPLIT_PROBABILITY: Final = 0.2
-"""How likely an answer comes in two pieces."""
+"""The probability that a response arrives in two pieces."""
 CLOSED: Final = "the peer closed the connection"
 REFUSED: Final = "connections are refused"
 
 StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
-"""What asyncio takes for a stream: any object that has the methods of one of them."""
+"""Protocols of a stream. asyncio accepts any object with the methods of one of them."""
 
 
 class ConnectionObserver(Protocol):
-    """Who listens to what passes on one connection."""
+    """Observes the frames of one connection."""
 
     def on_request(self, frame: bytes) -> None:
-        """A request is sent, its size in front."""
+        """Observe a request frame, with its size."""
 
     def on_response(self, frame: memoryview) -> None:
-        """An answer has come, without its size."""
+        """Observe a response frame, without its size."""
 
 
 class Transport(asyncio.Transport):
-    """See the module. To the network it is a `kwire.broker.net.peer_link.TransportEvents`."""
+    """A stream transport, and the `kwire.broker.net.peer_link.TransportEvents` of its connection."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Transport(asyncio.Transport):
         conversation: ConnectionObserver,
         on_closed: Callable[[Transport], object],
     ) -> None:
-        """Connect: `ready` tells when that is done, or raises what keeps it from that."""
+        """Open a connection. `ready` completes once it is established, or fails."""
         super().__init__({"peername": (to.host, to.port), "sockname": (program, 0)})
         self.ready: asyncio.Future[None] = loop.create_future()
         self._loop = loop
@@ -59,35 +60,38 @@ class Transport(asyncio.Transport):
         self._written = bytearray()
         self._received: deque[bytes] = deque()
         self._close_reason: str | None = None
-        """Why the other end has closed it, once it has."""
+        """The reason if the other end has closed the connection."""
         self._reading_paused = self._is_closing = self._is_told = False
         self._connection = Connection(network, to, self, program, self._call_soon)
 
     def _call_soon(self, call: Callable[[], None]) -> None:
-        if not self._loop.is_closed():  # else there is nobody to hear it
+        if not self._loop.is_closed():  # nothing of the program runs after that
             self._loop.call_soon(call)
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
-        """Once it is ready: tell this one what comes."""
+        """Attach a protocol once the connection is established, and deliver data to it."""
         self.set_protocol(protocol)
         protocol.connection_made(self)
         self._loop.call_soon(self._deliver)
 
-    # --- what the network tells
+    # --- TransportEvents
 
     def opened(self) -> None:
+        """Complete `ready`."""
         if not self.ready.done():
             self.ready.set_result(None)
 
     def received(self, frame: memoryview) -> None:
+        """Observe a response and deliver it, perhaps in two pieces."""
         if not self._is_closing:
             self._observer.on_response(frame)
-        answer = len(frame).to_bytes(SIZE_BYTES, "big") + frame
-        cut = self._rng.randrange(len(answer)) if self._rng.random() < SPLIT_PROBABILITY else 0
-        self._received += [piece for piece in (answer[:cut], answer[cut:]) if piece]
+        response = len(frame).to_bytes(SIZE_BYTES, "big") + frame
+        cut = self._rng.randrange(len(response)) if self._rng.random() < SPLIT_PROBABILITY else 0
+        self._received += [piece for piece in (response[:cut], response[cut:]) if piece]
         self._deliver()
 
     def closed(self, reason: str) -> None:
+        """Fail `ready`, or notify the protocol after it has received all data."""
         self._close_reason = reason
         if not self.ready.done():
             kind = ConnectionRefusedError if reason == REFUSED else ConnectionResetError
@@ -95,7 +99,7 @@ class Transport(asyncio.Transport):
         self._deliver()
 
     def _deliver(self) -> None:
-        """Tell the program the next thing that has come, and that it is over behind the last one."""
+        """Deliver the next piece of data, or the end of the connection after the last piece."""
         protocol = self._protocol
         if protocol is None or self._is_closing or self._reading_paused:
             return
@@ -109,7 +113,7 @@ class Transport(asyncio.Transport):
             self._close(ConnectionResetError(f"{self._to}: {self._close_reason}"))
 
     def _deliver_piece(self, protocol: StreamProtocol) -> None:
-        """Have the next piece be received, or what the protocol has room for."""
+        """Deliver the next piece, or as much of it as the buffer of the protocol can hold."""
         piece = self._received.popleft()
         if isinstance(protocol, asyncio.BufferedProtocol):
             room = memoryview(protocol.get_buffer(len(piece)))
@@ -128,7 +132,7 @@ class Transport(asyncio.Transport):
             self._loop.call_soon(self._lost, error)
 
     def hang_up(self) -> None:
-        """Close it, and tell nobody here."""
+        """Close the connection without notifying the protocol."""
         self._is_closing = True
         self._connection.close()
 
@@ -141,6 +145,7 @@ class Transport(asyncio.Transport):
     # --- asyncio.Transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send the frames that are complete, and keep the rest."""
         if self._is_closing:
             return
         written = self._written
@@ -155,36 +160,44 @@ class Transport(asyncio.Transport):
             self._connection.send(frame)
 
     def close(self) -> None:
+        """Close the connection, and notify the protocol."""
         self._close(None)
 
     abort = close
 
     def is_closing(self) -> bool:
+        """Return whether the transport is closing or closed."""
         return self._is_closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Replace the protocol."""
         self._protocol = cast("StreamProtocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None, "the connection is over"
+        """Return the protocol."""
+        assert self._protocol is not None, "the connection is closed"
         return self._protocol
 
     def is_reading(self) -> bool:
+        """Return whether data is being delivered."""
         return not self._reading_paused and not self._is_closing
 
     def pause_reading(self) -> None:
+        """Pause the delivery of data."""
         self._reading_paused = True
 
     def resume_reading(self) -> None:
+        """Resume the delivery of data."""
         self._reading_paused = False
         self._loop.call_soon(self._deliver)
 
     def can_write_eof(self) -> bool:
+        """Return False: half-closed connections are not supported."""
         return False
 
     def get_write_buffer_size(self) -> int:
-        """The network takes everything."""
+        """Return 0, since the network accepts all data at once."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """None are met."""
+        """Do nothing, since the write buffer is never full."""

@@ -1,11 +1,11 @@
-"""An event loop of asyncio on virtual time, whose connections go through a simulated network.
+"""An asyncio event loop on virtual time, with connections through a simulated network.
 
-A program that asks asyncio for its connections and its time runs on it as it is, be it a stock client or what
-uses one: nothing real is ever waited for. Where the loop would sleep, the next event of the simulation
-happens; what a thread would do is done at once, and told when it has slept enough. There are no servers, no
-datagrams, no TLS and no processes.
+Programs that use asyncio for time and connections run on it unchanged. No real time passes: instead of
+sleeping, the loop advances the simulation to its next event. Functions for threads (`run_in_executor`) run at
+once in the loop's thread, and their results arrive after the time that they have slept. Servers, datagrams,
+TLS and subprocesses are not supported.
 
-It stands on `asyncio.BaseEventLoop`, whose one way to wait is the `select` of its selector.
+The class is based on `asyncio.BaseEventLoop`, which waits only in the `select` of its selector.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kwire.testing.simulated.transport import ConnectionObserver, Transport
 from kwire.testing.simulated.violation import Violation
 
 MAX_CLEANUP_MS: Final = 60_000
-"""How much longer a program may take to come to its end once its time is over."""
+"""The longest time that a program may clean up after its time is over."""
 
 BUSY_LOOP_TURNS: Final = 1_000
-"""So many turns take a millisecond, where none of them takes any: a program may ask again and again."""
+"""After this many turns without a pause, 1 ms passes, since the program may be polling."""
 
 
 class ProgramKilled(Exception):
-    """The program was killed, as was asked for."""
+    """The program was killed on request."""
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set follows from its number, and not from where it is in memory."""
+    """A task with a reproducible hash, so that the order of tasks in a set is reproducible."""
 
     def __init__(self, number: int, *arguments: Any, **named: Any) -> None:
         self._number = number
@@ -46,7 +46,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    """The same for a future."""
+    """A future with a reproducible hash."""
 
     def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
@@ -57,7 +57,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module."""
+    """An event loop for one program."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ends_ms: int,
         is_killed: bool,
     ) -> None:
-        """`program` is what it is called on the network, `new_conversation` makes who overhears a connection.
+        """Create a loop. `program` is its name in the network; `new_observer` observes a new connection.
 
-        At `ends_ms`, of the network's clock, the program should have ended: TimeoutError; or it `is_killed`
-        then: ProgramKilled, and from then on nothing of it reaches anybody.
+        At `ends_ms` on the network's clock, the loop raises TimeoutError. If `is_killed` is set, it raises
+        ProgramKilled instead and closes all connections, so that the program has no effect from then on.
         """
         super().__init__()
         self._network = network
@@ -86,21 +86,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._transports: dict[Transport, None] = {}
         self._selector = self
         self._slept_s: float | None = None
-        """How long that has slept which a thread would do, while that is done."""
+        """The time that the current function of `run_in_executor` has slept, or None."""
         self._turns = 0
-        """How many there have been, one after the other, in which no time has passed."""
+        """The number of turns since time last passed."""
         self._violation: Violation | None = None
-        """A promise to the program that was broken, as a callback has found."""
+        """A violation that a callback has raised."""
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._handle_exception)
 
-    # --- what BaseEventLoop asks of its kind
+    # --- the interface for BaseEventLoop
 
     def time(self) -> float:
+        """Return the monotonic clock in seconds."""
         return self._events.clock.monotonic_ms() / 1000
 
     def select(self, timeout_s: float | None) -> list[Any]:
-        """Have the next event happen, at the latest after so long; of the program there is none to tell."""
+        """Advance the simulation to its next event, by at most `timeout_s`. Returns no I/O events."""
         broken, self._violation = self._violation, None
         if broken is not None:
             raise broken
@@ -130,28 +131,30 @@ class VirtualLoop(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """Do nothing: the loop never sleeps, so nothing has to wake it."""
 
     def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, Violation):
             self._violation = error
-        elif not self._is_disconnected:  # of what did not end as it was cancelled there is nothing to tell
+        elif not self._is_disconnected:  # tasks may fail during the cleanup of a killed program
             self.default_exception_handler(context)
 
     def close(self) -> None:
+        """Close all connections and the loop."""
         self._close_transports()
         super().close()
 
     def _close_transports(self) -> None:
-        """Hang up, and connect nobody any more."""
+        """Close all connections, and refuse new ones."""
         self._is_disconnected = True
         for transport in list(self._transports):
             transport.hang_up()
 
-    # --- what programs ask
+    # --- the interface for programs
 
     def create_future(self) -> asyncio.Future[Any]:
+        """Create a future with a reproducible hash."""
         return _Future(next(self._numbers), loop=self)
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> _Task:
@@ -160,6 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *arguments: Any
     ) -> asyncio.Future[Any]:
+        """Run a function at once. The result arrives after the time that the function has slept."""
         future = self.create_future()
         tell: Callable[[Any], None] = future.set_result
         self._slept_s = 0.0
@@ -177,7 +181,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def sleep(self, delay_s: float) -> None:
-        """What `time.sleep` does: the program stands still, but for what a thread of it would do."""
+        """Sleep for a program: advance the simulation. In `run_in_executor`, only count the time."""
         if self._slept_s is not None:
             self._slept_s += delay_s
         else:
@@ -186,7 +190,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> Any:
-        """A name stands for itself."""
+        """Resolve a name to itself."""
         name = host.decode() if isinstance(host, bytes) else host
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, int(port)))]
 
@@ -200,12 +204,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         sock: Any = None,
         **of_sockets: Any,
     ) -> tuple[Transport, asyncio.BaseProtocol]:
-        """As asyncio's. ConnectionRefusedError; what is about sockets has no effect."""
+        """Connect through the network. Socket options have no effect. Raises ConnectionRefusedError."""
         if ssl or sock is not None or host is None or port is None:
-            raise NotImplementedError("a simulated network connects to a host and a port, without TLS")
+            raise NotImplementedError("a simulated network needs a host and a port, and has no TLS")
         to = PeerAddress(host, int(port))
         if self._is_disconnected:
-            raise ConnectionRefusedError(f"{to}: the program is over")
+            raise ConnectionRefusedError(f"{to}: the program has ended")
         conversation = self._new_observer()
         transport = Transport(
             self, self._network, to, self._program, self._rng, conversation, self._transports.pop
@@ -222,4 +226,5 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return transport, protocol
 
     async def create_server(self, *arguments: Any, **named: Any) -> Any:
-        raise NotImplementedError("a simulated network has the servers of its cluster, and no others")
+        """Raise NotImplementedError, since programs cannot be servers in a simulation."""
+        raise NotImplementedError("a simulated network has no servers except the brokers")

@@ -46,7 +46,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 def ask(cluster: Cluster, node_id: int, version: int, request: Any, who: Principal = ALICE) -> Any:
-    client = cluster.nodes[node_id].connect("SASL", who=who)
+    client = cluster.nodes[node_id].connect("SASL", principal=who)
     client.send(version, request)
     cluster.events.advance(1_000)
     return client.receive(version, type(request))

@@ -240,7 +240,7 @@ def test_the_session_of_a_token_that_has_run_out_has_no_time_at_all() -> None:
         listener_name_secured_sasl_enabled_mechanisms="SCRAM-SHA-256",
         **{"listener.name.secured.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;"},
     )
-    owner = node.connect(LISTENER, who=Principal(USER, "alice"))
+    owner = node.connect(LISTENER, principal=Principal(USER, "alice"))
     made = owner.call(3, CreateDelegationTokenRequest(owner_principal_name="", max_lifetime_ms=1_000))
     assert made.error_code == 0
     node.host.advance(1_500)
