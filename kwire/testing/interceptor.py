@@ -237,10 +237,10 @@ class Interceptor:
         if one.fault is not None and not context.channel.closed:
             self._apply_fault(one.fault, context)
         response = None
-        if context.reply_bytes <= MAX_KEPT_RESPONSE_BYTES:
+        if context.response_bytes <= MAX_KEPT_RESPONSE_BYTES:
             response = join_pieces(context.reply)
         exchange.complete(
-            duration_ms, response, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes)
+            duration_ms, response, context.response_bytes, _describe_closed(one.fault, context.response_bytes)
         )
         self._recorder.record_response(len(response or b""))
 
@@ -250,7 +250,7 @@ class Interceptor:
             self._replace(context, self._with_errors(context, ErrorCode(fault.error_code)))
             return
         half = join_pieces(context.reply)[
-            : context.reply_bytes // 2 if fault.kind == "truncate_response" else 0
+            : context.response_bytes // 2 if fault.kind == "truncate_response" else 0
         ]
         self._replace(context, [half])
         channel = context.channel
@@ -282,9 +282,9 @@ class Interceptor:
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     def _replace(self, context: RequestContext, reply: list[Buffer | Region]) -> None:
-        reply_bytes = sum(map(size_of, reply))
-        context.channel.queued_bytes += reply_bytes - context.reply_bytes
-        context.reply, context.reply_bytes = reply, reply_bytes
+        response_bytes = sum(map(size_of, reply))
+        context.channel.queued_bytes += response_bytes - context.response_bytes
+        context.reply, context.response_bytes = reply, response_bytes
 
     def _learn_topic_names(self) -> None:
         image = self._node.image

@@ -187,7 +187,7 @@ class BrokerLifecycleManager:
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
             return "the broker is leaving its cluster"
         if self.stage is not LifecycleStage.UNFENCED:
-            return f"the broker is not unfenced yet: its life is at {self.stage.name}"
+            return f"the broker is not unfenced yet (stage {self.stage.name})"
         return ""
 
     def start(self, registration: RegisterBroker) -> None:

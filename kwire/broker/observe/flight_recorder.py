@@ -26,7 +26,7 @@ UNFINISHED: Final = ".tmp"
 KILLED: Final = "the process was killed, or the machine failed; written by the next start"
 KEPT_FILES: Final = 5
 """Older files are removed."""
-MAX_UNDER_WAY: Final = 1_000
+MAX_PENDING: Final = 1_000
 
 
 class FlightRecorder:
@@ -127,11 +127,11 @@ class FlightRecorder:
         """Return the last requests, and pending ones that are no longer in the log."""
         found = self._running.server.request_metrics.log.all()
         known = {(one.request_id, one.received_s) for one in found}
-        return [one for one in self._under_way() if (one.request_id, one.received_s) not in known] + found
+        return [one for one in self._pending() if (one.request_id, one.received_s) not in known] + found
 
-    def _under_way(self) -> Iterator[LoggedRequest]:
+    def _pending(self) -> Iterator[LoggedRequest]:
         """Return the pending requests, including one whose handler is running."""
-        left = MAX_UNDER_WAY
+        left = MAX_PENDING
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
                 left -= 1
@@ -160,9 +160,9 @@ def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> d
         "bytes": logged.size_bytes,
     }
     if logged.seconds is not None:
-        return line | {"reply_bytes": logged.reply_bytes, "ms": round(1000 * logged.seconds, 3)}
+        return line | {"response_bytes": logged.response_bytes, "ms": round(1000 * logged.seconds, 3)}
     waits = {} if waits_ms is None else {"ms": round(waits_ms, 3)}
-    return line | waits | {"under_way": True}
+    return line | waits | {"pending": True}
 
 
 def _time(time_ms: int) -> str:

@@ -41,7 +41,7 @@ class SlowRequests:
                 logged.peer_host,
                 1000 * logged.seconds,
                 logged.size_bytes,
-                logged.reply_bytes,
+                logged.response_bytes,
                 extra={"request": logged.request_id},
             )
 

@@ -178,15 +178,15 @@ async def test_our_own_bug_is_logged_with_its_traceback_and_costs_one_connection
 
 async def test_a_slow_reader_is_not_read_from_and_costs_bounded_memory(rig: Rig) -> None:
     client, other = await rig.connect(), await rig.connect()
-    reply_bytes, count = 256 << 10, 400
-    await client.send(*(b"z%d" % reply_bytes for _ in range(count)))
+    response_bytes, count = 256 << 10, 400
+    await client.send(*(b"z%d" % response_bytes for _ in range(count)))
     await rig.node.until(lambda: any(c.is_paused for c in rig.server.connections.values()))
     (paused,) = (c for c in rig.server.connections.values() if c.is_paused)
-    assert paused.queue.size_bytes + paused.channel.queued_bytes <= MAX_UNSENT_BYTES + reply_bytes
+    assert paused.queue.size_bytes + paused.channel.queued_bytes <= MAX_UNSENT_BYTES + response_bytes
     assert len(rig.node.frames) < count
     assert await other.ask(b"ehello") == b"hello"
     for _ in range(count):
-        assert len(await client.receive()) == reply_bytes
+        assert len(await client.receive()) == response_bytes
     assert await client.ask(b"eand it goes on") == b"and it goes on"
     assert not paused.is_paused
 

@@ -52,7 +52,7 @@ async def test_the_same_again_is_answered_without_the_node(rig: Rig) -> None:
     assert rig.node.frames == [FRAME]
     noted = rig.server.request_metrics.log.all()[1:]  # those behind the first one
     assert [one.correlation_id for one in noted] == [8, 9, -1]
-    assert {(one.client_id, one.size_bytes, one.reply_bytes) for one in noted} == {
+    assert {(one.client_id, one.size_bytes, one.response_bytes) for one in noted} == {
         (HEADER.client_id, len(FRAME), 4 + 4 + len(b"fine"))
     }
     took = [one.seconds for one in noted if one.seconds is not None]

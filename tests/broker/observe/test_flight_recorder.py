@@ -71,9 +71,9 @@ async def test_the_last_requests_are_written_and_those_under_way() -> None:
     produced = [told for told in answered if told["api"] == "Produce"]
     assert produced[-1]["peer"] == "127.0.0.1"
     assert produced[-1]["bytes"] > 100
-    assert produced[-1]["reply_bytes"] > 10
+    assert produced[-1]["response_bytes"] > 10
     assert 0 < produced[-1]["ms"] < 10_000
-    assert last["under_way"] is True
+    assert last["pending"] is True
     assert (last["api"], last["version"], last["client"]) == ("Fetch", 12, "poller")
     assert re.fullmatch(r"\d+-17", last["request"])
     assert all(told["time"].endswith("Z") for told in requests)
@@ -95,7 +95,7 @@ async def test_a_request_whose_client_has_gone_is_told_as_well() -> None:
         path = FlightRecorder(running).write("made up")
         assert path is not None
         *_, last = lines_of(path)
-    assert (last["api"], last["client"], last["under_way"]) == ("Fetch", "poller", True)
+    assert (last["api"], last["client"], last["pending"]) == ("Fetch", "poller", True)
 
 
 async def test_what_no_disk_takes_is_told_by_the_next_start_that_has_room(
@@ -192,10 +192,10 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     assert (produced["api"], produced["peer"]) == ("Produce", "127.0.0.1")
     assert produced["bytes"] > 100
     assert 0 < produced["ms"] < 10_000
-    assert "under_way" not in produced
+    assert "pending" not in produced
     assert (last["api"], last["version"], last["peer"]) == ("Fetch", 12, "127.0.0.1")
     assert last["bytes"] == len(POLL) - 4
-    assert last["under_way"] is True
+    assert last["pending"] is True
     assert re.fullmatch(r"\d+-17", last["request"])
     assert requests[0]["time"] <= produced["time"] <= last["time"] <= head["time"]
     # One that stops leaves nothing to tell.

@@ -113,7 +113,7 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
         async with serve(config, disk=disk, background=[answer_and_ask], stop=stop):
             pass
         assert said[0] == "ok\n"
-        assert "its life is at STARTING" in said[1]
+        assert "stage STARTING" in said[1]
 
 
 async def test_a_broker_that_has_to_stop_is_neither_alive_nor_ready() -> None:

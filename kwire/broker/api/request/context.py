@@ -198,13 +198,13 @@ class Channel:
                     context.header,
                     self,
                     context.size_bytes,
-                    context.reply_bytes,
+                    context.response_bytes,
                     context.received_s,
                     context.from_follower,
                 )
             if reply is not None:
                 pieces.extend(reply)
-                self.queued_bytes -= context.reply_bytes
+                self.queued_bytes -= context.response_bytes
             if context.closes:
                 self.closing = True
                 self._drop_slots()
@@ -245,8 +245,8 @@ class RequestContext:
         "number",
         "received_s",
         "reply",
-        "reply_bytes",
         "request",
+        "response_bytes",
         "size_bytes",
         "state",
     )
@@ -265,7 +265,7 @@ class RequestContext:
         """Whether the request is a Fetch of a follower."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
-        self.reply_bytes = 0
+        self.response_bytes = 0
         self.closes = False
         """Whether the connection is closed after this request, and after its response if it has one."""
         self.request: object = None
@@ -371,10 +371,10 @@ class RequestContext:
         self.reply = pieces
         first = pieces[0]
         if len(pieces) == 1 and type(first) is bytearray:
-            self.reply_bytes = len(first)
+            self.response_bytes = len(first)
         else:
-            self.reply_bytes = sum(map(size_of, pieces))
-        channel.queued_bytes += self.reply_bytes
+            self.response_bytes = sum(map(size_of, pieces))
+        channel.queued_bytes += self.response_bytes
         if channel.slots[0] is self:
             channel.on_ready(channel)
 

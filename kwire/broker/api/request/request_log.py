@@ -45,7 +45,7 @@ class LoggedRequest(NamedTuple):
     """Truncated to `CLIENT_BYTES`; None also if it is empty."""
     peer_host: str
     size_bytes: int
-    reply_bytes: int
+    response_bytes: int
 
     @property
     def request_id(self) -> str:
@@ -105,12 +105,12 @@ class RequestLog:
         )
         return number
 
-    def finish(self, number: int, reply_bytes: int, seconds: float) -> bool:
+    def finish(self, number: int, response_bytes: int, seconds: float) -> bool:
         """Log the response to a request. Return False if its slot has been reused."""
         if self._count - number >= SLOTS:
             return False
         at = self._at + number % SLOTS * _SLOT_BYTES + _RESPONSE_OFFSET
-        _RESPONSE.pack_into(self._slots, at, reply_bytes, seconds)
+        _RESPONSE.pack_into(self._slots, at, response_bytes, seconds)
         return True
 
     def has_requests_of_others(self, client_id: str, since: float) -> bool:

@@ -82,17 +82,17 @@ class RequestMetrics:
         header: RequestHeader,
         peer: Peer,
         size_bytes: int,
-        reply_bytes: int,
+        response_bytes: int,
         received_s: float,
         from_follower: bool,
     ) -> None:
         """Record the response to a request, or its end without one. `number` is from the request log."""
         seconds = self.clock() - received_s
-        if not self.log.finish(number, reply_bytes, seconds):
+        if not self.log.finish(number, response_bytes, seconds):
             # More than a thousand others completed meanwhile, so it matters: log it again.
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)
-            self.log.finish(number, reply_bytes, seconds)
+            self.log.finish(number, response_bytes, seconds)
         key = FETCH_FOLLOWER if from_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:
@@ -100,14 +100,14 @@ class RequestMetrics:
         times.count += 1
         times.recent.append(seconds)
         if seconds > self._slow_seconds and key[0] not in NEVER_SLOW:
-            self._on_slow(logged_request(header, peer, size_bytes, reply_bytes, received_s, seconds))
+            self._on_slow(logged_request(header, peer, size_bytes, response_bytes, received_s, seconds))
 
 
 def logged_request(
     header: RequestHeader,
     peer: Peer,
     size_bytes: int,
-    reply_bytes: int,
+    response_bytes: int,
     received_s: float,
     seconds: float | None,
 ) -> LoggedRequest:
@@ -122,5 +122,5 @@ def logged_request(
         header.client_id,
         peer.peer_host,
         size_bytes,
-        reply_bytes,
+        response_bytes,
     )

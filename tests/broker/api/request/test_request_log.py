@@ -32,7 +32,7 @@ def test_the_last_ones_are_there(requests: RequestLog) -> None:
     told = found[-1]
     assert (told.received_s, told.seconds, told.request_id) == (3.0, 0.5, f"7-{SLOTS + 9}")
     assert (told.client_id, told.peer_host) == ("shop", "::1")
-    assert (told.size_bytes, told.reply_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
+    assert (told.size_bytes, told.response_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
 
 
 def test_what_was_not_answered_is_told(requests: RequestLog) -> None:
@@ -40,8 +40,8 @@ def test_what_was_not_answered_is_told(requests: RequestLog) -> None:
     waiting, finished = (begin(requests, number) for number in range(2))
     requests.finish(finished, 20, 0.5)
     first, second = requests.all()
-    assert (first.correlation_id, first.seconds, first.reply_bytes) == (0, None, 0)
-    assert (second.correlation_id, second.seconds, second.reply_bytes) == (1, 0.5, 20)
+    assert (first.correlation_id, first.seconds, first.response_bytes) == (0, None, 0)
+    assert (second.correlation_id, second.seconds, second.response_bytes) == (1, 0.5, 20)
     # Its place is another's by the time it is answered.
     for number in range(2, SLOTS + 1):
         begin(requests, number)
