@@ -214,7 +214,7 @@ class Broker(EmbeddedKafka):
         running, settled = self._running, threading.Event()
         with self._advancing:
             running.loop.call_from_thread(
-                lambda: running.loop.advance(delay_ms, settled.set, internode_clock=internode_clock)
+                lambda: running.loop.advance(delay_ms, settled.set, advance_internode_clock=internode_clock)
             )
             try:
                 while not settled.wait(POLL_SECONDS):

@@ -355,7 +355,7 @@ class Connection:
             return
         place = network.listener_at(self._to)
         if place is None:
-            self.to_client.send(lambda: self._end_client("connections are refused"))
+            self.to_client.send(lambda: self._end_client("connection refused"))
             return
         self._served = ServerConnection(self, place, next(network.channel_ids), self.to_client)
         self.to_client.send(lambda: self._notify_client(lambda handler: handler.opened()))

@@ -89,22 +89,22 @@ def test_the_version_is_the_highest_of_both_or_lower_where_that_is_asked() -> No
     why = world.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), max_version=1)
     assert isinstance(why, PeerUnreachable)
     assert isinstance(why, PeerTooOld)
-    assert str(why).startswith("two:9092: version 1 of Metadata cannot say this")
+    assert str(why).startswith("two:9092: version 1 of Metadata cannot represent the request")
     assert who(world.ask(MetadataRequest(topics=None))) == 2  # the connection is none the worse for it
 
 
 def test_what_a_listener_does_not_serve_is_refused_before_it_is_sent() -> None:
     world = World()
-    assert str(world.ask(MetadataRequest(), CONTROLLER_OF_ONE)) == "one:9093: Metadata is not served"
+    assert str(world.ask(MetadataRequest(), CONTROLLER_OF_ONE)) == "one:9093: Metadata is not supported"
     names = ApiVersionsRequest(client_software_name="me", client_software_version="1")
     assert isinstance(world.ask(names, CONTROLLER_OF_ONE), ApiVersionsResponse)
 
 
 def test_whoever_is_not_there_refuses() -> None:
     world = World()
-    assert str(world.ask(MetadataRequest(), NOBODY)) == "nobody:1: connections are refused"
+    assert str(world.ask(MetadataRequest(), NOBODY)) == "nobody:1: connection refused"
     world.two.stop()
-    assert str(world.ask(MetadataRequest())) == "two:9092: connections are refused"
+    assert str(world.ask(MetadataRequest())) == "two:9092: connection refused"
     world.two.start()
     assert who(world.ask(MetadataRequest())) == 2
 
@@ -127,8 +127,11 @@ def test_one_that_is_told_to_answer_by_when_says_nothing_for_longer() -> None:
     world.advance(699)
     assert world.answers == []
     world.advance(1)
-    assert str(world.answers[0]) == "two:9092: no word of its versions in time"
-    assert str(world.ask(MetadataRequest(), timeout_ms=0)) == "two:9092: nothing is asked: it is too late"
+    assert str(world.answers[0]) == "two:9092: ApiVersions timed out"
+    assert (
+        str(world.ask(MetadataRequest(), timeout_ms=0))
+        == "two:9092: request not sent: its deadline has passed"
+    )
 
 
 def test_what_is_due_in_a_pause_can_still_be_called_off_or_postponed() -> None:
@@ -163,7 +166,7 @@ def test_a_process_that_pauses_goes_on_where_it_was() -> None:
     world.send(MetadataRequest(topics=None), timeout_ms=9_000)
     world.advance(1_100)
     # Answers come in their order: the one that is overdue takes the other with it.
-    assert [str(answer) for answer in world.answers[2:]] == ["two:9092: no answer in time"] * 2
+    assert [str(answer) for answer in world.answers[2:]] == ["two:9092: request timed out"] * 2
 
 
 def test_answers_of_one_purpose_come_in_their_order_and_hold_nobody_else_up() -> None:
@@ -205,10 +208,10 @@ def test_a_death_ends_what_was_asked_and_the_next_life_answers(power: bool) -> N
     world.advance(5_000)
     assert (
         str(world.answers[1])
-        == f"two:9092: {'no answer in time' if power else 'the peer reset the connection'}"
+        == f"two:9092: {'request timed out' if power else 'the peer reset the connection'}"
     )
     if power:
-        assert str(world.ask(MetadataRequest())) == "two:9092: no connection in time"
+        assert str(world.ask(MetadataRequest())) == "two:9092: connection setup timed out"
     world.two.start()
     assert who(world.ask(MetadataRequest(topics=None))) == 2
 
@@ -268,8 +271,8 @@ def test_who_waits_too_long_for_the_network_gives_up_and_asks_again_over_another
     world = World()
     world.ask(MetadataRequest())
     world.network.isolate(world.two.host.name)
-    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: no answer in time"
-    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: no connection in time"
+    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: request timed out"
+    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: connection setup timed out"
     world.network.heal()
     assert who(world.ask(MetadataRequest(topics=None))) == 2
     assert len(world.network.connections) == 1
@@ -299,7 +302,7 @@ def test_clients_suffer_the_same() -> None:
     assert str(world.answers[1]) == client.close_reason
     refused = world.network.connect(TWO, "client")
     world.advance(10)
-    assert refused.close_reason == "two:9092: connections are refused"
+    assert refused.close_reason == "two:9092: connection refused"
 
 
 def test_a_client_that_breaks_the_protocol_or_hangs_up_is_forgotten() -> None:

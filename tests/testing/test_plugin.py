@@ -230,7 +230,7 @@ def test_a_failure_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> 
         [
             "*AssertionError: remembered has 0 records after 0 s, not 1*",
             "*Captured log call*",
-            "*is closed: a frame's size is*",
+            "*Closing connection*: frame size*",
             "*Captured kwire data call*",
             "kept in *kwire0",
             "*Captured kwire requests call*",

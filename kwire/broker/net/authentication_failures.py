@@ -1,4 +1,4 @@
-"""Which nodes do not let this one in: told when it begins, not at each attempt."""
+"""Failed authentications of this node with other nodes, so that each failure is logged once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from kwire.host.host import PeerAddress
 
 MAX_NODES: Final = 1_000
-"""So many nodes are remembered; of one more, the one that has refused first is forgotten."""
+"""The number of nodes that are remembered; beyond it, the oldest entry is dropped."""
 LOG_INTERVAL_MS: Final = 60_000
-"""How often another reason of the same node is told at most: its text may be another each time."""
+"""The shortest interval between log lines about a node, if the reason changes with each attempt."""
 
 
 class AuthenticationFailures:
-    """The last refusal that was told of each node, until that one lets this node in."""
+    """The last logged failure of each node, until authentication with that node succeeds."""
 
     def __init__(self) -> None:
         self._logged: dict[PeerAddress, tuple[str, int]] = {}
@@ -23,7 +23,7 @@ class AuthenticationFailures:
         return len(self._logged)
 
     def should_log(self, peer: PeerAddress, reason: str, now_ms: int) -> bool:
-        """Whether a refusal is to be told; then it was."""
+        """Whether to log this failure; if so, it counts as logged."""
         logged = self._logged.get(peer)
         if logged is not None and (logged[0] == reason or now_ms - logged[1] < LOG_INTERVAL_MS):
             return False
@@ -33,5 +33,5 @@ class AuthenticationFailures:
         return True
 
     def clear(self, peer: PeerAddress) -> None:
-        """What it has refused before counts no more."""
+        """Forget the failures of a node after authentication has succeeded."""
         self._logged.pop(peer, None)

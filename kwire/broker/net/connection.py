@@ -1,4 +1,4 @@
-"""One client's socket: what it receives, and its replies out; never blocking, bounded in memory."""
+"""A connection of a client: nonblocking reads and writes, with bounded memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionServer(ConnectionPorts, Protocol):
-    """What a connection asks of the server that keeps it."""
+    """The server, as its connections use it."""
 
     @property
     def node(self) -> ServedNode: ...
@@ -35,7 +35,7 @@ class ConnectionServer(ConnectionPorts, Protocol):
 
 
 class Connection(Receiver):
-    """A socket, the channel that it carries, and what is under way in both directions."""
+    """A socket, its channel, and the state of both directions."""
 
     __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
 
@@ -64,9 +64,9 @@ class Connection(Receiver):
         self.listener = listener.name
         self.peer = peer
         self.dirty = False
-        """In the server's list of connections to look at when the turn ends."""
+        """Whether it is in the server's list of connections to process when the turn ends."""
         self.idle_timer: Timer | None = None
-        self._reading_ahead = False  # a thread is reading what is to be sent next
+        self._reading_ahead = False  # a worker thread reads the next window from the disk
         server.loop.watch(self.fd, EPOLLIN, self._on_events)
 
     def __repr__(self) -> str:
@@ -90,13 +90,13 @@ class Connection(Receiver):
         elif mask & (EPOLLHUP | EPOLLERR):
             self.close("the peer reset the connection")
 
-    # --- the end of the turn
+    # --- end of the turn
 
     def _reply_ready(self, channel: Channel) -> None:
         self._server.mark_dirty(self)
 
     def finish_turn(self) -> bool:
-        """Send what is ready. True when there is more to do that waits for nothing but the next turn."""
+        """Send what is ready. Return True if another turn is needed at once."""
         channel = self.channel
         queue = self.queue
         slots = channel.slots
@@ -105,7 +105,7 @@ class Connection(Receiver):
             pieces = channel.take_ready()
             size_bytes = queued_bytes - channel.queued_bytes
             if channel.closing:
-                # What was queued behind the last one is dropped.
+                # Replies queued after the closing one are dropped.
                 size_bytes = sum(map(size_of, pieces))
             queue.extend(cast("list[Piece]", pieces), size_bytes)
         more = False
@@ -125,7 +125,7 @@ class Connection(Receiver):
                 if sent is Sent.COLD:
                     self._read_ahead()
         if channel.closing and not queue:
-            self.close("its last reply is sent")
+            self.close("the last reply was sent")
             return False
         if self._refusal is not None:
             if not queue and not channel.slots:
@@ -152,17 +152,17 @@ class Connection(Receiver):
             if self.closed:
                 return
             if result is not None:
-                self.close(f"cannot read what is to be sent: {result}")
+                self.close(f"cannot read the data to send: {result}")
                 return
             self.queue.warmed(end)
             self.mark_dirty()
 
         self._server.loop.run_in_worker(work, done)
 
-    # --- the end
+    # --- closing
 
     def drain(self) -> None:
-        """Receive nothing more; what was received is still answered."""
+        """Stop receiving. Requests that were received still get their replies."""
         self._paused = True
         self._watch()
         self.mark_dirty()
@@ -172,7 +172,7 @@ class Connection(Receiver):
         return self._waiting is None and not self.channel.slots and not self.queue
 
     def release(self) -> None:
-        """Give up the socket and everything that is held for it. For `Server.close`."""
+        """Close the socket and free its buffers. Called by `SocketServer.close`."""
         self.closed = True
         if self.idle_timer is not None:
             self.idle_timer.cancel()

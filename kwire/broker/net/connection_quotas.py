@@ -1,9 +1,10 @@
-"""Who may connect: the counts that Apache Kafka's ConnectionQuotas keeps.
+"""Connection limits, as in Apache Kafka's ConnectionQuotas.
 
-- `max.connections` over the whole broker and `max.connections` of one listener: while either is reached, the
-  listener accepts nobody; clients wait in its backlog. The listener between brokers is exempt from the former
-  when there is another one, and closes the least recently used connection of another listener instead.
-- `max.connections.per.ip` and its overrides: one too many is accepted and closed at once.
+- `max.connections` limits the whole broker, and `max.connections` of a listener that listener. While a limit
+  is reached, the listener accepts no connections, and clients wait in its backlog. The inter-broker listener
+  is exempt from the broker's limit if there is another listener: the least recently used connection of
+  another listener is closed instead.
+- `max.connections.per.ip` and its overrides: a connection beyond the limit is accepted and closed at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ UNLIMITED = 2**31 - 1
 
 
 class ConnectionQuotas:
-    """Counts connections by listener and by address."""
+    """The number of connections per listener and per IP address, and their limits."""
 
     def __init__(
         self,
@@ -32,30 +33,30 @@ class ConnectionQuotas:
         self.max_connections_by_listener = dict(max_connections_by_listener or {})
         self.inter_broker_listener = inter_broker_listener
         self.listeners = 1
-        """How many listeners there are: the exemption needs more than one."""
+        """The number of listeners: the exemption applies only if there are several."""
         self.total = 0
         self._by_ip: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
 
     def has_capacity(self, listener: str) -> bool:
-        """Whether the listener may accept one more connection now."""
+        """Whether the listener may accept another connection now."""
         if self._by_listener[listener] >= self.max_connections_by_listener.get(listener, UNLIMITED):
             return False
         return self.is_protected(listener) or self.total < self.max_connections
 
     def is_protected(self, listener: str) -> bool:
-        """Whether the listener is exempt from the limit of the whole broker."""
+        """Whether the listener is exempt from the broker's limit."""
         return listener == self.inter_broker_listener and self.listeners > 1
 
     def is_exceeded(self) -> bool:
-        """Whether a protected listener has accepted beyond the limit of the whole broker."""
+        """Whether a protected listener has accepted connections beyond the broker's limit."""
         return self.total > self.max_connections
 
     def ip_limit(self, ip: str) -> int:
         return self.max_connections_per_ip_overrides.get(ip, self.max_connections_per_ip)
 
     def admit(self, listener: str, ip: str) -> bool:
-        """Count a connection; False, and nothing is counted, when its address has too many."""
+        """Count a connection; return False and count nothing if its IP address has too many."""
         if self._by_ip[ip] >= self.ip_limit(ip):
             if not self._by_ip[ip]:
                 del self._by_ip[ip]
@@ -66,7 +67,7 @@ class ConnectionQuotas:
         return True
 
     def release(self, listener: str, ip: str) -> None:
-        """A connection that was admitted is closed."""
+        """Uncount a connection that was admitted and is closed."""
         assert self._by_ip[ip] > 0
         assert self._by_listener[listener] > 0
         self.total -= 1

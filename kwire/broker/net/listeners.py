@@ -1,4 +1,4 @@
-"""Sockets that accept, under the names that the configuration gives them."""
+"""Listening sockets and their names in the configuration."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 
 REASONS = {
-    errno.EADDRINUSE: "the port is in use: end who has it, or name another in {}",
-    errno.EADDRNOTAVAIL: "this machine has no such address: name one that it has, or 0.0.0.0, in {}",
-    errno.EACCES: "the port is for root alone: name one of 1024 or more in {}",
+    errno.EADDRINUSE: "the port is in use: stop the program that uses it, or set another port in {}",
+    errno.EADDRNOTAVAIL: "this machine does not have the address: set one that it has, or 0.0.0.0, in {}",
+    errno.EACCES: "only root may listen on this port: set a port of 1024 or above in {}",
 }
-"""Why not, and what to do about it in an option or key."""
+"""The reason for an error and its remedy, with the option or config key to change."""
 
 
 class BindError(Exception):
-    """A listener cannot have its address. The message says which, and why."""
+    """A listener cannot be bound. The message says which one and why."""
 
 
 class Listener:
-    """A socket that accepts, under the name that the configuration gives it."""
+    """A listening socket and its name in the configuration."""
 
     def __init__(self, name: str, sock: socket.socket, role: ListenerRole) -> None:
         self.name = name
         self.role = role
-        """What the node is to those who connect here."""
+        """The role of the node for connections to this listener."""
         self.sock = sock
         self.fd = sock.fileno()
         host, port = sock.getsockname()[:2]
@@ -37,21 +37,21 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """Where it is bound, as a client would write it."""
+        """The bound address, as clients write it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def bind(
     name: str, host: str, port: int, settings: SocketSettings, role: ListenerRole = ListenerRole.BROKER
 ) -> Listener:
-    """Take an address, without listening yet. An empty host is every address. BindError."""
+    """Bind an address without listening yet. An empty host means every address. BindError."""
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
-        raise BindError(f"cannot listen on {where} (listener {name}): a port is from 0 to {MAX_PORT}")
+        raise BindError(f"cannot listen on {where} (listener {name}): ports are from 0 to {MAX_PORT}")
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-        # Of an address nobody needs the tables by which the name of a host is made ASCII: 2 ms of a start.
+        # An address as bytes avoids loading the IDNA tables for host names: 2 ms of a start.
         known = host if host.strip("0123456789.") else host.encode()
         found = socket.getaddrinfo(known, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -77,9 +77,9 @@ def bind(
 
 
 def own_host_name() -> str:
-    """What others call this machine: Java's canonical host name of the local host.
+    """Return the name of this machine for other nodes: Java's canonical host name of the local host.
 
-    That is the name which its address has, if that name has this address, and else the address.
+    This is the name of its address if that name resolves to the address, and otherwise the address.
     """
     own_name = socket.gethostname()
     try:

@@ -1,28 +1,27 @@
-"""The loop: one epoll that one trio task, or one thread, waits on turn by turn.
+"""The event loop of a node: one epoll, on which one trio task or one thread waits, turn by turn.
 
-Prior art and measurements. A trio task per connection costs 10 µs of CPU a request at best, 16 with trio's
-streams, because every wait goes through the scheduler. Here all descriptors live in an epoll of our own,
-whose descriptor is the only thing that trio waits for; whatever is ready is then served synchronously,
-without a checkpoint between one connection and the next. That brings a request to under 7 µs, where a C
-program needs 4.6. Trio keeps what it is good at: signals, start and stop, and other tasks beside the loop.
+A turn handles ready file descriptors, then due timers, results of worker threads and `call_soon` callbacks,
+and ends with the `end_turn` hook, in which the server writes staged appends and sends replies. A descriptor's
+handler must do bounded work, so that the end of the turn is never far away.
 
-A turn is: ready descriptors; then due timers, results of worker threads, and `call_soon`; then the
-`end_turn` hook, in which the server commits what was staged and sends. A descriptor's handler must do
-bounded work, so that the end of the turn comes soon.
+Why not a trio task per connection? That costs at least 10 µs of CPU per request, or 16 µs with trio's
+streams, because every wait goes through trio's scheduler. Here all descriptors are in an epoll of our own,
+and trio waits only for the descriptor of that epoll. Ready connections are handled one after another without
+a checkpoint. This takes less than 7 µs per request; a C program takes 4.6 µs. Trio still does what it does
+well: signals, start and stop, and other tasks beside the loop.
 
-Going through the scheduler costs about 10 µs, and trio's own epoll is asked on the way. So where the loop
-is `alone` in its thread, it waits after a turn that served something for more in its own epoll, for some
-milliseconds, before it gives itself up to trio: a client that asks, waits and asks again costs 15 µs of CPU
-a request instead of 24, and its answer comes that much sooner. A wait that may end before the kernel's next
-tick (a millisecond, say) would have a timer programmed each time, which on a virtual machine costs another
-6 µs. `TURNS_PER_CHECKPOINT` and `CHECKPOINT_SECONDS` bound how long other tasks (signals among them) wait
-for that: some 40 ms at worst. Not where a client runs in the same trio, which could not send while the loop
-waits.
+A pass through trio's scheduler costs about 10 µs. If the loop is `alone` in its thread, it does not return to
+trio at once after a turn that handled something: it first waits some milliseconds in its own epoll. A client
+that waits for each response before it sends the next request then costs 15 µs of CPU per request instead of
+24 µs, and gets its response that much sooner. The wait must not be very short: a timeout before the next tick
+of the kernel makes the kernel program a timer, which costs 6 µs on a virtual machine. `TURNS_PER_CHECKPOINT`
+and `CHECKPOINT_SECONDS` bound the delay for other tasks, such as signal handlers, to about 40 ms. If a client
+runs in the same trio run, the loop must not be `alone`: the client could not send while the loop waits.
 
-An embedded broker has a thread to itself and nothing beside the loop: `run_here` waits in the epoll alone.
+An embedded broker has a thread of its own and needs no trio: `run_until` waits only in the epoll.
 
-Timers are a heap beside one timerfd that is armed for the earliest deadline seen. Cancelling does not
-disarm it, and neither does postponing: a wake-up too many now and then is cheaper than arming for every long
+Timers are in a heap, with one timerfd that is armed for the earliest deadline. Canceling or postponing a
+timer does not change the timerfd: an unnecessary wake-up is cheaper than arming the timerfd for every long
 poll. Worker threads report through an eventfd in the same epoll.
 """
 
@@ -51,21 +50,21 @@ from kwire.host.random_streams import RandomStreams
 T = TypeVar("T")
 
 MAX_EVENTS = 512
-"""Descriptors served in one turn; the others have their chance in the next."""
+"""The number of descriptors handled per turn. The others follow in the next turn."""
 TURNS_PER_CHECKPOINT = 16
 CHECKPOINT_SECONDS = 0.02
-"""The turn that ends so long after the last checkpoint is followed by one, too."""
+"""A turn that ends this long after the last checkpoint is followed by a checkpoint."""
 LINGER_SECONDS = 0.02
-"""How long a loop alone in its thread waits for something to serve after it had something."""
+"""The wait in the loop's own epoll, if the loop is alone, after a turn that handled something."""
 STEPS_PER_TURN = 64
-"""Deadlines that the clock is moved to, by `advance`, before descriptors have their turn."""
+"""The number of deadlines to which `advance` moves the clock before descriptors are handled."""
 UNPREDICTABLE = frozenset({"salts", "sasl"})
-"""Purposes for which what was drawn must not tell what will be: with no seed, the machine's own chance."""
+"""Purposes whose random numbers must be unpredictable: without a seed, they use the system's generator."""
 MAX_WORKERS = 8
 
 
 class Loop:
-    """A `broker.host.Host` on real time, and the epoll that everything of the shell hangs on."""
+    """A `Host` in real time, and the epoll of everything that does I/O."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Loop:
         max_workers: int = MAX_WORKERS,
         alone: bool = False,
     ) -> None:
-        """`name` is what the node is called in the log."""
+        """`name` is the name of the node in log lines."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
@@ -85,17 +84,17 @@ class Loop:
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")
         self.peers: Peers = NoPeers(self.call_soon)
-        """The other nodes: nobody, until the shell has made connections to them possible."""
+        """The other nodes; none until `PeerLinks` replaces this."""
         self.end_turn: Callable[[], bool] = _nothing_left
-        """Called at the end of each turn; True asks for another turn at once."""
+        """Called at the end of each turn; returns True to request another turn at once."""
         self.turn_ms = 0
-        """The time between nodes (`Host.internode_clock`) at the start of this turn."""
+        """The time of `internode_clock` at the start of this turn."""
         self.turn_began = perf_counter()
-        """When this turn began to work, in seconds of real time that mean nothing by themselves."""
+        """The start of this turn by `perf_counter`, in seconds."""
         self.alone = alone
-        """Whether no other task of this trio run needs to be served promptly."""
+        """Whether no other task of this trio run needs to run promptly."""
         self.served = 0
-        """How many descriptors the last turn served."""
+        """The number of descriptors that the last turn handled."""
         self.running = False
         self._epoll = select.epoll(256)
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -113,7 +112,7 @@ class Loop:
         self._more = False
         self._workers = Workers(max_workers, self._work_finished)
         self._when_idle: list[Callable[[], None]] = []
-        """What is to be called once no work is under way."""
+        """Callbacks for when no work is in progress in threads."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, select.EPOLLIN, self._woken)
         self.watch(self._timer_fd.fd, select.EPOLLIN, self._timer_expired)
@@ -122,16 +121,16 @@ class Loop:
     # --- descriptors
 
     def watch(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` with the ready mask whenever one of `mask` is so (level-triggered)."""
+        """Call `handler` with the ready mask whenever a condition of `mask` holds (level-triggered)."""
         self._epoll.register(fd, mask)
         self._handlers[fd] = handler
 
     def rewatch(self, fd: int, mask: int) -> None:
-        """Change what a watched descriptor is watched for."""
+        """Change the mask of a watched descriptor."""
         self._epoll.modify(fd, mask)
 
     def unwatch(self, fd: int) -> None:
-        """Forget a descriptor. To be called before it is closed."""
+        """Stop watching a descriptor. Call this before closing it."""
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
@@ -151,9 +150,9 @@ class Loop:
         return timer
 
     def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        look = self._checks.add(delay_ms, callback)
+        timer = self._checks.add(delay_ms, callback)
         self._scheduled()
-        return look
+        return timer
 
     def _scheduled(self) -> None:
         if not self.in_turn:
@@ -174,20 +173,20 @@ class Loop:
 
     @property
     def working(self) -> bool:
-        """Whether worker threads are under way, or results of theirs wait for the loop."""
+        """Whether work is in progress in threads, or has results that were not delivered yet."""
         return self._workers.in_progress > 0
 
     def workers_done(self) -> LoopEvent:
-        """When nothing is under way in threads, and every result was delivered."""
+        """Return an event that is set once no work is in progress and all results were delivered."""
         done = LoopEvent()
 
-        def look() -> None:
+        def check() -> None:
             if self.working:
-                self._when_idle.append(look)
+                self._when_idle.append(check)
             else:
                 done.set()
 
-        look()
+        check()
         return done
 
     def _work_finished(self, done: Callable[[Any], None], result: Any) -> None:
@@ -202,11 +201,11 @@ class Loop:
                 self._soon.extend(self._when_idle)
                 self._when_idle.clear()
 
-    # --- the turn
+    # --- turns
 
     async def run(self) -> None:
-        """Turn until `stop`, as a task of trio."""
-        import trio  # which takes longer than the rest of an embedded broker, and it does without
+        """Run turns until `stop`, as a trio task."""
+        import trio  # not at the top: importing it takes longer than starting an embedded broker
 
         assert not self.running
         self.running = True
@@ -235,9 +234,9 @@ class Loop:
             self.running = False
 
     def run_until(self, waits: Iterable[Wait]) -> None:
-        """Turn in this thread, which does nothing else, until `waits` are over or `stop`.
+        """Run turns in this thread until all `waits` are over, or until `stop`.
 
-        As long as one of `waits` is not over, the next one is not asked for.
+        The next item of `waits` is requested only after the one before is over.
         """
         assert not self.running
         self.running = True
@@ -245,7 +244,7 @@ class Loop:
             for wait in waits:
                 end = perf_counter() + wait.seconds
                 rest = 0.0  # there may be something to do already
-                while not (self._stopping or any(moment.is_set for moment in wait.events)):
+                while not (self._stopping or any(event.is_set for event in wait.events)):
                     if self.turn(rest):
                         rest = 0.0
                         continue
@@ -253,19 +252,19 @@ class Loop:
                     if rest <= 0:
                         break
                     if rest == math.inf:
-                        rest = -1  # epoll's word for it
+                        rest = -1  # no timeout, for epoll
         finally:
             self.running = False
 
     def stop(self) -> None:
-        """End `run` after this turn."""
+        """End `run` or `run_until` after this turn."""
         self._stopping = True
         self.wake()
 
     def turn(self, wait_seconds: float = 0.0) -> bool:
-        """Wait so long, or for good where it is negative, and serve what is ready.
+        """Wait up to `wait_seconds` (negative: without limit) for descriptors, and run one turn.
 
-        True when there is more to do already, and the next turn must not wait.
+        Return True if the next turn must not wait.
         """
         self.in_turn = True
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
@@ -280,7 +279,7 @@ class Loop:
             try:
                 handler(mask)
             except Exception:
-                self._logger.exception("the handler of descriptor %d failed", fd)
+                self._logger.exception("handler of file descriptor %d failed", fd)
         if self._timers_due:
             self._timers_due = False
             self._run_due_timers()
@@ -296,7 +295,7 @@ class Loop:
         try:
             return self.end_turn()
         except Exception:
-            self._logger.exception("the end of a turn failed")
+            self._logger.exception("end of turn failed")
             return False
 
     def _run_due_timers(self) -> None:
@@ -308,7 +307,7 @@ class Loop:
         try:
             callback()
         except Exception:
-            self._logger.exception("a call of the loop failed")
+            self._logger.exception("callback failed")
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.wakeup_ms()
@@ -321,38 +320,42 @@ class Loop:
         self._armed_ms = None
         self._timers_due = True
 
-    def advance(self, delay_ms: int, done: Callable[[], None], *, internode_clock: bool = True) -> None:
-        """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
+    def advance(
+        self, delay_ms: int, done: Callable[[], None], *, advance_internode_clock: bool = True
+    ) -> None:
+        """Move the clock forward by `delay_ms`, from deadline to deadline, then call `done`.
 
-        All that becomes due runs before the clock moves on, with all that follows from it and work in
-        threads. Periodic checks are rarer meanwhile, and run once more at the end. Without `internode_clock`,
-        that clock (`Host.internode_clock`) is paused meanwhile. To be called in the loop's thread. It begins
-        when the previous advance is done, or canceled by `stop_advancing`.
+        Everything that becomes due runs before the clock moves on, including its consequences and work in
+        threads. Periodic checks run less often meanwhile, and once more at the end. With
+        `advance_internode_clock=False`, the internode clock (`Host.internode_clock`) is paused. Call this in
+        the loop's thread. An advance starts after the one before is done or was canceled by `stop_advancing`.
         """
         if self._advancing:
-            self._next_advances.append(partial(self.advance, delay_ms, done, internode_clock=internode_clock))
+            self._next_advances.append(
+                partial(self.advance, delay_ms, done, advance_internode_clock=advance_internode_clock)
+            )
             return
         self._advancing, self._advance_stopped = True, False
         clock = self.clock
         end_ms = clock.monotonic_ms() + delay_ms
         self._checks.begin_advance(delay_ms)
-        if not internode_clock:
+        if not advance_internode_clock:
             self.internode_clock.pause(delay_ms)
-        on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
+        on_jump, clock.on_jump = clock.on_jump, None  # these jumps are handled here
 
-        def look(*, is_quiet: bool = False) -> None:
+        def check(*, is_quiet: bool = False) -> None:
             if self._advance_stopped:
                 finish()
             elif self.working:
-                self._when_idle.append(look)
+                self._when_idle.append(check)
             elif self._more or self._soon:
-                self._soon.append(look)
+                self._soon.append(check)
             elif not is_quiet:
-                self._soon.append(quiet)  # what this turn has done may have its end do more
+                self._soon.append(check_again)  # the end of this turn may create more work
             else:
                 step()
 
-        quiet = partial(look, is_quiet=True)
+        check_again = partial(check, is_quiet=True)
 
         def step() -> None:
             for _ in range(STEPS_PER_TURN):
@@ -368,11 +371,11 @@ class Loop:
                 self._run_due_timers()
                 if self._end_of_turn() or self._soon or self.working or self._advance_stopped:
                     break
-            self._soon.append(quiet)
+            self._soon.append(check_again)
 
         def finish() -> None:
             self._checks.end_advance()
-            if not internode_clock:
+            if not advance_internode_clock:
                 self.internode_clock.resume(max(0, end_ms - clock.monotonic_ms()))
             clock.on_jump = on_jump
             self._advancing = False
@@ -381,14 +384,14 @@ class Loop:
             if self._next_advances:
                 self._soon.append(self._next_advances.popleft())
 
-        self.call_soon(look)
+        self.call_soon(check)
 
     def stop_advancing(self) -> None:
-        """Move the clock no further than it is."""
+        """Stop the advance that is in progress: the clock stays where it is."""
         self._advance_stopped = True
 
     def _clock_jumped(self) -> None:
-        """Time was moved, perhaps from another thread: what is due and what is armed both change."""
+        """Recheck the timers after the clock was moved, possibly by another thread."""
         self.call_from_thread(self._recheck_timers)
 
     def _recheck_timers(self) -> None:
@@ -396,7 +399,7 @@ class Loop:
         self._timers_due = True
 
     def wake(self) -> None:
-        """Make the loop turn, from any thread."""
+        """Make the loop run a turn. Can be called from any thread."""
         os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self, mask: int) -> None:
@@ -406,7 +409,7 @@ class Loop:
             pass
 
     def close(self) -> None:
-        """Give the descriptors back. Not to be used again."""
+        """Close all descriptors. The loop cannot be used afterwards."""
         self.clock.on_jump = None
         self._workers.close()
         self._epoll.close()

@@ -1,4 +1,4 @@
-"""Things that happen once, and waiting for them, whoever turns the loop: trio or a plain thread."""
+"""One-shot events of a loop, which a trio task or a plain thread can wait for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LoopEvent:
-    """Comes once, in the loop's thread, and is not forgotten."""
+    """An event that is set once, in the loop's thread, and stays set."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks: list[Callable[[], None]] = []
 
     def set(self) -> None:
-        """Tell everybody who waits, unless it has come before."""
+        """Set the event and call its callbacks, unless it is set already."""
         if not self.is_set:
             self.is_set = True
             for callback in self._callbacks:
@@ -23,7 +23,7 @@ class LoopEvent:
             self._callbacks.clear()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when it comes, or now where it has."""
+        """Call `callback` when the event is set, or now if it is set already."""
         if self.is_set:
             callback()
         else:
@@ -31,8 +31,8 @@ class LoopEvent:
 
 
 class Wait(NamedTuple):
-    """Asked of whoever turns the loop: turn it until one of `moments` has come, or `seconds` are over."""
+    """A wait for the code that runs the loop: until one of `events` is set, or `seconds` have passed."""
 
     events: tuple[LoopEvent, ...]
     seconds: float
-    """Of real time, whatever the node's clock does."""
+    """Real time, whatever the node's clock does."""

@@ -1,8 +1,7 @@
-"""Connections to other nodes over TCP, on the same epoll as those of clients: never blocking.
+"""Connections to other nodes over TCP, nonblocking, on the epoll of the loop.
 
-They receive as those of clients do, into the scratch buffer that they share, and send from a queue of their
-own (`receiving`, `send_queue`); only nothing is held back here, since an answer that was asked for is always
-wanted.
+They receive and send like those of clients (`receiver`, `send_queue`), with a scratch buffer of their own.
+There is no backpressure: this node has requested everything that it receives.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     from kwire.host.host import PeerAddress
 
 FULL_BUFFER_BYTES = 16 << 20
-"""An answer up to this size gets its memory at once; replica.fetch.response.max.bytes keeps most below it."""
+"""Responses up to this size get their full buffer at once. The default fetch response size is below it."""
 
 SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
 OnResolved = Callable[[list[SocketAddress] | BaseException], None]
 
 
 class PeerConnections:
-    """What all connections of a node to others share; makes them, and hands on what they receive."""
+    """The connections of a node to other nodes, and their shared state."""
 
     def __init__(self, loop: Loop, settings: SocketSettings) -> None:
         self.loop = loop
@@ -48,22 +47,22 @@ class PeerConnections:
         self.logger = loop.logger("kwire.net")
         self._open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[OnResolved]] = {}
-        """Who waits for a host to be looked up; the first is under way."""
+        """Callbacks of pending lookups by host. The first lookup is in progress."""
         self.unresponsive: dict[PeerAddress, SocketAddress] = {}
-        """The last address of a host, if it has several, that said nothing while it was connected to."""
+        """The last address, of a host with several, whose connection attempt got no response."""
         self._resolver = Workers(1, self._deliver)
         self._lock = threading.Lock()
         self._closed = False
         self._ids = count(1)
 
     def dial(self, to: PeerAddress, events: TransportEvents) -> OutgoingConnection:
-        """Begin to connect. See `peer_link.Dial`."""
+        """Start to open a connection. See `peer_link.Dial`."""
         return OutgoingConnection(self, to, events)
 
     def open_connection(
         self, sock: socket.socket, to: PeerAddress, events: TransportEvents
     ) -> PeerConnection:
-        """A socket is connected."""
+        """Create the connection of a connected socket."""
         connection = PeerConnection(self, sock, next(self._ids), to, events)
         self._open[connection.channel.id] = connection
         return connection
@@ -76,7 +75,7 @@ class PeerConnections:
         return memoryview(bytearray(SCRATCH_BYTES))
 
     def resolve(self, to: PeerAddress, done: OnResolved) -> None:
-        """Find the addresses of a host. One at a time, in a thread that no stop waits for."""
+        """Look up the addresses of a host, one host at a time, in a thread that shutdown ignores."""
         waiting = self._lookups.get(to)
         if waiting is not None:
             waiting.append(done)
@@ -88,7 +87,7 @@ class PeerConnections:
     def _resolve_next(self) -> None:
         to = next(iter(self._lookups))
 
-        def looked_up(found: list[SocketAddress] | BaseException) -> None:
+        def resolved(found: list[SocketAddress] | BaseException) -> None:
             self._resolver.in_progress -= 1
             waiting = self._lookups.pop(to)
             if self._lookups:
@@ -96,21 +95,21 @@ class PeerConnections:
             for done in waiting:
                 done(found)
 
-        self._resolver.run(lambda: _addresses(to), looked_up)
+        self._resolver.run(lambda: _addresses(to), resolved)
 
     def _deliver(self, done: OnResolved, found: list[SocketAddress] | BaseException) -> None:
-        """From the thread that looks up: tell the loop, if it is still there."""
+        """Pass a result from the resolver thread to the loop, unless that is closed."""
         with self._lock:
             if not self._closed:
                 self.loop.call_from_thread(lambda: done(found))
 
     def close(self) -> None:
-        """The loop is about to be closed."""
+        """Stop before the loop is closed."""
         with self._lock:
             self._closed = True
         self._resolver.close()
 
-    # --- as who is given frames
+    # --- FrameHandler
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
         self._open[channel.id].events.received(frame)
@@ -120,7 +119,7 @@ class PeerConnections:
 
 
 class OutgoingConnection:
-    """A connection from when it is asked for: its host looked up, each of its addresses tried, then open."""
+    """A connection that is being opened: the host is resolved, and its addresses are tried in turn."""
 
     def __init__(self, connections: PeerConnections, to: PeerAddress, events: TransportEvents) -> None:
         self._connections = connections
@@ -143,7 +142,7 @@ class OutgoingConnection:
             self._connection.release()
         self._close_socket()
 
-    # --- where
+    # --- resolving
 
     def _resolve(self) -> None:
         if self._closed:
@@ -151,7 +150,7 @@ class OutgoingConnection:
         try:
             self._addresses_found(_addresses(self._to, socket.AI_NUMERICHOST))
         except OSError:
-            # Not an address but a name.
+            # The host is a name, not an address.
             self._connections.resolve(self._to, self._resolved)
 
     def _resolved(self, found: list[SocketAddress] | BaseException) -> None:
@@ -159,7 +158,7 @@ class OutgoingConnection:
             return
         if isinstance(found, BaseException):
             reason = found.strerror if isinstance(found, OSError) else str(found)
-            self._fail(f"its host is not known: {reason}")
+            self._fail(f"cannot resolve host: {reason}")
         else:
             self._addresses_found(found)
 
@@ -167,7 +166,7 @@ class OutgoingConnection:
         self._addresses.extend(addresses)
         unresponsive = self._connections.unresponsive.pop(self._to, None)
         if unresponsive in addresses:
-            # The one behind it has its chance, as Kafka's client gives it.
+            # As in Kafka's client, continue with the address after it.
             self._addresses.rotate(-1 - addresses.index(unresponsive))
         self._try_next()
 
@@ -202,10 +201,10 @@ class OutgoingConnection:
         try:
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not error and sock.getsockname() == sock.getpeername():
-                # Nobody listens at a port that the system gave to this very connection: it is its own peer.
+                # A TCP self-connect: nothing listens on the ephemeral port that this socket got.
                 error = errno.ECONNREFUSED
         except OSError as failure:
-            error = failure.errno or errno.EIO  # it was reset by now
+            error = failure.errno or errno.EIO  # it was reset already
         if error:
             self._connections.loop.unwatch(sock.fileno())
             self._connect_failed(error)
@@ -216,16 +215,16 @@ class OutgoingConnection:
         self._events.opened()
 
     def _connect_failed(self, error: int) -> None:
-        """An address cannot be connected to."""
+        """Try the next address, or fail."""
         if self._connecting is not None:
             self._connecting.close()
             self._connecting = None
         if self._addresses:
             self._try_next()
         elif error == errno.ECONNREFUSED:
-            self._fail("connections are refused")
+            self._fail("connection refused")
         else:
-            self._fail(f"connecting failed: {os.strerror(error)}")
+            self._fail(f"connect failed: {os.strerror(error)}")
 
     def _fail(self, reason: str) -> None:
         self._closed = True
@@ -241,7 +240,7 @@ class OutgoingConnection:
 
 
 class PeerConnection(Receiver):
-    """A connected socket, what is received on it, and what is still to be sent."""
+    """A connection to another node."""
 
     __slots__ = ("_connections", "_is_dirty", "events", "to")
 
@@ -267,7 +266,7 @@ class PeerConnection(Receiver):
         return f"<to {self.to}>"
 
     def send(self, frame: bytes) -> None:
-        """Send a frame when the turn is over."""
+        """Send a frame when the turn ends."""
         self.queue.extend([frame], len(frame))
         self.mark_dirty()
 
@@ -282,11 +281,11 @@ class PeerConnection(Receiver):
             self.events.closed(reason)
 
     def refuse(self, reason: str) -> None:
-        self._connections.logger.warning("%r is closed: %s", self, reason)
-        self.close(f"the protocol was broken: {reason}")
+        self._connections.logger.warning("Closing connection %r: %s", self, reason)
+        self.close(f"protocol error: {reason}")
 
     def release(self) -> None:
-        """Give up the socket, and everything that is held for it."""
+        """Close the socket and free its buffers."""
         if self.closed:
             return
         self.closed = True
@@ -297,16 +296,16 @@ class PeerConnection(Receiver):
         self._connections.forget(self)
 
     def _is_full(self) -> bool:
-        # Were nothing received while much is to be sent, two nodes could wait for each other.
+        # Backpressure in both directions could make two nodes wait for each other.
         return False
 
     def _grow(self, received: Buffer) -> bytearray:
-        # Not step by step: what was asked for will come, and each step copies what has.
+        # At once instead of in steps: the rest of a response will arrive, and each step copies.
         if self._needed_bytes > FULL_BUFFER_BYTES:
             return super()._grow(received)
-        whole = bytearray(self._needed_bytes)
-        whole[: len(received)] = received
-        return whole
+        grown = bytearray(self._needed_bytes)
+        grown[: len(received)] = received
+        return grown
 
     def _on_events(self, mask: int) -> None:
         if mask & EPOLLOUT:
@@ -318,7 +317,7 @@ class PeerConnection(Receiver):
             self.close("the peer reset the connection")
 
     def _process(self) -> None:
-        """Take the frames that had to wait, and send what is to be sent."""
+        """Handle the frames that had to wait, and send what is queued."""
         self._is_dirty = False
         if self._waiting is not None:
             self.resume()
@@ -341,7 +340,7 @@ class PeerConnection(Receiver):
 
 
 def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
-    """Where a host is, the best address first. OSError."""
+    """Return the addresses of a host, the best first. OSError."""
     try:
         found = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
@@ -350,7 +349,7 @@ def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
 
 
 def kwire_version() -> str:
-    """The version of kwire, for whoever it connects to."""
+    """Return the version of kwire, which other nodes get with ApiVersions."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

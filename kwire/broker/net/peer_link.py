@@ -1,22 +1,21 @@
-"""What is asked of one other node for one purpose, over one connection at a time.
+"""The requests to one other node for one purpose, over one connection at a time.
 
-    DOWN -> CONNECTING -> NEGOTIATING -> AUTHENTICATING <-> READY
-      ^                        |               |              |
-      +-------- RESTING <------+---------------+--------------+
+    DISCONNECTED -> CONNECTING -> NEGOTIATING -> AUTHENTICATING <-> READY
+          ^             |              |               |              |
+          +-- BACKING_OFF <------------+---------------+--------------+
 
-The link connects when something is asked, learns which versions the node serves (ApiVersions; KIP-35,
-KIP-511), shows who this node is (SASL: `peer_login`; not where nobody wants to know), and then sends
-everything in its order. Answers come in that order too, so one that is overdue ends the connection. With a
-connection ends what was asked over it: whoever asked is told why, and knows best whether to ask again, and
-whom. Then the link rests, longer each time it fails to connect, and what is asked meanwhile waits for the
-next attempt.
+The link connects when there is a request. It requests the versions of the other node (ApiVersions; KIP-35,
+KIP-511), authenticates with SASL if the listener requires it, and then sends all requests in order. Responses
+arrive in the same order, so an overdue response ends the connection. When a connection ends, all requests
+sent over it fail with the reason; only their callers know whether and where to send them again. Then the link
+backs off, longer with each failure, and further requests wait for the next attempt.
 
-Where the other node says how long a login holds (KIP-368), the next one comes before that is over, as soon as
-there is something to ask and all before it is answered.
+If the other node returns a session lifetime (KIP-368), the link authenticates again before the session ends:
+as soon as there is a request, and after all earlier requests are answered.
 
-It touches no socket: a `Dial` makes the connection, a `PeerTransport`, and the link gets its
-`TransportEvents`. The same
-link runs over TCP (`broker.net.peer_connection`) and over the simulated network (`kwire.testing.network`).
+The link does no I/O: a `Dial` function opens the connection, a `PeerTransport`, which reports to the link as
+its `TransportEvents`. The same link runs over TCP (`broker.net.peer_connection`) and over the simulated
+network (`kwire.testing.network`).
 """
 
 from __future__ import annotations
@@ -42,51 +41,53 @@ if TYPE_CHECKING:
     from kwire.wire.schema import Message
 
 RECONNECT_BACKOFF_MS = 50, 1_000
-"""How long it rests after a failure, and after many of them."""
+"""The first and the longest pause after a lost connection."""
 JITTER = 0.2
-"""How much shorter or longer a rest is at most, as chance has it (KIP-144); and what connecting may take."""
+"""The random variation of pauses and setup timeouts, up or down (KIP-144)."""
 MAX_REQUESTS = 1_000
 MAX_IN_FLIGHT_BYTES = 64 << 20
-"""How much may be asked for one purpose and not be answered."""
+"""The limit for requests of one purpose that were sent and not answered."""
 SOFTWARE_NAME = "kwire"
 REAUTHENTICATE_AT_SHARE = 0.85, 0.95
-"""How much of a session is used before the node shows anew who it is, as chance has it (KIP-368)."""
+"""The share of the session lifetime after which the link authenticates again, chosen at random (KIP-368)."""
 
 
 class PeerTransport(Protocol):
-    """A connection to another node, or one that is being made."""
+    """A connection to another node, open or being opened."""
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, its size in front, once it is open. Nothing is heard from inside of this call."""
+        """Send a frame with its size prefix, over an open transport. No event is reported in this call."""
 
     def close(self) -> None:
-        """Give it up: nothing is heard of it any more."""
+        """Close the connection. No further event is reported."""
 
 
 class TransportEvents(Protocol):
-    """Who made a connection, as the connection sees it."""
+    """The owner of a connection, which receives its events."""
 
     def opened(self) -> None:
-        """The other node has accepted."""
+        """Handle that the connection is open."""
 
     def received(self, frame: memoryview) -> None:
-        """A frame has come, without its size. May close the line."""
+        """Handle a received frame, without its size prefix. May close the transport."""
 
     def closed(self, reason: str) -> None:
-        """The connection is gone, or could not be made: nothing more comes."""
+        """Handle that the connection was lost or could not be opened. No further event follows."""
 
 
 Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
-"""Begin to connect. Nothing is heard from inside of this call."""
+"""Start to open a connection. No event is reported in this call."""
 
 
 class LinkState(Enum):
-    DISCONNECTED = "no connection, and nothing to ask"
-    CONNECTING = "being connected"
-    NEGOTIATING = "connected, and asked for its versions"
-    AUTHENTICATING = "being shown who this node is"
-    READY = "what is asked is sent at once"
-    BACKING_OFF = "the connection is gone: not connected again before some time has passed"
+    """The state of a link."""
+
+    DISCONNECTED = "no connection and no requests"
+    CONNECTING = "the connection is being opened"
+    NEGOTIATING = "ApiVersions was sent"
+    AUTHENTICATING = "SASL authentication is in progress"
+    READY = "requests are sent at once"
+    BACKING_OFF = "the connection was lost; waiting before the next attempt"
 
 
 TRANSITIONS: Final[dict[LinkState, frozenset[LinkState]]] = {
@@ -100,7 +101,7 @@ TRANSITIONS: Final[dict[LinkState, frozenset[LinkState]]] = {
 
 
 class PeerRequest:
-    """A request, and who waits for its answer."""
+    """A request and the callback for its response."""
 
     __slots__ = (
         "correlation_id",
@@ -128,7 +129,7 @@ class PeerRequest:
 
 
 class PeerLink:
-    """See the module."""
+    """A link to one other node for one purpose."""
 
     def __init__(
         self,
@@ -145,11 +146,11 @@ class PeerLink:
         authentication_failures: AuthenticationFailures,
         on_disconnected: Callable[[], None],
     ) -> None:
-        """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
+        """`setup_timeouts_ms` are the first and the longest timeout until the link is READY.
 
-        `sasl_client` makes the side of this node in one exchange; there is none where nobody asks who it is.
-        `refusals` are the last of each node, until it lets this one in: what was told of outlives the link.
-        `on_down` is called when nothing is left to remember: the link may be forgotten.
+        `sasl_client` creates the client of one authentication; None means that none is needed.
+        `authentication_failures` are shared by all links, so that each failure is logged once.
+        `on_disconnected` is called when the link has no state left and may be dropped.
         """
         self.to = to
         self.purpose = purpose
@@ -163,23 +164,23 @@ class PeerLink:
         self._new_sasl_client = sasl_client
         self._authentication_failures = authentication_failures
         self._authenticator: SaslClientAuthenticator | None = None
-        """The exchange that is under way."""
+        """The authentication in progress."""
         self._reauthenticate_ms: int | None = None
-        """When the node is to show anew who it is."""
+        """The time from which on the link must authenticate again."""
         self._on_disconnected = on_disconnected
         self._logger = host.logger("kwire.net")
         self._transport: PeerTransport | None = None
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the other node serves, as it has said last."""
+        """The API versions in the other node's last ApiVersions response."""
         self._unsent: deque[PeerRequest] = deque()
         self._sent: deque[PeerRequest] = deque()
         self._sent_bytes = 0
         self._last_id = 0
         self._failures = self._timeouts = 0
-        """How often in a row connecting has failed; how often in a row since it took too long (KIP-601)."""
+        """Consecutive failures to connect, and consecutive setup timeouts (KIP-601)."""
         self._last_failure = ""
         self._state_ends_ms = 0
-        """When the link rests no longer, or has been connecting for too long."""
+        """The end of the current backoff or setup timeout."""
         self._active_ms = 0
         self._timer: Timer | None = None
         self._check_ms = 0
@@ -187,13 +188,13 @@ class PeerLink:
     def __repr__(self) -> str:
         return f"<{self.purpose} to {self.to}>"
 
-    # --- asking
+    # --- requests
 
     def send(self, pending: PeerRequest) -> None:
-        """Send it when it may be sent. Its answer is not told inside of this call."""
+        """Send a request as soon as possible. Its callback is never called in this call."""
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
-            self._fail(pending, f"{waiting} requests are not answered yet")
+            self._fail(pending, f"{waiting} requests are already pending")
             return
         self._unsent.append(pending)
         self._schedule_check(pending.deadline_ms)
@@ -203,14 +204,14 @@ class PeerLink:
             self._connect()
 
     def close(self, reason: str) -> None:
-        """Give the connection up, and everything that was asked."""
+        """Close the connection and fail all requests."""
         self._close_transport()
         self._fail_all(reason)
         if self._timer is not None:
             self._timer.cancel()
 
     def disconnect(self, reason: str) -> None:
-        """Lose the connection, if there is one."""
+        """Close the connection if there is one; the link backs off and reconnects."""
         if self._transport is not None:
             self._connection_lost(reason)
 
@@ -220,9 +221,8 @@ class PeerLink:
         self._transport = self._dial(self.to, self)
 
     def _start_setup_timeout(self) -> None:
-        self._state_ends_ms = self._host.internode_clock.monotonic_ms() + self._exponential_ms(
-            self._setup_timeouts_ms, self._timeouts
-        )
+        now_ms = self._host.internode_clock.monotonic_ms()
+        self._state_ends_ms = now_ms + self._exponential_ms(self._setup_timeouts_ms, self._timeouts)
         self._schedule_check(self._state_ends_ms)
 
     def _send_all(self) -> None:
@@ -243,33 +243,32 @@ class PeerLink:
                 self._fail(pending, reason, PeerTooOld)
 
     def _choose_version(self, pending: PeerRequest) -> str | None:
-        """The highest that both sides have, or why there is none."""
+        """Choose the highest common version; return why there is none, or None."""
         request = pending.request
         theirs = self.versions.get(request.API_KEY)
         if theirs is None:
-            return f"{pending.name} is not served"
+            return f"{pending.name} is not supported"
         low, high = type(request).VERSIONS
         if pending.max_version is not None:
             high = min(high, pending.max_version)
         pending.version = min(high, theirs[1])
         if pending.version >= max(low, theirs[0]):
             return None
-        return (
-            f"{pending.name} is served in versions {theirs[0]} to {theirs[1]}, and asked in {low} to {high}"
-        )
+        supported = f"{pending.name} is supported in versions {theirs[0]} to {theirs[1]}"
+        return f"{supported}, but this node sends {low} to {high}"
 
     def _send(self, pending: PeerRequest) -> str | None:
-        """Send it, or say why that is impossible."""
+        """Send a request; return why it cannot be encoded, or None."""
         assert self._transport is not None
         pending.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
         request = pending.request
         try:
             frame = encode_request(request, pending.version, pending.correlation_id, self._client_id)
         except NotInVersion as error:
-            return f"version {pending.version} of {pending.name} cannot say this: {error}"
+            return f"version {pending.version} of {pending.name} cannot represent the request: {error}"
         except Exception:
-            self._logger.exception("%r: a request cannot be written: %.2000r", self, request)
-            return f"this {pending.name} cannot be written"
+            self._logger.exception("%r: cannot encode request %.2000r", self, request)
+            return f"{pending.name} cannot be encoded"
         pending.size_bytes = len(frame)
         self._sent_bytes += len(frame)
         self._active_ms = self._host.internode_clock.monotonic_ms()
@@ -277,7 +276,7 @@ class PeerLink:
         self._transport.send(frame)
         return None
 
-    # --- what the line tells
+    # --- events of the transport
 
     def opened(self) -> None:
         self._transition(LinkState.NEGOTIATING)
@@ -287,7 +286,7 @@ class PeerLink:
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=self._software_version()
         )
-        pending = PeerRequest(request, self._state_ends_ms, lambda answer: None)
+        pending = PeerRequest(request, self._state_ends_ms, lambda response: None)
         pending.version = version
         assert self._send(pending) is None
 
@@ -300,41 +299,41 @@ class PeerLink:
             else:
                 self._handle_response(frame)
         except WireError as error:
-            self._logger.warning("%r is closed: %s", self, error)
-            self._connection_lost(f"the protocol was broken: {error}")
+            self._logger.warning("Closing connection %r: %s", self, error)
+            self._connection_lost(f"protocol error: {error}")
 
     def _decode(self, frame: memoryview) -> tuple[PeerRequest, Message]:
-        """An answer, and whose it is: the oldest one's. WireError."""
+        """Return a response and its request, which must be the oldest. WireError."""
         if not self._sent:
-            raise WireError(f"an answer of {len(frame)} bytes that nothing was asked for")
+            raise WireError(f"response of {len(frame)} bytes without a request")
         pending = self._sent[0]
         response_class = API_VERSIONS[pending.request.API_KEY].response_class
-        correlation_id, answer = decode_response(response_class, pending.version, frame)
+        correlation_id, response = decode_response(response_class, pending.version, frame)
         if correlation_id != pending.correlation_id:
-            raise WireError(f"an answer to request {correlation_id} instead of {pending.correlation_id}")
+            raise WireError(f"response to request {correlation_id} instead of {pending.correlation_id}")
         self._sent.popleft()
         self._sent_bytes -= pending.size_bytes
         self._active_ms = self._host.internode_clock.monotonic_ms()
         if not self._sent:
             self._schedule_check(self._idle_deadline_ms())
-        return pending, answer
+        return pending, response
 
     def _handle_response(self, frame: memoryview) -> None:
-        pending, answer = self._decode(frame)
-        self._host.call_soon(partial(pending.on_response, answer))
-        if self._unsent:  # which waits for that of before
+        pending, response = self._decode(frame)
+        self._host.call_soon(partial(pending.on_response, response))
+        if self._unsent:  # these wait until earlier requests are answered, before a new authentication
             self._send_all()
 
     def _handle_api_versions(self, frame: memoryview) -> None:
-        pending, answer = self._decode(frame)
-        assert isinstance(answer, ApiVersionsResponse)
-        served = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and pending.version > 0:
-            # It says what it knows, or else knows version 0 alone. KIP-511.
+        pending, response = self._decode(frame)
+        assert isinstance(response, ApiVersionsResponse)
+        served = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and pending.version > 0:
+            # KIP-511: the response has the supported versions, or the node knows only version 0.
             known = served.get(ApiKey.API_VERSIONS, (0, 0))[1]
             self._request_api_versions(max(0, min(known, pending.version - 1)))
-        elif answer.error_code:
-            raise WireError(f"it does not tell its versions: error {answer.error_code}")
+        elif response.error_code:
+            raise WireError(f"ApiVersions returned error {response.error_code}")
         else:
             self.versions = served
             if self._new_sasl_client is None:
@@ -347,28 +346,28 @@ class PeerLink:
         self._transition(LinkState.READY)
         self._send_all()
 
-    # --- showing who this node is
+    # --- authentication
 
     def _authenticate(self) -> None:
-        """Begin an exchange, the first over this connection or another one."""
+        """Start to authenticate: after connecting, or again on the same connection."""
         assert self._new_sasl_client is not None
         self._transition(LinkState.AUTHENTICATING)
         self._reauthenticate_ms = None
-        self._authenticator = login = SaslClientAuthenticator(self._new_sasl_client())
-        self._send_sasl(login.first_request())
+        self._authenticator = authenticator = SaslClientAuthenticator(self._new_sasl_client())
+        self._send_sasl(authenticator.first_request())
 
     def _send_sasl(self, request: Message) -> None:
-        pending = PeerRequest(request, self._state_ends_ms, lambda answer: None)
+        pending = PeerRequest(request, self._state_ends_ms, lambda response: None)
         reason = self._choose_version(pending) or self._send(pending)
         if reason is not None:
             self._authentication_failed(reason)
 
     def _handle_sasl(self, frame: memoryview) -> None:
-        _, answer = self._decode(frame)
-        login = self._authenticator
-        assert login is not None
+        _, response = self._decode(frame)
+        authenticator = self._authenticator
+        assert authenticator is not None
         try:
-            request = login.next_request(answer)
+            request = authenticator.next_request(response)
         except AuthenticationFailed as error:
             self._authentication_failed(str(error))
             return
@@ -377,42 +376,40 @@ class PeerLink:
             return
         self._authenticator = None
         self._authentication_failures.clear(self.to)
-        if login.session_lifetime_ms > 0:
+        if authenticator.session_lifetime_ms > 0:
             share = self._host.random("peers").uniform(*REAUTHENTICATE_AT_SHARE)
             self._reauthenticate_ms = self._host.internode_clock.monotonic_ms() + int(
-                login.session_lifetime_ms * share
+                authenticator.session_lifetime_ms * share
             )
         self._ready()
 
     def _authentication_failed(self, reason: str) -> None:
-        """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if self._authentication_failures.should_log(
-            self.to, reason, self._host.internode_clock.monotonic_ms()
-        ):
+        """Close the connection; log the failure unless the same one was logged already."""
+        now_ms = self._host.internode_clock.monotonic_ms()
+        if self._authentication_failures.should_log(self.to, reason, now_ms):
             self._logger.error("%r failed authentication due to: %s", self, reason)
         self._connection_lost(f"authentication failed: {reason}")
 
-    # --- its end
+    # --- connection end
 
     def closed(self, reason: str) -> None:
         self._transport = None
         self._connection_lost(reason)
 
     def _connection_lost(self, reason: str) -> None:
-        """The connection is over, and with it what was asked."""
+        """Fail all requests and back off."""
         self._close_transport()
         self._authenticator = None
         self._failures += 1
         self._last_failure = reason
-        self._state_ends_ms = self._host.internode_clock.monotonic_ms() + self._exponential_ms(
-            RECONNECT_BACKOFF_MS, self._failures - 1
-        )
+        now_ms = self._host.internode_clock.monotonic_ms()
+        self._state_ends_ms = now_ms + self._exponential_ms(RECONNECT_BACKOFF_MS, self._failures - 1)
         self._transition(LinkState.BACKING_OFF)
         self._schedule_check(self._state_ends_ms)
         self._fail_all(reason)
 
     def _exponential_ms(self, bounds_ms: tuple[int, int], failures: int) -> int:
-        """The first after no failure, doubled with each one up to the second, and varied by chance."""
+        """Return the first bound, doubled with each failure up to the second bound, with random jitter."""
         least_ms, most_ms = bounds_ms
         middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
         return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
@@ -431,7 +428,7 @@ class PeerLink:
             self._fail(pending, reason)
 
     def _fail(self, pending: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
-        """Tell whoever asked."""
+        """Fail one request."""
         error = kind(f"{self.to}: {reason}")
         self._host.call_soon(partial(pending.on_response, error))
 
@@ -439,10 +436,10 @@ class PeerLink:
         assert state in TRANSITIONS[self.state], f"from {self.state.name} to {state.name}"
         self.state = state
 
-    # --- time
+    # --- timeouts
 
     def _schedule_check(self, when_ms: int) -> None:
-        """Look at the time at this moment, at the latest. Looking too early costs less than being exact."""
+        """Schedule a check for this time or earlier. An early check costs less than an exact timer."""
         if self._timer is not None:
             if self._check_ms <= when_ms:
                 return
@@ -461,7 +458,7 @@ class PeerLink:
         state = self.state
         if state is LinkState.READY:
             if any(pending.deadline_ms <= now_ms for pending in self._sent):
-                self._connection_lost("no answer in time")
+                self._connection_lost("request timed out")
             elif not self._sent and now_ms >= self._idle_deadline_ms():
                 self._close_transport()
                 self._set_disconnected()
@@ -477,7 +474,7 @@ class PeerLink:
             self._schedule_check(self._next_check_ms())
 
     def _next_check_ms(self) -> int:
-        """When there is something to do if nothing is heard before."""
+        """Return the time of the next check if no event comes before."""
         deadlines_ms = [pending.deadline_ms for pending in (*self._unsent, *self._sent)]
         if self.state is not LinkState.READY:
             return min(self._state_ends_ms, *deadlines_ms) if deadlines_ms else self._state_ends_ms
@@ -485,12 +482,12 @@ class PeerLink:
 
     def _timeout_reason(self) -> str:
         if self.state is LinkState.CONNECTING:
-            return "no connection in time"
+            return "connection setup timed out"
         if self.state is LinkState.NEGOTIATING:
-            return "no word of its versions in time"
+            return "ApiVersions timed out"
         if self.state in (LinkState.AUTHENTICATING, LinkState.READY):
-            return "not authenticated in time"
-        return f"nothing is asked again yet: {self._last_failure}"
+            return "authentication timed out"
+        return f"reconnect backoff after failure: {self._last_failure}"
 
     def _idle_deadline_ms(self) -> int:
         return self._active_ms + self._max_idle_ms

@@ -1,4 +1,4 @@
-"""The other nodes of a cluster, each asked over one connection for each purpose."""
+"""Links to the other nodes of a cluster, one per node and purpose."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000
-"""How many connections there may be: a cluster needs a few for each of its nodes."""
+"""The limit for links. A cluster needs a few per node."""
 NEVER_MS: Final = 1 << 60
 
 PeerAuthentication = Callable[[bool], "Callable[[], SaslClient] | None"]
-"""Of a controllers' listener, or else of the brokers': what makes the side of this node in an exchange.
+"""Return the factory of SASL clients for a controller listener (True) or the inter-broker listener (False).
 
-ConfigError where the settings do not tell it: those of a running node may be wrong for a while.
+None means that the listener needs no authentication. ConfigError: the settings are wrong, which dynamic
+settings can be for a while.
 """
 
 
 def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
-    """As whom a node with these properties shows itself to others. ConfigError, once that is asked for."""
+    """Return the authentication of a node with this configuration. Configuration errors come later."""
 
-    def login(to_controller: bool) -> Callable[[], SaslClient] | None:
+    def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
-        # Imported here: a node that is alone starts without it.
+        # Imported here to shorten the start of a single node, which does not need it.
         from kwire.broker.security.settings import peer_credentials
 
         credentials = peer_credentials(config, names[0])
@@ -42,11 +43,11 @@ def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
 
         return lambda: sasl_client(credentials, host.random("sasl"))
 
-    return login
+    return sasl_client_factory
 
 
 class PeerLinks:
-    """`broker.host.Peers` over the connections that a `Dial` makes."""
+    """`Peers` over the connections that a `Dial` function opens."""
 
     def __init__(
         self,
@@ -59,28 +60,28 @@ class PeerLinks:
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
         peer_authentication: PeerAuthentication = lambda to_controller: None,
     ) -> None:
-        """`client_id` is what other nodes know this one by, with the purpose after it.
+        """Other nodes see `client_id`, followed by the purpose, as the client id.
 
-        Connections on which nothing was asked for `max_idle_ms` are closed, unless that is negative.
-        `setup_timeouts_ms` are how long connecting may take at first, and where it failed again and again.
+        A connection is closed after `max_idle_ms` without a request, unless that is negative.
+        `setup_timeouts_ms` are the first and the longest timeout for setting up a connection.
         """
         self._host = host
         self._logger = host.logger("kwire.net")
         self.dial = dial
-        """Who wants to stand between this node and others puts another one here."""
+        """Opens connections. Tests replace it to intercept them."""
         self._client_id = client_id
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
         self._setup_timeouts_ms = setup_timeouts_ms
-        self._logins = peer_authentication
+        self._peer_authentication = peer_authentication
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self._authentication_failures = AuthenticationFailures()
         self._credential_errors: dict[bool, str] = {}
-        """Why this node did not know as whom to go to controllers, or to brokers, when it last wanted to."""
+        """The last logged configuration error for connections to controllers (True) or to brokers."""
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many links there are, connected or not."""
+        """Return the number of links, connected or not."""
         return len(self._links)
 
     def send(
@@ -98,25 +99,26 @@ class PeerLinks:
         link = self._links.get(key)
         refusal = ""
         if self._is_closed:
-            refusal = "this node stops"
+            refusal = "this node is stopping"
         elif deadline_ms <= self._host.internode_clock.monotonic_ms():
-            refusal = "it is too late"
+            refusal = "its deadline has passed"
         elif link is None and len(self._links) >= MAX_LINKS:
-            refusal = "there are too many connections"
+            refusal = "too many connections"
         if link is None and not refusal:
             try:
-                link = self._links[key] = self._new_link(to, purpose, self._logins(to_controller))
+                sasl_client = self._peer_authentication(to_controller)
+                link = self._links[key] = self._new_link(to, purpose, sasl_client)
                 self._credential_errors.pop(to_controller, None)
             except ConfigError as error:
                 refusal = str(error)
-                if self._credential_errors.get(to_controller) != refusal:  # told once, not at each attempt
+                if self._credential_errors.get(to_controller) != refusal:  # each error is logged once
                     self._credential_errors[to_controller] = refusal
-                    self._logger.error("%s: nothing is asked of such nodes: %s", to, refusal)
+                    self._logger.error("Cannot authenticate with %s and nodes of its kind: %s", to, refusal)
         if link is None or refusal:
-            unreachable = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
+            unreachable = PeerUnreachable(f"{to}: request not sent: {refusal}")
             self._host.call_soon(lambda: on_response(unreachable))
             return
-        # Imported here: a node that is alone starts without it.
+        # Imported here to shorten the start of a single node, which does not need it.
         from kwire.broker.net.peer_link import PeerRequest
 
         link.send(PeerRequest(request, deadline_ms, on_response, max_version))
@@ -147,13 +149,13 @@ class PeerLinks:
         self._links.pop(key, None)
 
     def disconnect(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
-        """Lose the connections to some nodes, as when their machines end: they are made anew by and by."""
+        """Close the connections to some nodes, as if they had died. The links reconnect after a backoff."""
         for link in [link for link in self._links.values() if to(link.to)]:
             link.disconnect(reason)
 
     def close(self) -> None:
-        """Close every connection: who waits for an answer is told so, and nothing more is sent."""
+        """Close every connection and fail its requests. Later requests fail at once."""
         self._is_closed = True
         links, self._links = self._links, {}
         for link in links.values():
-            link.close("this node stops")
+            link.close("this node is stopping")

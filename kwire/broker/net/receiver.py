@@ -1,22 +1,22 @@
-"""Where a socket is read: bytes in, frames out of them; never blocking, bounded in memory.
+"""Reading from a socket: bytes in, request frames out. Nonblocking, with bounded memory.
 
-What a peer can make us hold is bounded.
+A peer can make the node hold only a bounded amount of memory.
 
-*Receiving.* Each turn receives at most once, up to 256 KiB, into a scratch buffer that all connections
-share; what arrived is copied once, and its frames are views onto that copy, which the storage may keep and
-write to. The start of a frame that is not complete yet waits in a bytearray. A frame beyond the scratch
-buffer is received straight into a buffer of its own, which grows with what has arrived (fourfold, up to the
-size announced), so a peer who announces much and sends little costs little.
+*Receiving.* A connection receives at most once per turn, up to 256 KiB, into a scratch buffer that all
+connections share. The received bytes are copied once. Frames are views of that copy, which the storage may
+keep and write to. The start of an incomplete frame waits in a bytearray. A frame that is larger than the
+scratch buffer is received into a buffer of its own, which grows fourfold with the data that has arrived, up
+to the announced size. A peer that announces a large frame and sends little of it thus costs little memory.
 
-*Processing.* Once a turn has worked for `TURN_BUDGET_SECONDS`, each connection gets one more frame and no
-second one: a burst of requests holds the others back for no longer than that. The rest waits for the next
-turn.
+*Processing.* Once a turn has worked for `TURN_BUDGET_SECONDS`, each connection may have one more frame
+handled. The rest waits for the next turn, so that a burst of requests does not delay the other connections
+for longer.
 
-A frame also waits where the node says that what its connection has asked before must be answered first.
+A frame also waits if the node requires that earlier requests of the connection are answered first.
 
-*Too much under way.* While `MAX_PENDING_REQUESTS` requests, or requests of `MAX_PENDING_BYTES` together, wait
-for their replies, or `MAX_UNSENT_BYTES` of replies wait for the peer to read them, nothing more is received:
-the peer's sends fill the kernel's buffers and stop.
+*Backpressure.* A connection stops receiving while `MAX_PENDING_REQUESTS` requests, or requests with
+`MAX_PENDING_BYTES` in total, wait for their responses, or while `MAX_UNSENT_BYTES` of responses are unsent.
+The kernel's buffers then fill up, and the peer's sends block.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 256 << 10
 FRAME_BUFFER_FROM_BYTES = 64 << 10
-"""A frame above the scratch buffer's size gets its own buffer once this much of it has arrived."""
+"""A frame larger than the scratch buffer gets its own buffer once this much of it has arrived."""
 FULL_BUFFER_FROM_SHARE = 16
-"""A frame of which a sixteenth has arrived gets all of its buffer: each growth copies what is there."""
+"""A frame gets its full buffer once 1/16 of it has arrived: each growth copies what is there."""
 TURN_BUDGET_SECONDS = 0.002
 MAX_PENDING_REQUESTS = 512
 MAX_PENDING_BYTES = 8 << 20
@@ -55,23 +55,23 @@ _PREFIX_BYTES = 4
 
 
 class FrameHandler(Protocol):
-    """Who is given what connections receive."""
+    """The handler of received frames."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
     def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
 
 
 class ServedNode(FrameHandler, Protocol):
-    """What the shell asks of a node."""
+    """A node, as its socket server uses it."""
 
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
+    def end_turn(self, send_responses: Callable[[], None] | None = None) -> None: ...
     def channel_opened(self, channel: Channel) -> None: ...
     def channel_closed(self, channel: Channel) -> None: ...
     def begin_shutdown(self) -> None: ...
 
 
 class ConnectionPorts(Protocol):
-    """What all connections share, of a server or to other nodes."""
+    """The parts shared by all connections of a server, or by all connections to other nodes."""
 
     @property
     def loop(self) -> Loop: ...
@@ -81,14 +81,14 @@ class ConnectionPorts(Protocol):
     def settings(self) -> SocketSettings: ...
     @property
     def scratch(self) -> memoryview:
-        """Where every connection receives; copied from before the next one does."""
+        """The receive buffer of all connections. Data is copied out before the next connection receives."""
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]: ...
 
 
 class Receiver(ABC):
-    """The half of a connection that receives, with the state that both halves go by."""
+    """The receiving half of a connection, and the state that both halves use."""
 
     __slots__ = (
         "_blocked",
@@ -120,32 +120,30 @@ class Receiver(ABC):
         self.closed = False
         self.last_active_ms = ports.loop.turn_ms
         self._partial: bytearray | None = None  # the start of a frame
-        self._needed_bytes = (
-            _PREFIX_BYTES  # how many bytes `_partial` or `_own` needs before anything can be done
-        )
-        self._frame_buffer: bytearray | None = None  # the buffer of a frame beyond the scratch buffer
-        self._filled = 0  # how much of `_own` has arrived
-        self._waiting: bytearray | None = None  # whole frames that had to wait, from `_waiting_position` on
+        self._needed_bytes = _PREFIX_BYTES  # the size that `_partial` or `_frame_buffer` must reach
+        self._frame_buffer: bytearray | None = None  # the buffer of a frame larger than the scratch buffer
+        self._filled = 0  # how much of `_frame_buffer` has arrived
+        self._waiting: bytearray | None = None  # complete frames that must wait, from `_waiting_position` on
         self._waiting_position = 0
-        self._paused = False  # not receiving until replies have left
-        self._refusal: str | None = None  # why the connection is closed once all is answered
-        self._blocked = False  # the socket takes no more for now
+        self._paused = False  # not receiving, because of backpressure
+        self._refusal: str | None = None  # the reason to close the connection once all replies were sent
+        self._blocked = False  # the socket's send buffer is full
         self._watched = EPOLLIN
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Close, for a reason that is nobody's fault."""
+        """Close the connection for a reason that is no error."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
-        """Close, since the peer broke the protocol."""
+        """Close the connection because the peer violated the protocol."""
 
     @abstractmethod
     def mark_dirty(self) -> None:
-        """See to this connection when the turn ends."""
+        """Process this connection when the turn ends."""
 
     def _is_full(self) -> bool:
-        """Whether the peer has so much under way that nothing more is taken from it."""
+        """Whether backpressure applies: no more is received."""
         channel = self.channel
         return (
             len(channel.slots) >= MAX_PENDING_REQUESTS
@@ -155,7 +153,7 @@ class Receiver(ABC):
 
     def _receive(self) -> None:
         if self._waiting is not None:
-            return  # its turn comes at the end of this one
+            return  # the waiting frames are handled at the start of the next turn
         if (self.channel.slots or self.queue.size_bytes) and self._is_full():
             self._pause()
             return
@@ -206,10 +204,10 @@ class Receiver(ABC):
         self._handle_frames(received, 0)
 
     def _respond_to_repeated(self, repeated: RepeatedRequest) -> bool:
-        """Answer at once if what was received is the one request again; False where it is anything else.
+        """Respond at once if the received bytes repeat the last request; return False if they do not.
 
-        It goes without a slot, and does not wait for the end of the turn: nothing is before it, and it
-        depends on nothing that is to be written.
+        The response needs no slot and does not wait for the end of the turn: no response comes before it, and
+        it depends on no pending write.
         """
         queue = self.queue
         if self.channel.slots or queue.size_bytes:
@@ -219,18 +217,18 @@ class Receiver(ABC):
         size_bytes = repeated.size_bytes
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
-        answer = repeated.respond(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
-        if not answer:
+        response = repeated.respond(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
+        if not response:
             return False
         try:
-            sent = self.sock.send(answer)
+            sent = self.sock.send(response)
         except BlockingIOError:
             sent = 0
         except OSError as error:
             self.close(f"sending failed: {error.strerror}")
             return True
-        if sent < len(answer):
-            queue.extend([answer[sent:]], len(answer) - sent)
+        if sent < len(response):
+            queue.extend([response[sent:]], len(response) - sent)
             self.mark_dirty()
         request_metrics = self.channel.request_metrics
         if request_metrics is not None:
@@ -238,7 +236,7 @@ class Receiver(ABC):
             header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
             channel.received_s = began
             number = channel.log_request(request_metrics, header, size_bytes)
-            request_metrics.record(number, header, channel, size_bytes, len(answer), began, False)
+            request_metrics.record(number, header, channel, size_bytes, len(response), began, False)
         return True
 
     def _received_in_frame_buffer(self, frame_buffer: bytearray, count: int) -> None:
@@ -250,12 +248,12 @@ class Receiver(ABC):
             self._frame_buffer = self._grow(frame_buffer)
 
     def _start_frame_buffer(self, received: Buffer) -> None:
-        """Receive the frame that this is the start of into a buffer of its own from here on."""
+        """Receive the frame that starts with `received` into a buffer of its own."""
         self._filled = len(received)
         self._frame_buffer = self._grow(received)
 
     def _grow(self, received: Buffer) -> bytearray:
-        """A larger buffer for the frame that `received` is the start of."""
+        """Return a larger buffer with the bytes of `received`."""
         have = len(received)
         grown = bytearray(
             self._needed_bytes if self._needed_bytes <= FULL_BUFFER_FROM_SHARE * have else 4 * have
@@ -264,7 +262,7 @@ class Receiver(ABC):
         return grown
 
     def _handle_frames(self, received: bytearray, position: int) -> None:
-        """Hand over the whole frames from `position` on, and keep the rest for later."""
+        """Handle the complete frames from `position` on, and keep the rest."""
         ports = self._ports
         handle_frame = ports.frame_handler.handle_frame
         channel = self.channel
@@ -285,7 +283,7 @@ class Receiver(ABC):
             if end - body < size:
                 self._needed_bytes = _PREFIX_BYTES + size
                 break
-            # Without a slot there is nothing under way that was not when this was received.
+            # Without slots no request is pending, so the frame need not wait for a response.
             if (frames and perf_counter() > deadline) or (
                 channel.slots
                 and (self._is_full() or ports.frame_handler.must_wait(channel, view[body : body + size]))
@@ -302,7 +300,7 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception:
-                ports.logger.exception("%r: a request failed, and its connection is closed", self)
+                ports.logger.exception("Closing connection %r: a request failed", self)
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:
@@ -316,14 +314,14 @@ class Receiver(ABC):
 
     def _refuse_size(self, size: int) -> None:
         channel = self.channel
-        limit = "negative" if size < 0 else f"above {channel.max_frame_bytes}"
-        reason = f"a frame's size is {size}, which is {limit}"
+        limit = "negative" if size < 0 else f"above the maximum of {channel.max_frame_bytes}"
+        reason = f"frame size {size} is {limit}"
         authentication, now_ms = channel.authentication, self._ports.loop.now_ms()
         if authentication is None or not authentication.fail_invalid_size(channel, reason, now_ms):
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
     def _refuse(self, reason: str) -> None:
-        """The peer broke the protocol: take nothing more, and close when what came before is answered."""
+        """Stop receiving after a protocol violation, and close once earlier requests are answered."""
         if self.channel.slots or self.queue:
             self._refusal = reason
             self._pause()
@@ -336,7 +334,7 @@ class Receiver(ABC):
         self._watch()
 
     def resume(self) -> None:
-        """At the start of a turn: take the frames that had to wait in the one before."""
+        """Handle the frames that had to wait in the last turn. Called at the start of a turn."""
         if self.closed:
             return
         self.mark_dirty()
@@ -346,7 +344,7 @@ class Receiver(ABC):
             self._handle_frames(waiting, self._waiting_position)
 
     def _must_wait(self, waiting: bytearray) -> bool:
-        """Whether the first frame that waits has to wait for an answer."""
+        """Whether the first waiting frame has to wait for a response."""
         frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
         return self._ports.frame_handler.must_wait(self.channel, frame)
 
@@ -358,10 +356,10 @@ class Receiver(ABC):
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is received until the peer has taken replies."""
+        """Whether receiving is paused until the peer has read responses."""
         return self._paused
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is held for frames which have not arrived completely."""
+        """The memory of incomplete frames in bytes."""
         return len(self._partial or b"") + len(self._frame_buffer or b"")

@@ -1,12 +1,12 @@
-"""A whole process but for what turns its loop: a node with its server, from start to clean shutdown.
+"""A node with its socket server, from start to clean shutdown.
 
-Start: bind the listeners (so that a port in use is found before anything is written, and port 0 is known
-before the node registers itself), open the storage and the metadata, then accept: other nodes at once, and
-clients when the logs are open. Stop: have others lead what this broker does, drain, wait for worker threads,
-then let the node flush, checkpoint and mark its directories as cleanly shut down.
+Start: bind the listeners, so that a port in use is found before anything is written, and the port chosen for
+port 0 is known before the node registers. Then open the storage and the metadata. Other nodes can connect at
+once, and clients once the broker is unfenced. Stop: controlled shutdown, drain the connections, wait for
+worker threads, flush and checkpoint the logs, and mark the directories as cleanly shut down.
 
-Who turns the loop is `net.serve` under trio, for `kwire serve` with all that runs beside it, or the thread
-of an embedded broker, which has nothing beside it and starts in half the time without trio.
+The caller runs the loop. `net.serve` does so under trio, for `kwire serve` with its other tasks. An embedded
+broker runs it in a plain thread, which starts in half the time because trio is not imported.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
 
 CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS = 300
-"""How long a stopping broker waits for the controller to let it go; Kafka's."""
+"""The longest wait for a controlled shutdown, as in Kafka."""
 WORKERS_TIMEOUT_SECONDS = 30
-"""How long a stopping broker waits for its threads: they are writing to disks."""
+"""The longest wait for worker threads, which write to disks, during shutdown."""
 
 
 class FatalFailure:
-    """Whether the node can go on, and why not."""
+    """The fatal failure of a node, if there is one, and its reason."""
 
     def __init__(self, logger: NodeLogger) -> None:
         self._logger = logger
@@ -48,25 +48,25 @@ class FatalFailure:
         self.reason = ""
 
     def report(self, reason: str) -> None:
-        """The node cannot go on: whoever runs it should leave it."""
+        """Record and log the first fatal failure. The caller that runs the node should shut it down."""
         if not self.happened.is_set:
-            self._logger.critical("the broker has to stop: %s", reason)
+            self._logger.critical("Fatal failure, the node has to stop: %s", reason)
             self.reason = reason
             self.happened.set()
 
 
 class ShutdownMode(Enum):
-    """How a node ends. Who embeds one may want another way than the first."""
+    """The way in which a node shuts down."""
 
     CLEAN = auto()
     DISCARDED = auto()
-    """Cleanly for clients and other nodes, and with no work for data that nobody is to read."""
+    """Clean for clients and other nodes, but without flushing data that is to be deleted."""
     KILLED = auto()
-    """As a process that is killed: nobody is answered, nothing is written."""
+    """As if the process were killed: no response is sent, and nothing is written."""
 
 
 class RunningNode:
-    """A node that is served while somebody turns `loop`."""
+    """A node that runs while its caller runs `loop`."""
 
     def __init__(
         self,
@@ -76,22 +76,22 @@ class RunningNode:
         seed: int | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Bind, open and start. Raises BindError, StorageError and ConfigError, and leaves nothing open then.
+        """Bind, open and start the node. BindError, StorageError, ConfigError: everything is closed again.
 
-        To be closed by `close`, after `end` where the node was not to break off.
+        Call `close` afterwards, and `shut_down` before that unless the node was to be abandoned.
         """
         settings = read_socket_settings(config)
         self.loop = loop = Loop(clock, name=config.node_name, seed=seed)
         self.clock = loop.clock
         self.failure = FatalFailure(loop.logger("kwire.net"))
         self.ready = LoopEvent()
-        """Comes when the cluster counts on the broker, or it has failed before."""
+        """Set once the broker is unfenced and accepts clients, or has failed."""
         self.failure.happened.on_set(self.ready.set)
         self.shutdown_mode = ShutdownMode.CLEAN
         self.bootstrap = ""
-        """Where clients connect: the address of every listener of the broker, the first one first.
+        """The addresses of all broker listeners, separated by commas. Empty until `set_bootstrap`.
 
-        Of a controller that is no broker it is where other nodes connect. Empty until clients may come.
+        For a controller without the broker role, the addresses for other nodes.
         """
         self._config = config
         self._connections = connections = PeerConnections(loop, settings)
@@ -116,16 +116,17 @@ class RunningNode:
             }
             for role, endpoints in wanted.items():
                 for name, host, port in endpoints:
-                    # One by one: closed below if the next one fails.
+                    # One at a time, so that `close` finds those before one that fails.
                     self._bound += [bind(name, host, port, settings, role)]
             node = new_node(
                 config, loop, self._disk, on_unfenced=self._accept_clients, on_fatal=self.failure.report
             )
             self.node: NodeBase = node
             self.broker = node if isinstance(node, Node) else None
-            """The node, where it is a broker."""
+            """The node if it has the broker role, otherwise None."""
             self.node.bound_ports.update({listener.name: listener.port for listener in self._bound})
-            if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
+            advertised = (*broker_endpoints(config), *controller_endpoints(config))
+            if not all(endpoint.host for endpoint in advertised):
                 self.node.host_name = own_host_name()
             self.server = SocketServer(loop, self.node, settings)
             self.node.config_changed.append(lambda: self.server.update_quotas(read_socket_settings(config)))
@@ -142,26 +143,26 @@ class RunningNode:
                 self.server.listen(listener)
 
     def _accept_clients(self) -> None:
-        # As in Apache Kafka not before: a client that is told of no broker may wait long to ask again.
+        # Not before the broker is unfenced, as in Kafka: a client that gets empty metadata retries late.
         config, server = self._config, self.server
         try:
             self._listen(ListenerRole.BROKER)
         except BindError as error:
             self.failure.report(str(error))
             return
-        # What was set while the broker ran before counts once it listens as it was told to start.
+        # Listeners start as in the static configuration, then dynamic changes of an earlier run apply.
         server.change_listeners(config.running_listeners())
         self.node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
         self.ready.set()
 
     def set_bootstrap(self) -> None:
-        """Clients may come, where the listeners are now."""
+        """Set `bootstrap` to the current addresses of the listeners."""
         listeners = self.server.listeners
         of_brokers = [one for one in listeners if one.role is ListenerRole.BROKER]
         self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
     def shut_down(self) -> Iterator[Wait]:
-        """Stop the node as `ending` says. What is yielded is waited for before the next step."""
+        """Shut down as `shutdown_mode` says. The caller runs the loop for each yielded wait."""
         loop, server = self.loop, self.server
         loop.alone = False
         if self.shutdown_mode is ShutdownMode.KILLED:
@@ -174,7 +175,7 @@ class RunningNode:
         yield Wait((done,), WORKERS_TIMEOUT_SECONDS)
         if not done.is_set:
             loop.logger("kwire.net").error(
-                "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
+                "Worker threads are still busy after %d s, stopping anyway", WORKERS_TIMEOUT_SECONDS
             )
         if self.shutdown_mode is ShutdownMode.CLEAN:
             self.node.finish_shutdown()
@@ -182,24 +183,26 @@ class RunningNode:
         loop.stop()
 
     def _controlled_shutdown(self) -> Iterator[Wait]:
-        """Serve on until others lead what this broker did, or there is no use in waiting."""
+        """Continue to serve until the controller has moved the leaders, or that cannot be expected."""
         failed = self.failure.happened
         if failed.is_set or not self.loop.running:
             return
-        left = LoopEvent()
-        self.node.controlled_shutdown(left.set)
+        done = LoopEvent()
+        self.node.controlled_shutdown(done.set)
         self.loop.wake()
-        yield Wait((left, failed), CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
-        if not left.is_set and not failed.is_set:
+        yield Wait((done, failed), CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
+        if not done.is_set and not failed.is_set:
             self.loop.logger("kwire.net").warning(
-                "no controller had others lead in %d s: stopping anyway", CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS
+                "Controlled shutdown did not complete in %d s, stopping anyway: no controller has moved the "
+                "leaders",
+                CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS,
             )
 
     def close(self) -> None:
-        """Give descriptors back now, but for those of the disk that a thread still works with."""
+        """Close all descriptors, except for files that a worker thread still uses."""
         self._connections.close()
         for listener in self._bound:
-            listener.sock.close()  # where nobody came to listen
+            listener.sock.close()  # also those that never listened
         if not self.loop.working:
             self._disk.close()
         self.loop.close()

@@ -1,7 +1,8 @@
-"""One node shows another who it is: SaslHandshake, then SaslAuthenticate as often as the mechanism speaks.
+"""SASL authentication of this node with another node, as in Kafka's SaslClientAuthenticator.
 
-A machine that is fed with answers and says what to ask next; the link (`peer_link`) sends it. Its words are
-those of Kafka's client. KIP-43, KIP-152; KIP-368 (how long it holds).
+The node sends SaslHandshake, and then SaslAuthenticate as often as the mechanism requires. The authenticator
+does no I/O: it is given the responses and returns the next request, which `peer_link` sends. Error messages
+are those of Kafka's client. KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations
@@ -14,43 +15,43 @@ from kwire.wire.schema import Message
 
 
 class SaslClientAuthenticator:
-    """One exchange."""
+    """One authentication exchange."""
 
     def __init__(self, client: SaslClient) -> None:
         self._client = client
         self.session_lifetime_ms = 0
-        """How long it holds, as the other node has said; 0 is for good."""
+        """The session lifetime that the other node has returned; 0 means no limit."""
 
     def first_request(self) -> Message:
-        """What is asked first."""
+        """Return the first request."""
         return SaslHandshakeRequest(mechanism=self._client.mechanism)
 
-    def next_request(self, answer: Message) -> Message | None:
-        """What is asked next; None when the exchange has succeeded. AuthenticationFailed."""
+    def next_request(self, response: Message) -> Message | None:
+        """Return the next request, or None if authentication has succeeded. AuthenticationFailed."""
         client = self._client
         challenge = b""
-        if isinstance(answer, SaslHandshakeResponse):
-            if answer.error_code:
-                raise AuthenticationFailed(_handshake_error(answer, client.mechanism))
+        if isinstance(response, SaslHandshakeResponse):
+            if response.error_code:
+                raise AuthenticationFailed(_handshake_error(response, client.mechanism))
         else:
-            assert isinstance(answer, SaslAuthenticateResponse)
-            if answer.error_code:
-                raise AuthenticationFailed(answer.error_message or f"error {answer.error_code}")
-            self.session_lifetime_ms = max(self.session_lifetime_ms, answer.session_lifetime_ms)
+            assert isinstance(response, SaslAuthenticateResponse)
+            if response.error_code:
+                raise AuthenticationFailed(response.error_message or f"error {response.error_code}")
+            self.session_lifetime_ms = max(self.session_lifetime_ms, response.session_lifetime_ms)
             if client.is_complete:
                 return None
-            challenge = answer.auth_bytes
-        response = client.evaluate(challenge)
-        if response is not None:
-            return SaslAuthenticateRequest(auth_bytes=response)
+            challenge = response.auth_bytes
+        auth_bytes = client.evaluate(challenge)
+        if auth_bytes is not None:
+            return SaslAuthenticateRequest(auth_bytes=auth_bytes)
         if not client.is_complete:
-            raise AuthenticationFailed(f"{client.mechanism} has come to no end")
+            raise AuthenticationFailed(f"{client.mechanism} did not complete")
         return None
 
 
-def _handshake_error(answer: SaslHandshakeResponse, mechanism: str) -> str:
-    enabled = f"enabled mechanisms are [{', '.join(answer.mechanisms)}]"
-    match answer.error_code:
+def _handshake_error(response: SaslHandshakeResponse, mechanism: str) -> str:
+    enabled = f"enabled mechanisms are [{', '.join(response.mechanisms)}]"
+    match response.error_code:
         case ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             return f"Client SASL mechanism '{mechanism}' not enabled in the server, {enabled}"
         case ErrorCode.ILLEGAL_SASL_STATE:

@@ -1,12 +1,13 @@
-"""Replies on their way out of one socket: buffers and file regions, in order, never blocking.
+"""The send queue of a socket: buffers and file regions, sent in order and without blocking.
 
-Small buffers leave together in one call, and small regions with them: to copy one costs less than to send
-it by itself. A buffer in front of a larger region is sent with MSG_MORE, so that the kernel puts header and
-data into the same segments; the region then goes from the page cache to the socket by sendfile.
+Small buffers are sent with one call, together with small regions: copying a small region costs less than
+sending it with a call of its own. A buffer in front of a larger region is sent with MSG_MORE, so that the
+kernel puts header and data into the same segments. The region then goes from the page cache to the socket
+with sendfile.
 
-sendfile waits for the disk when the data is not in the page cache, and would hold back every connection. So
-the two ends of each window are asked for first with RWF_NOWAIT (0.6 µs); when one is not there, the caller
-lets a thread read the window ahead.
+sendfile blocks on the disk, and so delays every connection, if the data is not in the page cache. So the
+first and last byte of each window are probed with RWF_NOWAIT, which takes 0.6 µs. If one is missing, the
+caller has a worker thread read the window ahead.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ from kwire.wire.primitives import Buffer
 Piece = Buffer | FileRegion
 
 WINDOW_BYTES = 1 << 20
-"""How much of a region is sent, and asked for, at a time."""
+"""The part of a region that is probed and sent at a time."""
 TURN_BYTES = 4 << 20
-"""How much one connection may send in one turn."""
+"""The limit for one connection in one turn."""
 READ_AHEAD_BYTES = 256 << 10
 SMALL_BYTES = 64 << 10
-"""Regions up to this size are copied, as long as what leaves with them is no more than that either."""
+"""Regions up to this size are copied, unless more than this is already in the same call."""
 MAX_VECTORS = 256
 
 _BUFFERS = (bytes, bytearray, memoryview)
 
 
 class Sent(Enum):
-    """Where a send stopped."""
+    """The reason why a send stopped."""
 
-    ALL = "nothing is left"
-    BLOCKED = "the socket takes no more now"
-    TURN_OVER = "there is more, but it is the others' turn"
-    COLD = "the next window has to be read from the disk first"
+    ALL = "the queue is empty"
+    BLOCKED = "the socket's send buffer is full"
+    TURN_OVER = "the limit of the turn is reached"
+    COLD = "the next window is not in the page cache"
 
 
 ALL_SENT: Final = Sent.ALL
-"""For what each reply asks: a member of an enumeration takes six times as long to look up."""
+"""A global for the hot path: looking up a member of an Enum takes six times as long."""
 
 
 class RegionTruncated(Exception):
-    """A file ends before the region that was promised to the peer."""
+    """A file ends before the region that was announced to the peer."""
 
 
 class SendQueue:
-    """What one connection has still to send."""
+    """The unsent data of one connection."""
 
     __slots__ = ("_pieces", "_region_sent", "_scratch", "_sock", "_warm_to", "size_bytes")
 
@@ -70,7 +71,7 @@ class SendQueue:
         return bool(self._pieces)
 
     def extend(self, pieces: Iterable[Piece], size_bytes: int) -> None:
-        """Queue pieces that are `size_bytes` long together."""
+        """Queue pieces with a total size of `size_bytes`."""
         self._pieces.extend(pieces)
         self.size_bytes += size_bytes
 
@@ -79,7 +80,7 @@ class SendQueue:
         self.size_bytes = 0
 
     def send(self) -> Sent:
-        """Send what the socket takes. OSError: the connection is gone. RegionTruncated: it must go."""
+        """Send as much as possible. OSError: the connection is lost. RegionTruncated: it must be closed."""
         pieces = self._pieces
         goal = self.size_bytes - TURN_BYTES
         try:
@@ -96,7 +97,7 @@ class SendQueue:
         return ALL_SENT
 
     def _send_buffers(self) -> bool:
-        """Send what is in memory at the head, and small regions, by one call; False when it took less."""
+        """Send buffers and small regions at the head with one call; return whether all were sent."""
         pieces = self._pieces
         first = pieces[0]
         if len(pieces) == 1:
@@ -138,7 +139,7 @@ class SendQueue:
         return False
 
     def _send_window(self, region: FileRegion) -> bool:
-        """Send one window of the region at the head; False when it is not in memory."""
+        """Send one window of the region at the head; return False if it is not in the page cache."""
         left = region.size_bytes - self._region_sent
         if left > 0:
             fd = region.file.fileno()
@@ -170,7 +171,7 @@ class SendQueue:
         return True
 
     def cold_window(self) -> tuple[Callable[[], None], int]:
-        """Work for a thread that reads the next window into the page cache; and its end, for `warmed`."""
+        """Return work for a thread that reads the next window, and the window's end for `warmed`."""
         region = self._pieces[0]
         assert isinstance(region, FileRegion)
         position = region.position + self._region_sent
@@ -178,19 +179,19 @@ class SendQueue:
         return lambda: _read_ahead(region, position, end), end
 
     def warmed(self, end: int) -> None:
-        """The window up to `end` was read: send it without asking again."""
+        """Send the window up to `end` without probing: it was read ahead."""
         self._warm_to = end
 
 
 def _copied(region: FileRegion) -> bytearray | None:
-    """The bytes of a region that is small and in memory."""
+    """Return the bytes of a region if it is small and in the page cache."""
     if region.size_bytes > SMALL_BYTES:
         return None
     copied = bytearray(region.size_bytes)
     try:
         count = os.preadv(region.file.fileno(), [copied], region.position, os.RWF_NOWAIT)
     except OSError:
-        return None  # sending it by itself tells what is wrong
+        return None  # sending the region by itself reports the error
     return copied if count == region.size_bytes else None
 
 

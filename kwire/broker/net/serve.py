@@ -1,4 +1,4 @@
-"""A node under trio, with what runs beside it.
+"""Running a node under trio, with background tasks.
 
 async with serve(config) as running:
     print(running.bootstrap)
@@ -32,23 +32,23 @@ async def serve(
     stop: LoopEvent | None = None,
     background: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
 ) -> AsyncIterator[RunningNode]:
-    """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
+    """Run a node within the block. `alone`: no other task of this trio run needs to run promptly.
 
-    `stop` comes where somebody does not want to wait any longer for the cluster to count on the broker.
-    What is `beside` runs from before it does, until the node has shut down. The node lives on if it fails.
+    Setting `stop` ends the wait for the broker to be unfenced. Background tasks run from before that wait
+    until the node has shut down. If one fails, the node continues.
 
-    Raises BindError, StorageError and ConfigError on the way in.
+    Raises BindError, StorageError and ConfigError when entering the block.
     """
     running = RunningNode(config, clock=clock, seed=seed, disk=disk)
     loop = running.loop
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)
-            company = [(one, trio.CancelScope()) for one in background]
-            for one, scope in company:
-                nursery.start_soon(_run_background, one, running, scope)
+            tasks = [(task, trio.CancelScope()) for task in background]
+            for task, scope in tasks:
+                nursery.start_soon(_run_background, task, running, scope)
             try:
-                # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
+                # The block starts once the broker is unfenced or has failed.
                 await wait_any(running.ready, *(() if stop is None else (stop,)))
                 loop.alone = alone
                 running.set_bootstrap()
@@ -56,34 +56,34 @@ async def serve(
             finally:
                 with trio.CancelScope(shield=True):
                     await run_waits(running.shut_down())
-                for _, scope in company:
+                for _, scope in tasks:
                     scope.cancel()
     finally:
         running.close()
 
 
 async def _run_background(
-    background: Callable[[RunningNode], Awaitable[None]], running: RunningNode, scope: trio.CancelScope
+    task: Callable[[RunningNode], Awaitable[None]], running: RunningNode, scope: trio.CancelScope
 ) -> None:
     with scope:
         try:
-            await background(running)
+            await task(running)
         except Exception:
             running.loop.logger("kwire.net").exception(
-                "what runs beside the broker failed: it goes on without"
+                "A background task failed; the node continues without it"
             )
 
 
-async def wait_any(*moments: LoopEvent) -> None:
-    """Wait until one of `moments` has come."""
-    come = trio.Event()
-    for moment in moments:
-        moment.on_set(come.set)
-    await come.wait()
+async def wait_any(*events: LoopEvent) -> None:
+    """Wait until one of `events` is set."""
+    is_set = trio.Event()
+    for event in events:
+        event.on_set(is_set.set)
+    await is_set.wait()
 
 
 async def run_waits(waits: Iterable[Wait]) -> None:
-    """Go through `waits` while another task turns the loop."""
+    """Perform all `waits` while another task runs the loop."""
     for wait in waits:
         with trio.move_on_after(wait.seconds):
             await wait_any(*wait.events)

@@ -1,7 +1,6 @@
-"""Listeners, connections and the turn: everything between the loop and a node.
+"""Listeners, connections and turns: everything between the loop and a node.
 
-`SocketServer` is synchronous and runs inside a `Loop`. `serve` runs both under trio with a real node,
-for the command line and for tests that run under trio.
+`SocketServer` is synchronous and runs inside a `Loop`. `serve` runs both under trio.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ if TYPE_CHECKING:
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_MS = 1_000
 LOCAL_SEND_BUFFER_BYTES = 200 << 10
-"""Of a connection within this machine, unless one is given.
+"""The send buffer of connections within this machine, unless one is configured.
 
-There is no way to fill, so that a buffer which grows by itself, to megabytes, only has data wait in it.
+The kernel's automatic size grows to megabytes. That does not help without network latency: data only waits
+longer.
 """
 DRAIN_MS = 5_000
-"""How long a stopping broker waits for its clients to take their last replies."""
+"""The longest wait for clients to read their last responses during shutdown."""
 
 
 def new_connection_quotas(settings: SocketSettings) -> ConnectionQuotas:
-    """Counts of nobody yet."""
+    """Return quotas without connections."""
     return ConnectionQuotas(
         max_connections=settings.max_connections,
         max_connections_per_ip=settings.max_connections_per_ip,
@@ -50,7 +50,7 @@ def new_connection_quotas(settings: SocketSettings) -> ConnectionQuotas:
 
 
 class SocketServer:
-    """The connections of one node."""
+    """The listeners and connections of one node."""
 
     def __init__(self, loop: Loop, node: ServedNode, settings: SocketSettings) -> None:
         self.loop = loop
@@ -59,17 +59,17 @@ class SocketServer:
         self.logger = loop.logger("kwire.net")
         self.requests_logger = loop.logger("kwire.dispatch")
         self.request_metrics = RequestMetrics(perf_counter)
-        """What this node has answered: by the clock of the loop's turns."""
+        """Metrics of handled requests, timed with `perf_counter` like the turns of the loop."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """Where every connection receives; copied from before the next one does."""
+        """The receive buffer of all connections. Data is copied out before the next connection receives."""
         self.draining = False
         self.quotas = {role: new_connection_quotas(settings) for role in ListenerRole}
-        """Broker and controller each count their own connections: neither can keep the other's away."""
+        """Broker and controller listeners have separate quotas, so that neither can exhaust the other's."""
         self.listeners: list[Listener] = []
         self._requested_listeners: dict[str, object] = {}
-        """What was asked for under each name, last: it may not have come to that."""
+        """The last request for each listener name, even if binding it has failed."""
         self._orphaned: list[Connection] = []
-        """Connections of listeners that are gone, to be closed when this turn has sent its replies."""
+        """Connections of removed listeners, closed after this turn has sent its responses."""
         self.connections: dict[int, Connection] = {}
         self._next_channel_id = 0
         self._dirty: list[Connection] = []
@@ -83,7 +83,7 @@ class SocketServer:
         return self.node
 
     def update_quotas(self, settings: SocketSettings) -> None:
-        """Go by other connection limits from now on (KIP-402). Who is connected stays."""
+        """Apply new connection limits (KIP-402). Existing connections stay open."""
         for quotas in self.quotas.values():
             quotas.max_connections = settings.max_connections
             quotas.max_connections_per_ip = settings.max_connections_per_ip
@@ -92,10 +92,10 @@ class SocketServer:
         for listener in self.listeners:
             self._start_accepting(listener)
 
-    # --- listening
+    # --- listeners
 
     def listen(self, listener: Listener) -> None:
-        """Accept connections from now on. BindError when somebody else was faster."""
+        """Start accepting connections. BindError: another process listens on the address."""
         try:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
@@ -107,11 +107,11 @@ class SocketServer:
         self._start_accepting(listener)
 
     def change_listeners(self, endpoints: Iterable[ListenerEndpoint]) -> None:
-        """Take up those whose names are new, and give up those that are not among these. KIP-226.
+        """Open broker listeners with new names, and close those that are not in `endpoints`. KIP-226.
 
-        Those of the controller stay as they were at the start.
-        As Kafka: one that is there stays where it is, and one that cannot have its address is told in the
-        log, and not tried again before it was given up. What it takes to look hosts up is done beside.
+        Controller listeners do not change. As in Kafka, a listener that is open keeps its address, and a
+        failure to bind is logged and not retried until the listener was removed. A worker thread looks up the
+        host names.
         """
         wanted = {endpoint.name: endpoint for endpoint in endpoints}
         for name in [name for name in self._requested_listeners if name not in wanted]:
@@ -126,7 +126,7 @@ class SocketServer:
 
         def bound(outcome: Listener | BaseException) -> None:
             if isinstance(outcome, BaseException):
-                self.logger.error("%s is not served: %s", name, outcome)
+                self.logger.error("Cannot open listener %s: %s", name, outcome)
                 return
             if self.draining or self._requested_listeners.get(name) is not endpoint:
                 outcome.sock.close()
@@ -135,9 +135,9 @@ class SocketServer:
                 self.listen(outcome)
             except BindError as error:
                 outcome.sock.close()
-                self.logger.error("%s is not served: %s", name, error)
+                self.logger.error("Cannot open listener %s: %s", name, error)
                 return
-            self.logger.info("%s is served at %s", name, outcome.address)
+            self.logger.info("Opened listener %s at %s", name, outcome.address)
 
         work = partial(bind, name, endpoint.host, endpoint.port, self.settings)
         self.loop.run_in_worker(work, bound)
@@ -148,7 +148,7 @@ class SocketServer:
             self._stop_accepting(listener)
             self.listeners.remove(listener)
             listener.sock.close()
-            self.logger.info("%s is no longer served at %s", name, listener.address)
+            self.logger.info("Closed listener %s at %s", name, listener.address)
         self._count_listeners()
         orphaned = [connection for connection in self.connections.values() if connection.listener == name]
         self._orphaned += orphaned
@@ -176,7 +176,7 @@ class SocketServer:
         for _ in range(ACCEPTS_PER_TURN):
             if not quotas.has_capacity(listener.name):
                 self.logger.info(
-                    "%s has as many connections as it may: accepting no more for now", listener.name
+                    "Listener %s has reached its connection limit, pausing accept", listener.name
                 )
                 self._stop_accepting(listener)
                 return
@@ -186,22 +186,25 @@ class SocketServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    # The connection stays in the backlog: asking again at once would only burn time.
-                    self.logger.error("cannot accept connections for a second: %s", error.strerror)
+                    # The connection stays in the backlog. An immediate retry would only waste CPU.
+                    self.logger.error("Cannot accept connections, retrying in 1 s: %s", error.strerror)
                     self._stop_accepting(listener)
                     self.loop.schedule(ACCEPT_RETRY_MS, lambda: self._start_accepting(listener))
                     return
                 continue  # the peer gave up before it was accepted
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
             if not quotas.admit(listener.name, ip):
-                self.logger.info("%s is refused: it has %d connections already", ip, quotas.ip_limit(ip))
+                self.logger.info(
+                    "Rejected connection from %s: it already has %d connections (max.connections.per.ip)",
+                    ip, quotas.ip_limit(ip),
+                )  # fmt: skip
                 sock.close()
                 continue
             try:
                 self._connect(listener, sock, (ip, address[1]))
             except OSError as error:
                 quotas.release(listener.name, ip)
-                self.logger.info("%s went away while connecting: %s", ip, error.strerror)
+                self.logger.info("Connection from %s was lost while accepting it: %s", ip, error.strerror)
                 sock.close()
 
     def _connect(self, listener: Listener, sock: socket.socket, peer: tuple[str, int]) -> None:
@@ -222,9 +225,9 @@ class SocketServer:
             self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
-        """One timer a connection, looked at once in its idle time: activity costs nothing but a note."""
+        """Close the connection once it is idle, with one timer per connection; activity only sets a time."""
 
-        def look() -> None:
+        def check() -> None:
             if connection.closed:
                 return
             idle_ms = self.loop.internode_clock.monotonic_ms() - connection.last_active_ms
@@ -234,10 +237,10 @@ class SocketServer:
                 self._watch_idle(connection, self.settings.max_idle_ms - idle_ms)
 
         if self.settings.max_idle_ms >= 0:
-            connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, look)
+            connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, check)
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
-        """A protected listener went beyond `max.connections`: somebody else's connection makes room."""
+        """Close a connection of another listener: a protected one has exceeded `max.connections`."""
         quotas = self.quotas[role]
         others = [
             connection
@@ -246,12 +249,12 @@ class SocketServer:
         ]
         if others:
             oldest = min(others, key=lambda connection: connection.last_active_ms)
-            self.close(oldest, "it was the least recently used, and max.connections is exceeded")
+            self.close(oldest, "least recently used connection while max.connections is exceeded")
 
-    # --- the turn
+    # --- turns
 
     def mark_dirty(self, connection: Connection) -> None:
-        """See to this connection when the turn ends."""
+        """Process this connection when the turn ends."""
         if not connection.dirty and not connection.closed:
             connection.dirty = True
             self._dirty.append(connection)
@@ -270,13 +273,13 @@ class SocketServer:
         if self._orphaned:
             orphaned, self._orphaned = self._orphaned, []
             for connection in orphaned:
-                self.close(connection, "its listener is gone")
+                self.close(connection, "its listener was removed")
         if self.draining:
             self._close_drained()
         return bool(self._again or self._dirty or self._closed_in_turn)
 
     def _send(self) -> None:
-        """Send what is ready, on the connections that somebody has looked at."""
+        """Send what is ready on dirty connections."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
@@ -288,14 +291,14 @@ class SocketServer:
     # --- closing
 
     def refuse(self, connection: Connection, reason: str) -> None:
-        """Close the connection of a peer who broke the protocol."""
-        self.logger.warning("%r is closed: %s", connection, reason)
+        """Close a connection whose peer violated the protocol."""
+        self.logger.warning("Closing connection %r: %s", connection, reason)
         self._close(connection)
 
     def close(self, connection: Connection, reason: str) -> None:
-        """Close a connection for a reason that is nobody's fault."""
+        """Close a connection for a reason that is no error."""
         if not connection.closed:
-            self.logger.debug("%r is closed: %s", connection, reason)
+            self.logger.debug("Closing connection %r: %s", connection, reason)
             self._close(connection)
 
     def _close(self, connection: Connection) -> None:
@@ -308,16 +311,16 @@ class SocketServer:
         try:
             self.node.channel_closed(connection.channel)
         except Exception:
-            self.logger.exception("%r: forgetting the connection failed", connection)
+            self.logger.exception("Cleanup of connection %r failed", connection)
         for listener in self.listeners:
             self._start_accepting(listener)
 
     def kill(self) -> None:
-        """Close everything now: nobody is answered, and what was staged is not written."""
+        """Close everything at once: no response is sent, and staged appends are not written."""
         self.loop.end_turn = lambda: False
         self._stop_listening()
         for connection in list(self.connections.values()):
-            self.close(connection, "the broker is killed")
+            self.close(connection, "the broker was killed")
 
     def _stop_listening(self) -> None:
         self.draining = True
@@ -327,10 +330,10 @@ class SocketServer:
         self.listeners.clear()
 
     def drain(self, timeout_ms: int = DRAIN_MS) -> Iterator[Wait]:
-        """Stop accepting and receiving, answer what was received, and close every connection.
+        """Stop accepting and receiving, respond to received requests, and close every connection.
 
-        Replies that wait for something are completed by the node with what they have. Peers that do not take
-        their replies within `timeout_ms` (real time) are closed without them.
+        The node completes delayed requests with what is available. A connection whose peer does not read its
+        responses within `timeout_ms` (real time) is closed without them.
         """
         self._stop_listening()
         for connection in list(self.connections.values()):
@@ -339,10 +342,10 @@ class SocketServer:
         self.loop.wake()
         yield Wait((self._drained,), timeout_ms / 1000)
         for connection in list(self.connections.values()):
-            self.close(connection, "it did not take its replies before the broker stopped")
+            self.close(connection, "it did not read its responses before the broker stopped")
 
     def _close_drained(self) -> None:
         for connection in [c for c in self.connections.values() if c.is_drained]:
-            self.close(connection, "the broker stops")
+            self.close(connection, "the broker is stopping")
         if not self.connections:
             self._drained.set()

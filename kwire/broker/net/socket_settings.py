@@ -1,4 +1,4 @@
-"""The configuration of sockets."""
+"""The settings of sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM_DEFAULT = -1
 
 
 class SocketSettings(NamedTuple):
-    """The configuration of sockets, with Kafka's defaults."""
+    """The settings of sockets, with Kafka's defaults."""
 
     request_max_bytes: int = 104_857_600
     max_idle_ms: int = 600_000
@@ -32,7 +32,7 @@ class SocketSettings(NamedTuple):
 
 
 def read_socket_settings(config: BrokerConfig) -> SocketSettings:
-    """What the sockets need of a broker's configuration."""
+    """Return the socket settings of a broker's configuration."""
     return SocketSettings(
         request_max_bytes=config.socket_request_max_bytes,
         max_idle_ms=config.connections_max_idle_ms,
@@ -43,7 +43,7 @@ def read_socket_settings(config: BrokerConfig) -> SocketSettings:
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=config.connection_limits_per_host(),
         max_connections_by_listener=config.connection_limits_per_listener(),
-        # Kafka's default of 100 KiB holds a long way back: the system's own applies unless one is given.
+        # Kafka's default of 100 KiB is too small for high latencies: by default the system chooses the size.
         send_buffer_bytes=config.socket_send_buffer_bytes
         if "socket.send.buffer.bytes" in config.static_settings
         else SYSTEM_DEFAULT,

@@ -1,8 +1,7 @@
-"""A timer as a file descriptor, so that one epoll waits for sockets and time alike.
+"""A timer as a file descriptor, so that one epoll waits for sockets and timers.
 
-Python wraps timerfd only from 3.13 on. Arming costs about a microsecond, a third of what a cancel scope of
-trio would cost in every turn of the loop, and is needed only when an earlier deadline than the armed one
-comes.
+Python wraps timerfd only from 3.13 on. Arming takes about a microsecond, a third of the cost of a trio cancel
+scope in every turn, and is needed only for a deadline earlier than the armed one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class TimerFd:
-    """Becomes readable once, when the time it was armed for is over."""
+    """A descriptor that becomes readable once, after the time for which it was armed."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +34,7 @@ class TimerFd:
         self._spec_pointer = ctypes.byref(self._spec)
 
     def arm(self, delay_ms: int) -> None:
-        """Expire in `delay_ms`, at least a nanosecond from now; replaces what was armed before."""
+        """Expire in `delay_ms`, or at once if that is not positive; replaces an earlier arming."""
         value = self._spec.value
         if delay_ms > 0:
             value.seconds, rest_ms = divmod(delay_ms, 1000)
@@ -47,7 +46,7 @@ class TimerFd:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def consume(self) -> None:
-        """Make it unreadable again, after it has expired."""
+        """Make the descriptor unreadable again after it has expired."""
         try:
             os.read(self.fd, 8)
         except BlockingIOError:

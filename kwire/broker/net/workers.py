@@ -1,4 +1,4 @@
-"""Threads for work that waits for a disk. They start when there is something to do, and end with the loop."""
+"""Worker threads for blocking disk I/O. They start on demand and end with the loop."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 
 class Workers:
-    """At most so many threads, which take work in order."""
+    """A pool of threads that process work in order."""
 
     def __init__(self, max_threads: int, deliver: Callable[[Callable[[Any], None], Any], None]) -> None:
-        """`deliver` is called in a thread with `done` and its argument, once for each work."""
+        """`deliver` is called in a worker thread with `done` and the result, once per piece of work."""
         self._max_threads = max_threads
         self._deliver = deliver
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.in_progress = 0
-        """How much work is not delivered yet; the loop counts it down."""
+        """The number of results that were not delivered yet. The loop decrements it."""
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Have `work` done, and `done` delivered with what it returned, or the exception that it raised."""
+        """Run `work` in a thread, then deliver its result or exception to `done`."""
         self.in_progress += 1
         self._queue.put((work, done))
         if len(self._threads) < min(self.in_progress, self._max_threads):
-            # Whoever hangs on a disk must not keep the process from ending.
+            # A daemon thread: a thread that hangs on a disk must not keep the process alive.
             thread = threading.Thread(target=self._work, name="kwire worker", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -42,7 +42,7 @@ class Workers:
             del task, work, done, result
 
     def close(self) -> None:
-        """End the threads, if none of them is busy any more."""
+        """Stop the threads, and join them if no work is in progress."""
         for _ in self._threads:
             self._queue.put(None)
         if not self.in_progress:

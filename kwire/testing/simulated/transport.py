@@ -19,7 +19,7 @@ SIZE_BYTES: Final = 4
 SPLIT_PROBABILITY: Final = 0.2
 """The probability that a response arrives in two pieces."""
 CLOSED: Final = "the peer closed the connection"
-REFUSED: Final = "connections are refused"
+REFUSED: Final = "connection refused"
 
 StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
 """Protocols of a stream. asyncio accepts any object with the methods of one of them."""

@@ -97,7 +97,7 @@ async def test_an_address_that_cannot_be_had_is_told_and_tried_once(
         taken.bind((HOST, 0))
         wrong = extra(taken.getsockname()[1] if port is None else port, host)
         assert await take_up(rig, wrong) == rig.port
-        assert caplog.text.count("EXTRA is not served") == 1
+        assert caplog.text.count("Cannot open listener EXTRA") == 1
     await take_up(rig, wrong)
     await take_up(rig, extra())
     assert len(rig.server.listeners) == 1

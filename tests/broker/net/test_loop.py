@@ -259,8 +259,10 @@ async def test_a_week_without_time_between_nodes_has_everything_else(loop: Loop)
     loop.schedule(day_ms, lambda: seen.append("a day"))
     loop.internode_clock.schedule(500, lambda: seen.append("nobody answered"))
     moved, off = trio.Event(), trio.Event()
-    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, internode_clock=False))
-    loop.call_soon(lambda: loop.advance(7 * day_ms, off.set, internode_clock=False))  # when the first is over
+    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, advance_internode_clock=False))
+    loop.call_soon(
+        lambda: loop.advance(7 * day_ms, off.set, advance_internode_clock=False)
+    )  # when the first is over
     await moved.wait()
     loop.call_soon(loop.stop_advancing)
     await off.wait()

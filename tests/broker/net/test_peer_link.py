@@ -153,7 +153,7 @@ def test_a_node_that_does_not_tell_its_versions_is_left() -> None:
         rig.line.answer(number, ApiVersionsResponse(error_code=NO_SUCH_VERSION), version=0)
         if rig.line.is_closed:
             break
-    assert rig.told() == ["[::1]:9092: the protocol was broken: it does not tell its versions: error 35"]
+    assert rig.told() == ["[::1]:9092: protocol error: ApiVersions returned error 35"]
 
 
 def test_what_both_do_not_have_is_not_sent() -> None:
@@ -162,10 +162,12 @@ def test_what_both_do_not_have_is_not_sent() -> None:
     rig.line.open({ApiKey.METADATA: (12, 12)})
     rig.ask(max_version=11)
     rig.ask(MetadataRequest(topics=[]), to=TO)
-    assert rig.told() == ["[::1]:9092: Metadata is served in versions 12 to 12, and asked in 0 to 11"]
+    assert rig.told() == [
+        "[::1]:9092: Metadata is supported in versions 12 to 12, but this node sends 0 to 11"
+    ]
     assert [version for _, version, _ in rig.line.asked] == [4, 12, 12]
     rig.ask(MetadataRequest(topics=7))  # type: ignore[arg-type]
-    assert rig.told() == ["[::1]:9092: this Metadata cannot be written"]
+    assert rig.told() == ["[::1]:9092: Metadata cannot be encoded"]
     rig.line.answer(1, MetadataResponse())
     rig.line.answer(2, MetadataResponse())
     assert rig.told() == ["MetadataResponse"] * 2
@@ -188,7 +190,7 @@ def test_garbage_ends_the_connection(frame: bytes) -> None:
     assert rig.line.is_closed
     told = rig.told()
     assert len(told) == 2
-    assert all(text.startswith("[::1]:9092: the protocol was broken: ") for text in told)
+    assert all(text.startswith("[::1]:9092: protocol error: ") for text in told)
 
 
 def test_an_answer_to_nothing_ends_the_connection() -> None:
@@ -209,14 +211,14 @@ def test_it_rests_longer_each_time_that_it_fails() -> None:
         while len(rig.lines) == number:
             rig.host.advance(1)
         rests.append(rig.host.monotonic_ms() - before_ms)
-        rig.line.hears.closed("connections are refused")
+        rig.line.hears.closed("connection refused")
     expected = [0, 50, 100, 200, 400, 800, 1000, 1000]
     assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, rests, strict=True)), rests
     assert len(set(rests[1:])) == 7, "no chance in it"
-    assert rig.told() == ["[::1]:9092: connections are refused"] * 8
+    assert rig.told() == ["[::1]:9092: connection refused"] * 8
     rig.ask(timeout_ms=300)
     rig.host.advance(300)
-    assert rig.told() == ["[::1]:9092: nothing is asked again yet: connections are refused"]
+    assert rig.told() == ["[::1]:9092: reconnect backoff after failure: connection refused"]
     rig.ask()
     rig.host.advance(1_000)
     rig.line.open()
@@ -244,15 +246,15 @@ def test_connecting_takes_no_longer_than_allowed(opened: bool) -> None:
     rig.ask(timeout_ms=60_000)
     if opened:
         rig.line.hears.opened()
-    what = "word of its versions" if opened else "connection"
+    what = "ApiVersions" if opened else "connection setup"
     rig.host.advance(1_999)
     assert rig.told() == []
     rig.host.advance(1)
-    assert rig.told() == [f"[::1]:9092: no {what} in time"]
+    assert rig.told() == [f"[::1]:9092: {what} timed out"]
     rig.host.advance(5_999)
     assert rig.told() == []
     rig.host.advance(4_000)
-    assert rig.told() == [f"[::1]:9092: no {what} in time"]
+    assert rig.told() == [f"[::1]:9092: {what} timed out"]
     assert rig.line.is_closed
 
 
@@ -271,7 +273,7 @@ def test_connecting_takes_longer_each_time_that_it_took_too_long() -> None:
     assert all(
         0.8 * least <= real <= 1.2 * least + 0.01 for least, real in zip(expected, times_s, strict=True)
     )
-    assert rig.told() == ["[::1]:9092: no connection in time"] * 4
+    assert rig.told() == ["[::1]:9092: connection setup timed out"] * 4
 
 
 def test_answers_may_take_as_long_as_each_allows() -> None:
@@ -281,7 +283,7 @@ def test_answers_may_take_as_long_as_each_allows() -> None:
         rig.host.advance(498)
     assert rig.told() == []
     rig.host.advance(2)
-    assert rig.told() == ["[::1]:9092: no answer in time"] * 3
+    assert rig.told() == ["[::1]:9092: request timed out"] * 3
     assert rig.line.is_closed
     rig.ask()
     rig.host.advance(60)
@@ -324,11 +326,11 @@ def test_there_are_bounds() -> None:
     rig = ready()
     for _ in range(MAX_REQUESTS + 3):
         rig.ask()
-    assert rig.told() == [f"[::1]:9092: {MAX_REQUESTS} requests are not answered yet"] * 3
+    assert rig.told() == [f"[::1]:9092: {MAX_REQUESTS} requests are already pending"] * 3
     for port in range(MAX_LINKS):
         rig.ask(to=PeerAddress("many", port))
     assert len(rig.links) == MAX_LINKS
-    assert rig.told() == [f"many:{MAX_LINKS - 1}: nothing is asked: there are too many connections"]
+    assert rig.told() == [f"many:{MAX_LINKS - 1}: request not sent: too many connections"]
 
 
 def test_a_node_that_stops_hangs_up_and_asks_nothing_more() -> None:
@@ -337,9 +339,9 @@ def test_a_node_that_stops_hangs_up_and_asks_nothing_more() -> None:
     rig.ask(purpose="other")
     rig.links.close()
     assert all(line.is_closed for line in rig.lines)
-    assert rig.told() == ["[::1]:9092: this node stops"] * 2
+    assert rig.told() == ["[::1]:9092: this node is stopping"] * 2
     rig.ask()
-    assert rig.told() == ["[::1]:9092: nothing is asked: this node stops"]
+    assert rig.told() == ["[::1]:9092: request not sent: this node is stopping"]
     assert rig.host.timers == 0
 
 
@@ -352,9 +354,9 @@ def test_whoever_is_told_may_ask_again_at_once() -> None:
             rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
 
     rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
-    rig.line.hears.closed("connections are refused")
+    rig.line.hears.closed("connection refused")
     for _ in range(2):
         rig.host.advance(130)
-        rig.line.hears.closed("connections are refused")
+        rig.line.hears.closed("connection refused")
     rig.host.run_pending()
     assert len(rig.answers) == len(rig.lines) == 3

@@ -196,7 +196,7 @@ def test_a_node_that_knows_no_sasl_is_left() -> None:
     rig = Login()
     rig.ask()
     rig.line.open()
-    assert rig.told() == ["[::1]:9092: authentication failed: SaslHandshake is not served"]
+    assert rig.told() == ["[::1]:9092: authentication failed: SaslHandshake is not supported"]
     assert rig.line.is_closed
 
 
@@ -213,7 +213,7 @@ def test_an_exchange_that_comes_to_no_end_is_a_failure() -> None:
     rig.connect()
     rig.shake()
     rig.challenge()
-    assert rig.told() == ["[::1]:9092: authentication failed: POLITE has come to no end"]
+    assert rig.told() == ["[::1]:9092: authentication failed: POLITE did not complete"]
 
 
 def test_an_end_that_the_other_node_says_last() -> None:
@@ -238,7 +238,7 @@ def test_logging_in_takes_no_longer_than_connecting_may() -> None:
     rig.line.open(SASL)
     rig.shake()
     rig.host.advance(12_000)
-    assert rig.told() == ["[::1]:9092: not authenticated in time"] * 2
+    assert rig.told() == ["[::1]:9092: authentication timed out"] * 2
     assert rig.line.is_closed
 
 
@@ -324,7 +324,7 @@ def test_a_second_login_takes_no_longer_than_the_first() -> None:
     rig.host.advance(7_000)
     assert not rig.line.is_closed
     rig.host.advance(5_100)
-    assert rig.told() == ["MetadataResponse", "[::1]:9092: not authenticated in time"]
+    assert rig.told() == ["MetadataResponse", "[::1]:9092: authentication timed out"]
     assert rig.line.is_closed
 
 
@@ -341,7 +341,7 @@ def test_who_does_not_know_himself_is_told_why_and_leaves_no_link(caplog: pytest
     rig.links = PeerLinks(rig.host, rig._dial, client_id="me", peer_authentication=logins)
     for fault in ("no text", "no text", "no name"):
         rig.ask()
-        assert rig.told() == [f"[::1]:9092: nothing is asked: {fault}"]
+        assert rig.told() == [f"[::1]:9092: request not sent: {fault}"]
         assert len(rig.links) == 0
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no text", "no name"]
     rig.ask()

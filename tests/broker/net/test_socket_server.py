@@ -91,7 +91,7 @@ async def test_connections_per_address(make_rig: MakeRig, caplog: pytest.LogCapt
     assert await second.ask(b"e2") == b"2"
     third = await rig.connect()
     assert await third.is_closed()
-    assert "127.0.0.1 is refused: it has 2 connections" in caplog.text
+    assert "Rejected connection from 127.0.0.1: it already has 2 connections" in caplog.text
     await first.stream.aclose()
     await rig.node.until(lambda: len(rig.server.connections) == 1)
     assert await (await rig.connect()).ask(b"e4") == b"4"

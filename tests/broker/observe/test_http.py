@@ -194,8 +194,8 @@ def test_a_port_in_use_is_found_before_the_broker_starts(
         assert main(["serve", "--data", str(tmp_path / "data"), "--http", where]) == 1
     gc.enable()
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"kwire: cannot listen on {where} (listener --http): the port is in use: end who has it, or name "
-        f"another in --http"
+        f"kwire: cannot listen on {where} (listener --http): the port is in use: stop the program "
+        f"that uses it, or set another port in --http"
     )
     assert not (tmp_path / "data").exists()
 
@@ -218,7 +218,7 @@ async def test_what_fails_beside_a_broker_does_not_end_it(caplog: pytest.LogCapt
     async with serve(load(None, {}, SETTINGS), disk=MemoryDisk(), background=[fail]) as running:
         await trio.testing.wait_all_tasks_blocked()
         assert await why_not_alive(running) == ""
-    assert "it goes on without" in caplog.text
+    assert "A background task failed" in caplog.text
 
 
 def test_a_broker_without_a_port_does_not_load_what_one_is_made_of() -> None:
