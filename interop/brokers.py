@@ -64,7 +64,7 @@ def free_port() -> int:
     raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
 
-def answers_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0.1") -> bool:
+def responds_to_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0.1") -> bool:
     """Whether a broker on this port answers an ApiVersions request."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
@@ -88,7 +88,7 @@ class Broker(ABC):
     name = "broker"
     host = "127.0.0.1"
     launcher: tuple[str, ...] = ()
-    """What runs its command, if anything: see `interop.cluster.wires`."""
+    """What runs its command, if anything: see `interop.cluster.network`."""
 
     def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
         self.port = free_port()
@@ -141,7 +141,7 @@ class Broker(ABC):
         return self.controller_port if self.properties["process.roles"] == "controller" else self.port
 
     @property
-    def is_awake(self) -> bool:
+    def is_running(self) -> bool:
         return self.process is not None and not self.paused
 
     @abstractmethod
@@ -176,7 +176,7 @@ class Broker(ABC):
 
     def wait_until_serving(self, pause_s: float = 0.02) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not answers_api_versions(self.serving_port, host=self.host):
+        while not responds_to_api_versions(self.serving_port, host=self.host):
             assert self.process is not None
             if self.process.poll() is not None:
                 raise RuntimeError(
@@ -204,7 +204,7 @@ class Broker(ABC):
         self.process.send_signal(signal.SIGSTOP)
         self.paused = True
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """Go on after a pause."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)

@@ -36,7 +36,7 @@ def scenarios(*, raw: bool) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("scenario", chosen.values(), ids=chosen.keys())
 
 
-def hold(
+def run_and_compare(
     scenario: Scenario,
     apache: Broker | None,
     kwire: Broker | None,

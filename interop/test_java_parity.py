@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interop.java_answers import java_answers
+from interop.java_outputs import java_outputs
 from interop.kafka_messages import java_bytes, java_errors, kafka_messages
 from interop.reference import HERE
 
@@ -52,4 +52,4 @@ def test_error_codes() -> None:
 def test_answers(program: str, path: str) -> None:
     cases = [line.split("\t", 1) for line in (TESTS / path).read_text(encoding="utf-8").splitlines()]
     assert cases
-    assert java_answers(program, [question for question, _ in cases]) == [answer for _, answer in cases]
+    assert java_outputs(program, [question for question, _ in cases]) == [answer for _, answer in cases]

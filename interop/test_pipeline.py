@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interop.brokers import Broker
-from interop.pipeline.running import MASTER, Jobs, said
+from interop.pipeline.job_runs import MASTER, Jobs, said
 
 FLIGHTS = 3_000
 DEMO_S = 540.0

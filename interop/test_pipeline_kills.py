@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.pipeline_kills.jobs import JOBS, Scene
+from interop.pipeline_kills.jobs import JOBS, KillSetup
 from interop.pipeline_kills.processes import EACH
-from interop.pipeline_kills.trial import run, scene
+from interop.pipeline_kills.trial import prepare_setup, run
 
 SEEDS = range(1, 4)
 """The first at which somebody is killed will do."""
 
 
 @pytest.fixture(scope="module")
-def around() -> Iterator[Scene]:
-    with scene() as found:
+def setup() -> Iterator[KillSetup]:
+    with prepare_setup() as found:
         yield found
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_each_record_is_there_once_whoever_is_killed(around: Scene, job: str) -> None:
+def test_each_record_is_there_once_whoever_is_killed(setup: KillSetup, job: str) -> None:
     for seed in SEEDS:
-        report = run(around, job, EACH, seed, audited=job == "archive")
+        report = run(setup, job, EACH, seed, audited=job == "archive")
         print(report)
         assert not report.findings, str(report)
         if report.killed:

@@ -10,7 +10,7 @@ import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from interop.brokers import ApacheKafka, Broker, Kwire
-from interop.cluster.nodes import FEATURES, eventually, formatted
+from interop.cluster.nodes import FEATURES, format_node, wait_until
 from interop.raw_client import RawClient
 from interop.wire import Fields
 
@@ -24,7 +24,7 @@ EXPECTED = re.compile(
 
 def controller_of(kind: type[Broker]) -> Broker:
     """A node of both roles, whose cluster has no features that kwire does not serve."""
-    return formatted(kind(SMALL_SNAPSHOTS), *FEATURES)
+    return format_node(kind(SMALL_SNAPSHOTS), *FEATURES)
 
 
 def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
@@ -39,7 +39,7 @@ def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
         }
     )
     broker.properties["listeners"] = broker.properties["advertised.listeners"]
-    return formatted(broker)
+    return format_node(broker)
 
 
 def home(broker: Broker) -> Path:
@@ -72,9 +72,9 @@ def follows(broker: Broker, controller: Broker) -> bool:
 
 
 def is_the_same(broker: Broker, controller: Broker) -> None:
-    eventually(lambda: follows(broker, controller), "the broker does not follow")
+    wait_until(lambda: follows(broker, controller), "the broker does not follow")
     own = log_of(broker)
-    eventually(lambda: own in log_of(controller), "the broker has another log")
+    wait_until(lambda: own in log_of(controller), "the broker has another log")
 
 
 @pytest.mark.parametrize("kinds", [(Kwire, ApacheKafka), (ApacheKafka, Kwire), (Kwire, Kwire)], ids=str)
@@ -97,16 +97,16 @@ def test_a_broker_follows_a_controller(kinds: tuple[type[Broker], type[Broker]])
         controller.restart()
         create(controller, "b", 3)
         is_the_same(broker, controller)
-        eventually(lambda: b'"leaderEpoch":2' in (home(broker) / "quorum-state").read_bytes(), "epoch 2")
+        wait_until(lambda: b'"leaderEpoch":2' in (home(broker) / "quorum-state").read_bytes(), "epoch 2")
         assert (home(broker) / "quorum-state").read_bytes() == (
             home(controller) / "quorum-state"
         ).read_bytes()
 
         broker.stop()
         create(controller, "c", 30)
-        eventually(lambda: any(home(controller).glob("*.checkpoint")), "the controller takes no snapshot")
+        wait_until(lambda: any(home(controller).glob("*.checkpoint")), "the controller takes no snapshot")
         shutil.rmtree(broker.log_dir)
-        formatted(broker)
+        format_node(broker)
         broker.start()
         is_the_same(broker, controller)
         # The one that it was sent: a later one may be its own, which says the same in another order.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from interop.brokers import Broker
 from interop.scenario import Difference, Scenario
-from interop.side_by_side import hold, scenarios
+from interop.side_by_side import run_and_compare, scenarios
 
 if TYPE_CHECKING:
     from interop.record import Record
@@ -20,4 +20,4 @@ def test_kwire_does_what_apache_kafka_does(
     record: Record,
     differences: list[Difference],
 ) -> None:
-    hold(scenario, apache, kwire, record, differences, at_once=True, alone=True)
+    run_and_compare(scenario, apache, kwire, record, differences, at_once=True, alone=True)

@@ -9,7 +9,7 @@ import pytest
 
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.sasl import Talk, plain
-from interop.test_starting import serves
+from interop.test_damaged_directories import serves
 
 PLAIN = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from interop.scenario import Difference, compare, explain, table
-from interop.swap.content import Story
-from interop.swap.files import dumped
-from interop.swap.look import look
-from interop.swap.shared import Shared, complaints
+from interop.swap.content import Workload
+from interop.swap.dump_log import dump_errors_by_shape
+from interop.swap.observation import observe
+from interop.swap.shared_directory import Shared, log_messages_by_shape
 
 # Each goes when kwire does what it says.
 KNOWN_DIFFERENCES: list[tuple[str, str, str]] = []
@@ -43,74 +43,74 @@ ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
 
 
 @dataclass
-class Told:
+class SwapResult:
     """What was seen while brokers took turns."""
 
     differences: list[Difference] = field(default_factory=list)
     """Between what one broker left and what the next one found."""
     logged: dict[str, dict[str, str]] = field(default_factory=dict)
     """By broker an example of each shape of warning and error in its log."""
-    dumped: dict[str, str] = field(default_factory=dict)
+    dump_errors_by_shape: dict[str, str] = field(default_factory=dict)
     """An example of each shape of complaint of kafka-dump-log."""
 
 
-def take_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> Told:
-    told, shared = Told(), Shared(name, dynamic_quorum=dynamic_quorum)
-    story = Story(shared.log_dirs)
+def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> SwapResult:
+    told, shared = SwapResult(), Shared(name, dynamic_quorum=dynamic_quorum)
+    story = Workload(shared.log_dirs)
     left, last = None, ""
     try:
         for turn, how in enumerate(endings):
             broker = shared.start(order[turn % len(order)])
             if left is not None:
                 where = f"turn {turn + 1}, {broker.name} after {last}"
-                told.differences += compare(where, left, look(broker))
+                told.differences += compare(where, left, observe(broker))
             story.tell(broker)
-            left, last = look(broker), f"{broker.name} {how}"
+            left, last = observe(broker), f"{broker.name} {how}"
             shared.end(how)
-            said = complaints(broker.log_text())
+            said = log_messages_by_shape(broker.log_text())
             if turn and endings[turn - 1] != "stop":
                 said = {shape: line for shape, line in said.items() if not AFTER_A_KILL.search(line)}
             told.logged.setdefault(broker.name, {}).update(said)
             if how == "stop":
-                for shape, line in dumped(shared).items():
-                    told.dumped[shape] = f"after {last}: {line}"
+                for shape, line in dump_errors_by_shape(shared).items():
+                    told.dump_errors_by_shape[shape] = f"after {last}: {line}"
     finally:
         shared.discard()
     return told
 
 
 @pytest.fixture(scope="module")
-def alone() -> Told:
+def alone() -> SwapResult:
     """What Apache Kafka does when its successor is Apache Kafka."""
-    return take_turns("alone", ["apache"], ENDINGS_ALONE)
+    return run_turns("alone", ["apache"], ENDINGS_ALONE)
 
 
 @pytest.mark.parametrize(
     "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
 )
-def test_brokers_take_turns(order: list[str], alone: Told, differences: list[Difference]) -> None:
-    judge(take_turns(f"{order[0]}-first", order, ENDINGS), alone, differences)
+def test_brokers_take_turns(order: list[str], alone: SwapResult, differences: list[Difference]) -> None:
+    report_differences(run_turns(f"{order[0]}-first", order, ENDINGS), alone, differences)
 
 
 @pytest.mark.parametrize(
     "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
 )
 def test_brokers_take_turns_in_a_dynamic_quorum(
-    order: list[str], alone: Told, differences: list[Difference]
+    order: list[str], alone: SwapResult, differences: list[Difference]
 ) -> None:
     """KIP-853: who votes is in the metadata log, as the first of them has formatted it."""
-    told = take_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
-    judge(told, alone, differences)
+    told = run_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
+    report_differences(told, alone, differences)
     assert not [line for line in told.logged["kwire"].values() if "bootstrap.servers" in line]
 
 
-def judge(told: Told, alone: Told, differences: list[Difference]) -> None:
+def report_differences(told: SwapResult, alone: SwapResult, differences: list[Difference]) -> None:
     """Fail with what differs, or is complained of."""
     found = [explain(difference, KNOWN_DIFFERENCES) for difference in told.differences]
     differences.extend({difference.path: difference for difference in found}.values())
     wrong = [table([difference]) for difference in found if not difference.reason]
     for what, here, there in (
-        ("kafka-dump-log", told.dumped, alone.dumped),
+        ("kafka-dump-log", told.dump_errors_by_shape, alone.dump_errors_by_shape),
         ("Apache Kafka", told.logged["apache"], alone.logged["apache"]),
     ):
         new = [line for shape, line in here.items() if shape not in there]
@@ -123,7 +123,7 @@ def judge(told: Told, alone: Told, differences: list[Difference]) -> None:
         pytest.fail("\n" + "\n".join(wrong), pytrace=False)
 
 
-def test_apache_kafka_alone_keeps_everything(alone: Told) -> None:
+def test_apache_kafka_alone_keeps_everything(alone: SwapResult) -> None:
     """Otherwise the comparison expects what cannot be."""
-    print("\n".join([*alone.logged["apache"].values(), *alone.dumped.values()]))
+    print("\n".join([*alone.logged["apache"].values(), *alone.dump_errors_by_shape.values()]))
     assert not alone.differences, "\n" + table(alone.differences)

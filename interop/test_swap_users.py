@@ -19,8 +19,8 @@ from interop.scenarios.raw_tokens import (
 )
 from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_users import alter, deletion, describe, salted, upsertion
-from interop.swap.files import dumped
-from interop.swap.shared import Shared, complaints
+from interop.swap.dump_log import dump_errors_by_shape
+from interop.swap.shared_directory import Shared, log_messages_by_shape
 
 ENDINGS = ["stop", "kill", "stop", "stop"]
 OTHERS = 30
@@ -127,8 +127,8 @@ def test_users_and_tokens_change_hands(order: list[str]) -> None:
                 made.come(listener)
             shared.end(how)
             assert shared.files("__cluster_metadata-0/*.checkpoint"), "a snapshot has to tell of them, too"
-            said = complaints(broker.log_text())
+            said = log_messages_by_shape(broker.log_text())
             assert not [line for line in said.values() if "oken" in line or "cram" in line.lower()]
-        assert dumped(shared) == {}
+        assert dump_errors_by_shape(shared) == {}
     finally:
         shared.discard()

@@ -21,7 +21,7 @@ from interop.raw import by_api, create_topic
 from interop.raw_client import RawClient
 from interop.scenario import Difference, Scenario
 from interop.scenarios.raw_telemetry import subscribe
-from interop.side_by_side import hold
+from interop.side_by_side import run_and_compare
 
 if TYPE_CHECKING:
     from interop.record import Record
@@ -197,7 +197,9 @@ def test_clients_push_what_they_push_to_apache_kafka(
     try:
         for broker in started:
             broker.start()
-        hold(Scenario("telemetry.pushed", pushed, 90.0), apache, kwire, record, differences, alone=True)
+        run_and_compare(
+            Scenario("telemetry.pushed", pushed, 90.0), apache, kwire, record, differences, alone=True
+        )
         if kwire is not None:
             page = kwire.page()
             assert all(f'client_software_name="{kind}"' in page for kind in KINDS_OF_CLIENT)

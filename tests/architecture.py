@@ -78,8 +78,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The history checker of kwire.testing does not depend on the broker.
     "interop.cluster": {"interop", "kwire.testing"},
     # Decodes the metadata on the disks of kwire and Apache Kafka nodes.
-    "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
-    "interop.test_peers": {"interop", *WITH_NET},  # kwire's inter-broker requests, sent to both brokers
+    "interop.cluster.metadata_images": {"kwire.wire", "kwire.broker.metadata"},
+    "interop.test_peer_connections": {
+        "interop",
+        *WITH_NET,
+    },
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     "bench": {"kwire.pipeline"},  # measures the jobs as a library
@@ -100,7 +103,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.console": {"jinja2", "starlette", "trio"},
     "kwire.cli": {"trio"},
     "kwire.testing.plugin": {"pytest"},
-    "interop.test_peers": {"pytest", "trio"},
+    "interop.test_peer_connections": {"pytest", "trio"},
 }
 """Third-party packages that each package may use. Independent programs may use any."""
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.cluster.disks import Disk, NoDisk
-from interop.cluster.wires import NoWires, Wires, wires
+from interop.cluster.disks import Disk, DiskUnavailable
+from interop.cluster.network import Network, NetworkUnavailable, create_network
 
 
-@pytest.fixture(name="cables")
-def fixture_cables() -> Iterator[Wires]:
+@pytest.fixture(name="network")
+def fixture_network() -> Iterator[Network]:
     try:
-        found = wires()
-    except NoWires as error:
+        found = create_network()
+    except NetworkUnavailable as error:
         warnings.warn(f"no network was cut: {error}", stacklevel=1)
         pytest.skip(f"no network namespaces can be made here: {error}")
     try:
@@ -31,7 +31,7 @@ def fixture_cables() -> Iterator[Wires]:
 def fixture_small() -> Iterator[Disk]:
     try:
         found = Disk()
-    except NoDisk as error:
+    except DiskUnavailable as error:
         warnings.warn(f"no disk was filled: {error}", stacklevel=1)
         pytest.skip(f"no disk can be made here: {error}")
     try:

@@ -21,13 +21,13 @@ SHUTDOWN: Final = 0x8004587D
 WITHOUT_JOURNAL: Final = 2
 
 
-class NoDisk(Exception):
+class DiskUnavailable(Exception):
     """This machine lets no disk be made; says why."""
 
 
 class Disk:
     def __init__(self) -> None:
-        """NoDisk where it cannot be made; what fails of one that was is a RuntimeError."""
+        """DiskUnavailable where it cannot be made; what fails of one that was is a RuntimeError."""
         self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
         self._image = self._home / "image"
         self._filler = self._home / "disk" / "filler"
@@ -41,7 +41,7 @@ class Disk:
             self._mount()
         except RuntimeError as error:
             shutil.rmtree(self._home)
-            raise NoDisk(str(error)) from error
+            raise DiskUnavailable(str(error)) from error
 
     def sync(self) -> None:
         """Have all that was written so far outlive a break-down: no tool that formats waits for its disk."""
@@ -58,10 +58,10 @@ class Disk:
                     if error.errno != errno.ENOSPC:
                         raise
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         self._filler.unlink()
 
-    def break_down(self) -> None:
+    def fail(self) -> None:
         """From now on nothing can be read or written."""
         opened = os.open(self._home / "disk", os.O_RDONLY)
         try:

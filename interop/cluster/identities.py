@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     producer_epoch: int
 
 
-def written_twice(
+def find_client_resends(
     bootstrap: str, login: Login | None, records: Iterable[Read]
 ) -> dict[bytes, list[Identity]]:
     """The values that stand at several offsets, each under an identity of its own, with these."""

@@ -28,7 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 
 from interop.brokers import start_tool
-from interop.cluster.identities import written_twice
+from interop.cluster.identities import find_client_resends
 from interop.cluster.logins import Login
 from interop.tools import a_file
 from kwire.testing.history import UNKNOWN_OFFSET, History, Partition
@@ -79,7 +79,7 @@ class Load:
             (self.readers if kind.reads else self.writers).append(client)
             client.start()
 
-    def until_all_write(self) -> None:
+    def wait_until_all_write(self) -> None:
         """Until each producer has had something acknowledged that it sends from now on.
 
         And until each consumer has begun: a scenario may be over before a group has met.
@@ -103,7 +103,7 @@ class Load:
         records = read_all(self.bootstrap, self.topic, self.partitions, self.of_librdkafka)
         self.history.on_final_read("auditor", records)
         own = [record for record in records if record[-1].startswith(ConfluentWriter.name.encode())]
-        for value, identities in written_twice(self.bootstrap, self.login, own).items():
+        for value, identities in find_client_resends(self.bootstrap, self.login, own).items():
             self.history.on_resend(value)
             warnings.warn(f"{value!r} was sent as {identities}: librdkafka's issue 4953", stacklevel=1)
         ends = {place: offset for place, offset, _ in records}
@@ -147,7 +147,7 @@ class Client(ABC):
         self.stopping.set()
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
-            self.complains("does not end")
+            self.report_error("does not end")
 
     def has_read(self, ends: dict[Partition, int]) -> bool:
         return all(self.seen.get(place, -1) >= offset for place, offset in ends.items())
@@ -156,9 +156,9 @@ class Client(ABC):
         try:
             self.run()
         except BaseException as error:
-            self.complains(f"ended: {type(error).__name__}: {error}")
+            self.report_error(f"ended: {type(error).__name__}: {error}")
 
-    def complains(self, what: str) -> None:
+    def report_error(self, what: str) -> None:
         self.load.errors.append(f"{self.name}: {what}")
 
     def next(self, number: int, **more: Any) -> tuple[int, bytes]:
@@ -169,17 +169,17 @@ class Client(ABC):
         self.sent = number + 1
         return partition, value
 
-    def was_acknowledged(self, value: bytes, offset: int | None) -> None:
+    def on_ack(self, value: bytes, offset: int | None) -> None:
         """A client has no offset for what it was told of as a duplicate."""
         self.load.history.on_ack(value, UNKNOWN_OFFSET if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
-    def was_given(self, partition: int, offset: int, value: bytes) -> None:
+    def on_record(self, partition: int, offset: int, value: bytes) -> None:
         place = self.load.topic, partition
         self.load.history.on_poll(self.name, [(place, offset, value)])
         self.seen[place] = max(offset, self.seen.get(place, -1))
 
-    def was_assigned(self, partition: int) -> None:
+    def on_assign(self, partition: int) -> None:
         self.load.history.on_seek(self.name, (self.load.topic, partition))
 
 
@@ -205,9 +205,9 @@ class ConfluentWriter(Client):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
-            self.complains(str(error))
+            self.report_error(str(error))
         else:
-            self.was_acknowledged(message.value(), message.offset())
+            self.on_ack(message.value(), message.offset())
 
 
 class TransactionalWriter(Client):
@@ -284,11 +284,11 @@ class TransactionalWriter(Client):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.was_acknowledged(message.value(), message.offset())
+            self.on_ack(message.value(), message.offset())
         elif error.code() in PURGED:
             self.purged = True
         else:
-            self.complains(str(error))
+            self.report_error(str(error))
 
 
 class PythonWriter(Client):
@@ -302,8 +302,8 @@ class PythonWriter(Client):
         while not self.stopping.is_set():
             partition, value = self.next(number)
             future = producer.send(self.load.topic, value, partition=partition)
-            future.add_callback(lambda found, value=value: self.was_acknowledged(value, found.offset))
-            future.add_errback(lambda error: self.complains(f"{type(error).__name__}: {error}"))
+            future.add_callback(lambda found, value=value: self.on_ack(value, found.offset))
+            future.add_errback(lambda error: self.report_error(f"{type(error).__name__}: {error}"))
             number += 1
             time.sleep(PAUSE_S)
         producer.close(timeout=END_SECONDS)
@@ -344,9 +344,9 @@ class AioWriter(Client):
         try:
             found = await future
         except Exception as error:
-            self.complains(f"{type(error).__name__}: {error}")
+            self.report_error(f"{type(error).__name__}: {error}")
         else:
-            self.was_acknowledged(value, found.offset)
+            self.on_ack(value, found.offset)
 
 
 class JavaWriter(Client):
@@ -379,7 +379,7 @@ class JavaWriter(Client):
                     self.load.history.on_ack(said["value"].encode(), said["offset"])
                     self.acknowledged = number + 1
                 elif said["name"] == "producer_send_error":
-                    self.complains(said["message"])
+                    self.report_error(said["message"])
 
     def _ends(self, process: subprocess.Popen[bytes]) -> None:
         self.stopping.wait()
@@ -407,14 +407,14 @@ class ConfluentReader(Client):
                 continue
             error = message.error()
             if error is None:
-                self.was_given(message.partition(), message.offset(), message.value())
+                self.on_record(message.partition(), message.offset(), message.value())
             elif not error.retriable():
-                self.complains(str(error))
+                self.report_error(str(error))
         consumer.close()
 
     def _assigned(self, _: Any, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
-            self.was_assigned(partition.partition)
+            self.on_assign(partition.partition)
 
 
 class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
@@ -434,7 +434,7 @@ class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
         while not self.stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():
                 for record in records:
-                    self.was_given(record.partition, record.offset, record.value)
+                    self.on_record(record.partition, record.offset, record.value)
         consumer.close()
 
     def on_partitions_revoked(self, revoked: Any) -> None:
@@ -442,7 +442,7 @@ class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         for partition in assigned:
-            self.was_assigned(partition.partition)
+            self.on_assign(partition.partition)
 
 
 class AioReader(Client):
@@ -481,7 +481,7 @@ class AioReader(Client):
                 continue
             for records in found.values():
                 for record in records:
-                    self.was_given(record.partition, record.offset, record.value)
+                    self.on_record(record.partition, record.offset, record.value)
         # Its last commit, in `stop`, does not look for a coordinator that has moved, and is tried for ever.
         with suppress(CommitFailedError):
             await consumer.commit()

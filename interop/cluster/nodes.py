@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
-from interop.cluster.archive import shared_classes
-from interop.cluster.complaints import complaints
+from interop.cluster.class_data_sharing import shared_class_options
+from interop.cluster.log_checks import complaints
 from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
-from interop.cluster.wires import Wires
+from interop.cluster.network import Network
 from interop.raw_client import TIMEOUT_S, RawClient
 from interop.reference import TARGET, old_kafka_jars
 from interop.wire import Fields
@@ -66,7 +66,7 @@ class SmallKafka(ApacheKafka):
         )
 
     def archive(self) -> tuple[str, ...]:
-        return shared_classes()
+        return shared_class_options()
 
 
 class OldKafka(SmallKafka):
@@ -92,7 +92,7 @@ KAFKA: Final = (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(SmallKa
 KWIRE: Final = (Member(Kwire, COMBINED), Member(Kwire), Member(Kwire))
 KWIRE_JOINS_KAFKA: Final = (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(Kwire))
 KAFKA_JOINS_KWIRE: Final = (Member(Kwire, COMBINED), Member(SmallKafka), Member(Kwire))
-MAKEUPS: Final = {
+CLUSTER_KINDS: Final = {
     "kwire": KWIRE,
     "kwire joins kafka": KWIRE_JOINS_KAFKA,
     "kafka joins kwire": KAFKA_JOINS_KWIRE,
@@ -114,7 +114,7 @@ class Cluster:
         *,
         voters_in_log: bool = False,
         first_voters: Collection[int] = (),
-        wires: Wires | None = None,
+        network: Network | None = None,
         logins: Logins | None = None,
     ) -> None:
         """`first_voters`: of the controllers, where the log tells who votes and not all do from the start."""
@@ -126,9 +126,9 @@ class Cluster:
         self._taken_over: list[Broker] = []
         """Those whose directories are theirs, and whose nodes are others' by now."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
-        if wires is not None:
+        if network is not None:
             for node_id, node in self.nodes.items():
-                node.host, node.launcher = wires.join(node_id)
+                node.host, node.launcher = network.join(node_id)
         self.voters_in_log = voters_in_log
         self._first_voters = first_voters or self.controllers
         quorum = {"controller.quorum.voters": ",".join(map(self._voter, self.controllers))}
@@ -171,28 +171,28 @@ class Cluster:
     def controller_bootstrap(self) -> str:
         return ",".join(self.nodes[each].controller_bootstrap for each in self.controllers)
 
-    def start(self, *, without: Collection[int] = (), formatted_with: tuple[str, ...] = FEATURES) -> Self:
+    def start(self, *, without: Collection[int] = (), format_arguments: tuple[str, ...] = FEATURES) -> Self:
         """All nodes (but some), until every broker is in the metadata and unfenced."""
         try:
-            self._format(formatted_with)
+            self._format(format_arguments)
             self._start_all(without)
         except BaseException as error:
-            self.keep_logs(error)
+            self.save_logs(error)
             raise
         return self
 
-    def _format(self, formatted_with: tuple[str, ...]) -> None:
+    def _format(self, format_arguments: tuple[str, ...]) -> None:
         # The directories' ids are of no matter, but all formats must name the same.
         voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
         if self.logins is not None:
-            formatted_with += self.logins.formatting()
+            format_arguments += self.logins.formatting()
         for node_id, node in self.nodes.items():
             quorum: tuple[str, ...] = ()
             if self.voters_in_log and node_id in self._first_voters:
                 quorum = ("--initial-controllers", voters)
             elif self.voters_in_log and node_id in self.controllers:
                 quorum = ("--no-initial-controllers",)
-            formatted(node, *formatted_with, *quorum)
+            format_node(node, *format_arguments, *quorum)
 
     def _start_all(self, without: Collection[int] = ()) -> None:
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
@@ -200,7 +200,7 @@ class Cluster:
             node.start(wait=False)
         for node in nodes:
             node.wait_until_serving(pause_s=0.1)
-        self.until_unfenced(*(each for each in self.brokers if each not in without))
+        self.wait_until_unfenced(*(each for each in self.brokers if each not in without))
 
     def lose_power(self) -> None:
         """All nodes at once, which then start at once."""
@@ -211,7 +211,7 @@ class Cluster:
             node.kill()
         self._start_all()
 
-    def becomes(self, node_id: int, kind: type[Broker]) -> None:
+    def replace_software(self, node_id: int, kind: type[Broker]) -> None:
         """Another program takes a node over that was stopped: its directory, its properties and its ports."""
         before = self.nodes[node_id]
         assert before.process is None, f"node {node_id} still runs"
@@ -222,21 +222,21 @@ class Cluster:
         self.nodes[node_id] = after
         self._taken_over.append(before)
 
-    def start_again(self, node_id: int) -> None:
+    def start_node(self, node_id: int) -> None:
         """One that was stopped or killed, or not yet started, until all know it."""
         self.nodes[node_id].start()
         if node_id in self.brokers:
-            self.until_unfenced(node_id)
+            self.wait_until_unfenced(node_id)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
-            self.keep_logs(error)
+            self.save_logs(error)
         self.discard()
 
-    def keep_logs(self, error: BaseException) -> None:
+    def save_logs(self, error: BaseException) -> None:
         """Where a scenario fails: the end of what each node said outlives the cluster, as the error tells."""
         title = os.environ.get("PYTEST_CURRENT_TEST", "cluster").partition(" (")[0]
         home = TARGET / "failed" / re.sub(r"[^\w.-]+", "-", title.rpartition("/")[2]).strip("-")
@@ -255,9 +255,9 @@ class Cluster:
 
     def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
         """A topic whose replicas are where they are wanted, the leaders first; until all are in sync."""
-        self.make_topic_through(self.brokers[0], name, assigned, configs)
+        self.create_topic_through(self.brokers[0], name, assigned, configs)
 
-    def make_topic_through(
+    def create_topic_through(
         self,
         asked: int,
         name: str,
@@ -281,9 +281,9 @@ class Cluster:
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
         assert made["Topics"][0]["ErrorCode"] in expected, made
-        self.until_in_sync(name, len(assigned))
+        self.wait_until_in_sync(name, len(assigned))
 
-    def elect_preferred(self) -> None:
+    def elect_preferred_leaders(self) -> None:
         """Let the first replica of every partition lead it, where it is in sync."""
         with self.connect(self.nodes[self.brokers[0]].bootstrap) as client:
             told = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
@@ -305,7 +305,7 @@ class Cluster:
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
         for node_id in [asked] if asked is not None else self.brokers:
-            if not self.nodes[node_id].is_awake:
+            if not self.nodes[node_id].is_running:
                 continue
             try:
                 with self.connect(self.nodes[node_id].bootstrap, timeout_s=3.0) as client:
@@ -354,7 +354,7 @@ class Cluster:
 
         def is_so() -> bool:
             for asked in self.controllers:
-                if asked == than or not self.nodes[asked].is_awake:
+                if asked == than or not self.nodes[asked].is_running:
                     continue
                 with suppress(OSError, EOFError, LookupError):
                     found[:] = [self.quorum(asked)["LeaderId"]]
@@ -362,33 +362,33 @@ class Cluster:
                         return True
             return False
 
-        eventually(is_so, f"there is no active controller but {than}")
+        wait_until(is_so, f"there is no active controller but {than}")
         return found[0]
 
-    def until_unfenced(self, *broker_ids: int) -> None:
+    def wait_until_unfenced(self, *broker_ids: int) -> None:
         """Until the metadata of these brokers, and of one more, has them all."""
 
         def is_so() -> bool:
             return all(
                 set(broker_ids) <= {each["NodeId"] for each in self.metadata(asked=asked)["Brokers"]}
                 for asked in {*broker_ids, *self.brokers[:1]}
-                if self.nodes[asked].is_awake
+                if self.nodes[asked].is_running
             )
 
-        eventually(is_so, f"brokers {broker_ids} are not all there")
+        wait_until(is_so, f"brokers {broker_ids} are not all there")
 
-    def until_led_by_another(self, topic: str, index: int, *, than: int) -> None:
+    def wait_for_another_leader(self, topic: str, index: int, *, than: int) -> None:
         """Until a partition has a leader that is not this one."""
-        eventually(
+        wait_until(
             lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} is led by nobody else"
         )
 
-    def until_in_sync(self, topic: str, partitions: int = 1) -> None:
+    def wait_until_in_sync(self, topic: str, partitions: int = 1) -> None:
         """Until all replicas of a topic are in its in-sync sets, as every broker that runs says."""
 
         def is_so() -> bool:
             for asked in self.brokers:
-                if not self.nodes[asked].is_awake:
+                if not self.nodes[asked].is_running:
                     continue
                 for index in range(partitions):
                     found = self.partition(topic, index, asked=asked)
@@ -396,23 +396,23 @@ class Cluster:
                         return False
             return True
 
-        eventually(is_so, f"the replicas of {topic} are not all in sync")
+        wait_until(is_so, f"the replicas of {topic} are not all in sync")
 
-    def until_out_of_sync(self, node_id: int) -> None:
+    def wait_until_out_of_sync(self, node_id: int) -> None:
         """Whoever is in sync may lead; a replica that is lost must not."""
         for topic, partitions in self.all_partitions().items():
             for index in range(partitions):
-                eventually(
+                wait_until(
                     lambda topic=topic, index=index: (  # type: ignore[misc]
                         node_id not in self.partition(topic, index)["IsrNodes"]
                     ),
                     f"{node_id} is still in sync of {topic}-{index}",
                 )
 
-    def until_all_in_sync(self) -> None:
+    def wait_until_all_in_sync(self) -> None:
         """The replicas of every topic, internal ones too."""
         for topic, partitions in self.all_partitions().items():
-            self.until_in_sync(topic, partitions)
+            self.wait_until_in_sync(topic, partitions)
 
     def segments(self, node_id: int, topic: str, index: int = 0) -> dict[str, bytes]:
         """The bytes of a replica's segments by the names of their files."""
@@ -421,11 +421,11 @@ class Cluster:
         ]
         return {path.name: path.read_bytes() for home in homes for path in sorted(home.glob("*.log"))}
 
-    def until_the_same(self, topic: str, partitions: int = 1) -> None:
+    def wait_until_replicas_equal(self, topic: str, partitions: int = 1) -> None:
         """Until all replicas have the same segments, byte for byte."""
         for index in range(partitions):
             replicas = self.partition(topic, index)["ReplicaNodes"]
-            eventually(
+            wait_until(
                 lambda index=index, replicas=replicas: all(  # type: ignore[misc]
                     self.segments(each, topic, index) == self.segments(replicas[0], topic, index)
                     for each in replicas
@@ -433,7 +433,7 @@ class Cluster:
                 f"the replicas of {topic}-{index} on {replicas} are not the same",
             )
 
-    def until_the_same_ends(self, topic: str, partitions: int) -> None:
+    def wait_until_replica_ends_equal(self, topic: str, partitions: int) -> None:
         """The same for a topic of which records are deleted: each replica removes segments in its own time.
 
         Then each has the end of what the longest has.
@@ -447,15 +447,15 @@ class Cluster:
                     return False
             return True
 
-        eventually(is_so, f"the replicas of {topic} do not end the same")
+        wait_until(is_so, f"the replicas of {topic} do not end the same")
 
-    def until_all_the_same(self) -> None:
+    def wait_until_all_replicas_equal(self) -> None:
         """The replicas of every topic, internal ones too: in sync, and byte for byte."""
-        self.until_all_in_sync()
+        self.wait_until_all_in_sync()
         for topic, partitions in self.all_partitions().items():
-            self.until_the_same(topic, partitions)
+            self.wait_until_replicas_equal(topic, partitions)
 
-    def check_complaints(self, also: str = "(?!)", of: Collection[int] = ()) -> None:
+    def check_logs(self, also: str = "(?!)", of: Collection[int] = ()) -> None:
         """AssertionError where one of these nodes (or any) complained about what it should not have.
 
         See `complaints`.
@@ -468,7 +468,7 @@ class Cluster:
         assert not found, "\n" + "\n".join(found)
 
 
-def formatted(node: Broker, *arguments: str) -> Broker:
+def format_node(node: Broker, *arguments: str) -> Broker:
     """With its directory formatted, by the tool of its own kind."""
     node.write_properties()
     if isinstance(node, ApacheKafka):
@@ -484,7 +484,7 @@ def formatted(node: Broker, *arguments: str) -> Broker:
     return node
 
 
-def eventually(says: Callable[[], object], what: object, seconds: float = WAIT_SECONDS) -> None:
+def wait_until(says: Callable[[], object], what: object, seconds: float = WAIT_SECONDS) -> None:
     """Wait until it says so; what is not there yet, and who does not answer yet, are waited for as well."""
     deadline = time.monotonic() + seconds
     while True:

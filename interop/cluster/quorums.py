@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from interop.brokers import Broker, Kwire
-from interop.cluster.images import image_at
 from interop.cluster.load import ALL_CLIENTS, Client, Load
-from interop.cluster.nodes import Cluster, SmallKafka, eventually
+from interop.cluster.metadata_images import image_at
+from interop.cluster.nodes import Cluster, SmallKafka, wait_until
 from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.tools import TOOLS, a_file, run
 
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
-OF_THREE: dict[str, tuple[type[Broker], ...]] = {
+VOTER_KINDS: dict[str, tuple[type[Broker], ...]] = {
     "kwire": (Kwire, Kwire, Kwire),
     "two of kwire": (Kwire, SmallKafka, Kwire),
     "one of kwire": (SmallKafka, Kwire, SmallKafka),
@@ -35,7 +35,7 @@ SNAPSHOTS_OFTEN = {
 
 
 @contextmanager
-def at_work(
+def under_load(
     cluster: Cluster,
     *,
     clients: Collection[type[Client]] = ALL_CLIENTS,
@@ -45,35 +45,35 @@ def at_work(
 ) -> Iterator[Load]:
     """Stock clients write and read `t`. In the end nothing is lost, and all nodes have the same.
 
-    For `also` and `of` see `Cluster.check_complaints`.
+    For `also` and `of` see `Cluster.check_logs`.
     """
     login = None if cluster.logins is None else cluster.logins.client
     with Load(cluster.bootstrap, "t", partitions, login) as load:
         load.start(*clients)
         # The topics of coordinators are made when the first client asks, and need all brokers for that.
-        load.until_all_write()
+        load.wait_until_all_write()
         yield load
-        load.until_all_write()
+        load.wait_until_all_write()
         load.stop()
         load.check()
-    cluster.until_all_the_same()
-    has_the_same_metadata(cluster)
-    cluster.check_complaints(also, of)
+    cluster.wait_until_all_replicas_equal()
+    check_same_metadata(cluster)
+    cluster.check_logs(also, of)
 
 
-def goes_on(cluster: Cluster, title: str) -> None:
+def create_topics_through_each_broker(cluster: Cluster, title: str) -> None:
     """Each broker passes on what it is asked to do to whom leads by now."""
-    awake = [each for each in cluster.brokers if cluster.nodes[each].is_awake]
+    awake = [each for each in cluster.brokers if cluster.nodes[each].is_running]
     for asked in awake:
         # Whoever passes it on asks again where the controller has died, which may have done it before.
         expected = (0, TOPIC_ALREADY_EXISTS)
-        cluster.make_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {}, expected=expected)
+        cluster.create_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {}, expected=expected)
 
 
-def has_the_same_metadata(cluster: Cluster) -> None:
+def check_same_metadata(cluster: Cluster) -> None:
     """Every node has the same metadata: log, byte for byte, as far as it was committed, and image."""
     active = cluster.active_controller()
-    committed = until_all_have_the_metadata(cluster, active)
+    committed = wait_until_metadata_replicated(cluster, active)
     logs = {node_id: metadata_batches(cluster, node_id) for node_id in cluster.nodes}
     # Where snapshots were taken, each trims its log in its own time.
     first = max(min(log) for log in logs.values())
@@ -91,12 +91,12 @@ def has_the_same_metadata(cluster: Cluster) -> None:
         images.update({node_id: image_at(metadata_home(cluster, node_id), last) for node_id in logs})
         return True
 
-    eventually(are_read, "the metadata cannot be read")
+    wait_until(are_read, "the metadata cannot be read")
     for node_id, image in images.items():
         assert image == images[active], f"the metadata of {node_id} is not that of {active}"
 
 
-def until_all_have_the_metadata(cluster: Cluster, active: int) -> int:
+def wait_until_metadata_replicated(cluster: Cluster, active: int) -> int:
     """What is committed now, every node has; gives its end."""
     committed: int = cluster.quorum(active)["HighWatermark"]
 
@@ -106,7 +106,7 @@ def until_all_have_the_metadata(cluster: Cluster, active: int) -> int:
         ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
         return len(ends) == len(cluster.nodes) and min(ends) >= committed
 
-    eventually(have_all, f"not everybody has the metadata up to {committed}")
+    wait_until(have_all, f"not everybody has the metadata up to {committed}")
     return committed
 
 
@@ -134,7 +134,7 @@ def voters(cluster: Cluster) -> list[int]:
     return sorted(each["ReplicaId"] for each in found)
 
 
-def voting_directories(cluster: Cluster) -> list[str]:
+def voter_directory_ids(cluster: Cluster) -> list[str]:
     """Of which directories the voters are, as `directory_id` has them."""
     found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
     return [base64.urlsafe_b64encode(each["ReplicaDirectoryId"]).decode().rstrip("=") for each in found]
@@ -155,8 +155,8 @@ def add(cluster: Cluster, node_id: int) -> None:
         # One that took too long may have been added yet.
         return f"Added controller {node_id} " in told[1] or node_id in voters(cluster)
 
-    eventually(is_added, told)
-    eventually(lambda: node_id in voters(cluster), f"node {node_id} is no voter")
+    wait_until(is_added, told)
+    wait_until(lambda: node_id in voters(cluster), f"node {node_id} is no voter")
 
 
 def directory_id(cluster: Cluster, node_id: int) -> str:
@@ -179,4 +179,4 @@ def remove(cluster: Cluster, node_id: int, directory: str) -> None:
         told.append(outcome.stdout + outcome.stderr)
         return node_id not in voters(cluster)
 
-    eventually(is_removed, told)
+    wait_until(is_removed, told)

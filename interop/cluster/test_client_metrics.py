@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from interop.cluster.nodes import KAFKA_JOINS_KWIRE, Cluster, eventually
+from interop.cluster.nodes import KAFKA_JOINS_KWIRE, Cluster, wait_until
 from interop.raw_client import RawClient
 from interop.scenarios.raw_telemetry import (
     MANY,
@@ -47,10 +47,10 @@ def test_a_subscription_goes_with_its_client() -> None:
             assert push(client, own, SubscriptionId=told[0]["SubscriptionId"]) == 0
         unsubscribe(clients[0], "cluster", SETTINGS)
         for client in clients:
-            eventually(
+            wait_until(
                 partial(is_unknown, client, own, told[0]["SubscriptionId"]), "a broker still asks for it"
             )
         assert {get(client, own)["SubscriptionId"] for client in clients} == before
         for client in clients:
             client.socket.close()
-        cluster.check_complaints()
+        cluster.check_logs()

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from interop.cluster.load import read_all
-from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster
 from interop.java_programs import JavaProgram
 from interop.scenarios.clients_confluent import producer_of
 from interop.scenarios.connect import SourceFile, Worker, line_count, sink_config, source_config
@@ -28,20 +28,20 @@ SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication
 AS_THE_BROKER_SAYS: Final = -1
 
 
-def until_all_in_sync(cluster: Cluster) -> None:
+def wait_until_all_in_sync(cluster: Cluster) -> None:
     for topic, partitions in cluster.all_partitions().items():
-        cluster.until_in_sync(topic, partitions)
+        cluster.wait_until_in_sync(topic, partitions)
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_connect_loses_and_doubles_nothing(cluster_kind: str, tmp_path: Path) -> None:
     """From a file to a topic, exactly once, and from there to a file, at least once."""
     settings = {
         "exactly.once.source.support": "enabled",
         **{f"{kind}.storage.replication.factor": "3" for kind in ("config", "offset", "status")},
     }
     given, out = SourceFile(tmp_path / "in"), tmp_path / "out"
-    with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
+    with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         cluster.make_topic("lines", [[2, 3, 1]])
         given.add(LINES)
@@ -54,7 +54,7 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
             worker.create_connector("sink", **sink_config(out, "lines", "strings"))
             until_out(given.count)
             for _ in range(KILLS):
-                until_all_in_sync(cluster)
+                wait_until_all_in_sync(cluster)
                 victim = cluster.leader("lines")
                 assert victim not in cluster.controllers
                 before = given.count
@@ -63,18 +63,18 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
                 cluster.nodes[victim].kill()
                 given.add(LINES)
                 until_out(given.count)
-                cluster.start_again(victim)
+                cluster.start_node(victim)
             worker.wait_until_running("source")
             worker.wait_until_running("sink")
             worker.stop()
-        until_all_in_sync(cluster)
+        wait_until_all_in_sync(cluster)
         wanted = given.path.read_bytes().splitlines()
         assert [value for _, _, value in read_all(cluster.bootstrap, "lines", 1)] == wanted
         # A sink is given again what it has not committed when its group rebalances.
         assert list(dict.fromkeys(out.read_bytes().splitlines())) == wanted
         for topic, partitions in cluster.all_partitions().items():
-            cluster.until_the_same(topic, partitions)
-        cluster.check_complaints()
+            cluster.wait_until_replicas_equal(topic, partitions)
+        cluster.check_logs()
 
 
 class Writing:
@@ -96,10 +96,10 @@ class Writing:
         self.count += RECORDS
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_mirror_maker_goes_on(cluster_kind: str, tmp_path: Path) -> None:
     """Both ways between a cluster whose brokers are killed and a broker alone; groups go with it."""
-    members = MAKEUPS[makeup]
+    members = CLUSTER_KINDS[cluster_kind]
     other = members[-1].kind()
     with Cluster(members, SETTINGS).start() as cluster:
         try:
@@ -114,7 +114,7 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
                         writing.write()
                     for writing, target in writings:
                         until_mirrored(program, target, writing.count - RECORDS + 1)
-                    until_all_in_sync(cluster)
+                    wait_until_all_in_sync(cluster)
                     victim = cluster.leader("mirror-east")
                     assert victim not in cluster.controllers
                     cluster.nodes[victim].kill()
@@ -122,8 +122,8 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
                         writing.write()
                     for writing, target in writings:
                         until_mirrored(program, target, writing.count)
-                    cluster.start_again(victim)
-                until_all_in_sync(cluster)
+                    cluster.start_node(victim)
+                wait_until_all_in_sync(cluster)
                 for writing, target in writings:
                     writing.side.commit_ends()
                     program.until(target.is_group_caught_up, f"{target.name} has the group's offsets", WAIT_S)
@@ -137,8 +137,8 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
         finally:
             other.discard()
         for topic, partitions in cluster.all_partitions().items():
-            cluster.until_the_same(topic, partitions)
-        cluster.check_complaints()
+            cluster.wait_until_replicas_equal(topic, partitions)
+        cluster.check_logs()
 
 
 def until_mirrored(program: JavaProgram, target: MirroredCluster, records: int) -> None:

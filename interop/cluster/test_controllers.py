@@ -7,18 +7,18 @@ import time
 import pytest
 
 from interop.brokers import Kwire
-from interop.cluster.complaints import NOT_ENOUGH
 from interop.cluster.load import ALL_CLIENTS, PythonReader
+from interop.cluster.log_checks import NOT_ENOUGH
 from interop.cluster.nodes import (
+    CLUSTER_KINDS,
     COMBINED,
     CONTROLLER,
-    MAKEUPS,
     Cluster,
     Member,
     SmallKafka,
-    eventually,
+    wait_until,
 )
-from interop.cluster.quorums import at_work, goes_on
+from interop.cluster.quorums import create_topics_through_each_broker, under_load
 from interop.raw_client import RawClient
 
 KWIRE_UNDER_KAFKA = (*(Member(SmallKafka, CONTROLLER),) * 3, *(Member(Kwire),) * 3)
@@ -59,31 +59,31 @@ def test_active_controllers_end(quorum: str) -> None:
     with Cluster(members, settings, voters_in_log=voters_in_log).start() as cluster:
         first, *_ = replicas = cluster.brokers[-3:]
         cluster.make_topic("t", [replicas])
-        with at_work(cluster) as load:
+        with under_load(cluster) as load:
             for how in ("kill", "pause", "stop"):
-                load.until_all_write()
+                load.wait_until_all_write()
                 active = cluster.active_controller()
                 node = cluster.nodes[active]
                 getattr(node, how)()
                 cluster.active_controller(than=active)
-                load.until_all_write()
-                goes_on(cluster, f"without-{how}")
+                load.wait_until_all_write()
+                create_topics_through_each_broker(cluster, f"without-{how}")
                 if how == "pause":
-                    node.wake()
+                    node.resume()
                 else:
-                    cluster.start_again(active)
-                goes_on(cluster, f"again-{how}")
-                load.until_all_write()
-                cluster.until_all_in_sync()
+                    cluster.start_node(active)
+                create_topics_through_each_broker(cluster, f"again-{how}")
+                load.wait_until_all_write()
+                cluster.wait_until_all_in_sync()
                 # In-sync sets shrink and grow, and others are elected.
                 cluster.nodes[first].stop()
-                cluster.until_led_by_another("t", 0, than=first)
-                cluster.start_again(first)
-                cluster.until_all_in_sync()
-                elect_preferred(cluster, "t")
+                cluster.wait_for_another_leader("t", 0, than=first)
+                cluster.start_node(first)
+                cluster.wait_until_all_in_sync()
+                elect_preferred_leaders(cluster, "t")
 
 
-def elect_preferred(cluster: Cluster, topic: str) -> None:
+def elect_preferred_leaders(cluster: Cluster, topic: str) -> None:
     """The first replica leads again, if it does not yet."""
     wanted = [{"Topic": topic, "Partitions": [0]}]
     with RawClient(cluster.nodes[cluster.brokers[-1]].bootstrap) as client:
@@ -91,22 +91,22 @@ def elect_preferred(cluster: Cluster, topic: str) -> None:
     [elected] = answer["ReplicaElectionResults"][0]["PartitionResult"]
     assert elected["ErrorCode"] in (0, NOT_NEEDED), elected
     first = cluster.partition(topic)["ReplicaNodes"][0]
-    eventually(lambda: cluster.leader(topic) == first, f"{first} does not lead {topic}")
+    wait_until(lambda: cluster.leader(topic) == first, f"{first} does not lead {topic}")
 
 
-@pytest.mark.parametrize("makeup", ALONE)
-def test_the_only_controller_is_away(makeup: str) -> None:
-    with Cluster(ALONE[makeup]).start() as cluster:
+@pytest.mark.parametrize("cluster_kind", ALONE)
+def test_the_only_controller_is_away(cluster_kind: str) -> None:
+    with Cluster(ALONE[cluster_kind]).start() as cluster:
         [controller] = cluster.controllers
         *live, victim = cluster.brokers
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster) as load:
-            load.until_all_write()
+        with under_load(cluster) as load:
+            load.wait_until_all_write()
             before = cluster.partition("t")
             cluster.nodes[controller].kill()
             back = time.monotonic() + AWAY_SECONDS
             while time.monotonic() < back:
-                load.until_all_write()
+                load.wait_until_all_write()
             assert cluster.partition("t") == before
             # Nobody is told, so its death keeps the others' records from being committed.
             cluster.nodes[victim].kill()
@@ -117,23 +117,23 @@ def test_the_only_controller_is_away(makeup: str) -> None:
                 assert known >= set(live), "one that lives was fenced"
                 return victim not in known
 
-            eventually(is_fenced, f"{victim} is not fenced")
-            load.until_all_write()
+            wait_until(is_fenced, f"{victim} is not fenced")
+            load.wait_until_all_write()
             cluster.make_topic("more", [live])
-            cluster.start_again(victim)
-            cluster.until_in_sync("t")
+            cluster.start_node(victim)
+            cluster.wait_until_in_sync("t")
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_all_nodes_lose_power_at_once(makeup: str) -> None:
-    with Cluster(MAKEUPS[makeup]).start() as cluster:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_all_nodes_lose_power_at_once(cluster_kind: str) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
         # A consumer of kafka-python's raises an error when no node at all is there.
-        with at_work(
+        with under_load(
             cluster, clients=[each for each in ALL_CLIENTS if each is not PythonReader], also=NOT_ENOUGH
         ) as load:
             for _ in range(2):
-                load.until_all_write()
+                load.wait_until_all_write()
                 cluster.lose_power()
-                load.until_all_write()
-                cluster.until_all_in_sync()
+                load.wait_until_all_write()
+                cluster.wait_until_all_in_sync()

@@ -7,7 +7,7 @@ import pytest
 from interop.brokers import Broker
 from interop.cluster.disks import Disk
 from interop.cluster.load import CLIENTS, Client, Load, PythonReader, TransactionalWriter
-from interop.cluster.nodes import MAKEUPS, WAIT_SECONDS, Cluster, eventually
+from interop.cluster.nodes import CLUSTER_KINDS, WAIT_SECONDS, Cluster, wait_until
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 VICTIM = 3
@@ -24,87 +24,89 @@ Who only observes the metadata does not sync its log, and has less of it when it
 
 
 @pytest.mark.parametrize("way", ["full", "broken"])
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_one_of_two_directories_fails(makeup: str, way: str, small: Disk) -> None:
-    cluster = Cluster(MAKEUPS[makeup], SETTINGS)
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_one_of_two_directories_fails(cluster_kind: str, way: str, small: Disk) -> None:
+    cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     node = cluster.nodes[VICTIM]
     node.properties["log.dirs"] = f"{node.log_dir},{small.directory}"
     with cluster.start():
         cluster.make_topic("t", [[VICTIM, 2, 1]] * PARTITIONS)
         small.sync()
         with Load(cluster.bootstrap, "t", PARTITIONS) as load:
-            load.start(*without_transactions(makeup))
-            load.until_all_write()
+            load.start(*without_transactions(cluster_kind))
+            load.wait_until_all_write()
             lost = {index for index in range(PARTITIONS) if (small.directory / f"t-{index}").exists()}
             assert 0 < len(lost) < PARTITIONS
             fails(small, way)
-            eventually(lambda: offline(cluster) == lost, f"the partitions {lost} are not offline on {VICTIM}")
+            wait_until(lambda: offline(cluster) == lost, f"the partitions {lost} are not offline on {VICTIM}")
             for index in range(PARTITIONS):
                 if index in lost:
-                    cluster.until_led_by_another("t", index, than=VICTIM)
+                    cluster.wait_for_another_leader("t", index, than=VICTIM)
                 else:
                     assert cluster.leader("t", index) == VICTIM
-            load.until_all_write()
+            load.wait_until_all_write()
             comes_back(cluster, node, small, way)
-            load.until_all_write()
+            load.wait_until_all_write()
             load.stop()
-            check(load, makeup)
-        cluster.until_all_the_same()
-        cluster.check_complaints(also=STORAGE, of=[1, 2])
+            check(load, cluster_kind)
+        cluster.wait_until_all_replicas_equal()
+        cluster.check_logs(also=STORAGE, of=[1, 2])
 
 
 @pytest.mark.parametrize("way", ["full", "broken"])
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_the_only_directory_fails(makeup: str, way: str, small: Disk) -> None:
-    cluster = Cluster(MAKEUPS[makeup], SETTINGS)
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_the_only_directory_fails(cluster_kind: str, way: str, small: Disk) -> None:
+    cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     node = cluster.nodes[VICTIM]
     node.properties["log.dirs"] = str(small.directory)
     with cluster.start():
         cluster.make_topic("t", [[VICTIM, 2, 1]] * PARTITIONS)
         small.sync()
         with Load(cluster.bootstrap, "t", PARTITIONS) as load:
-            load.start(*clients(makeup))
-            load.until_all_write()
+            load.start(*clients(cluster_kind))
+            load.wait_until_all_write()
             fails(small, way)
             assert node.process is not None
             assert node.process.wait(WAIT_SECONDS) == 1
             for index in range(PARTITIONS):
-                cluster.until_led_by_another("t", index, than=VICTIM)
-            load.until_all_write()
+                cluster.wait_for_another_leader("t", index, than=VICTIM)
+            load.wait_until_all_write()
             comes_back(cluster, node, small, way)
-            load.until_all_write()
+            load.wait_until_all_write()
             load.stop()
-            check(load, makeup)
-        cluster.until_all_the_same()
-        cluster.check_complaints(also=STORAGE, of=[1, 2])
+            check(load, cluster_kind)
+        cluster.wait_until_all_replicas_equal()
+        cluster.check_logs(also=STORAGE, of=[1, 2])
 
 
-def clients(makeup: str) -> list[type[Client]]:
+def clients(cluster_kind: str) -> list[type[Client]]:
     """All of them, but for one that ends where a leader of Apache Kafka's cannot read its disk.
 
     Who fetches is told UNKNOWN_SERVER_ERROR then, which a consumer of kafka-python's raises.
     """
-    return [each for each in CLIENTS if makeup != "kafka" or each is not PythonReader]
+    return [each for each in CLIENTS if cluster_kind != "kafka" or each is not PythonReader]
 
 
-def without_transactions(makeup: str) -> list[type[Client]]:
+def without_transactions(cluster_kind: str) -> list[type[Client]]:
     """The same without transactions, where Apache Kafka may lead.
 
     What a coordinator wrote last in its partition may wait there until it times out, after a minute. The
     leader goes on to wait for a replica that the controller has just taken out of the in-sync set, for
     it has caught up lately and its broker lives, and looks again only when another follower has more.
     """
-    return [each for each in clients(makeup) if makeup == "kwire" or each is not TransactionalWriter]
+    return [
+        each for each in clients(cluster_kind) if cluster_kind == "kwire" or each is not TransactionalWriter
+    ]
 
 
-def check(load: Load, makeup: str) -> None:
+def check(load: Load, cluster_kind: str) -> None:
     """Nothing is lost, and clients are told of no error.
 
     Apache Kafka's indexes are mapped: on a disk that is full or broken it may fail there first, with what it
     has no name for. Clients are told UNKNOWN_SERVER_ERROR, which ends an idempotent producer's sequence, and
     which consumers show.
     """
-    if makeup == "kafka":
+    if cluster_kind == "kafka":
         assert not load.history.anomalies()
     else:
         load.check()
@@ -114,7 +116,7 @@ def fails(small: Disk, way: str) -> None:
     if way == "full":
         small.fill()
     else:
-        small.break_down()
+        small.fail()
 
 
 def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
@@ -123,11 +125,11 @@ def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
         node.stop()
     node.kill()
     if way == "full":
-        small.make_room()
+        small.free_space()
     else:
         small.repair()
-    cluster.start_again(int(node.properties["node.id"]))
-    cluster.until_all_in_sync()
+    cluster.start_node(int(node.properties["node.id"]))
+    cluster.wait_until_all_in_sync()
 
 
 def offline(cluster: Cluster) -> set[int]:

@@ -14,17 +14,17 @@ from itertools import count
 import pytest
 
 from interop.brokers import CLUSTER_ID, Kwire
-from interop.cluster.complaints import NOT_ENOUGH
 from interop.cluster.load import ALL_CLIENTS
+from interop.cluster.log_checks import NOT_ENOUGH
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
     Cluster,
     Member,
     SmallKafka,
-    eventually,
+    wait_until,
 )
-from interop.cluster.quorums import at_work, goes_on
+from interop.cluster.quorums import create_topics_through_each_broker, under_load
 from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.raw_client import RawClient
 from interop.wire import Fields
@@ -131,7 +131,7 @@ class Operator(threading.Thread):
                     and numbers <= set(range(self.deleted, self.made + 1))
                 )  # fmt: skip
 
-            eventually(is_so, f"broker {asked} has other topics than were made")
+            wait_until(is_so, f"broker {asked} has other topics than were made")
 
 
 def has_others_elected(cluster: Cluster, last: int = 0) -> None:
@@ -155,7 +155,7 @@ def has_others_elected(cluster: Cluster, last: int = 0) -> None:
             due = time.monotonic() + ANOTHER_TRY_S
         return epoch < max(led_epochs(cluster), default=0)
 
-    eventually(is_elected, f"nobody is elected after {leader} in epoch {epoch}")
+    wait_until(is_elected, f"nobody is elected after {leader} in epoch {epoch}")
 
 
 def as_its_leader_has_it(cluster: Cluster) -> Fields:
@@ -167,7 +167,7 @@ def as_its_leader_has_it(cluster: Cluster) -> Fields:
             found[:] = [cluster.quorum(cluster.active_controller())]
         return bool(found)
 
-    eventually(is_told, "nobody leads long enough to be asked")
+    wait_until(is_told, "nobody leads long enough to be asked")
     return found[0]
 
 
@@ -203,21 +203,21 @@ def tell_of_end(cluster: Cluster, node_id: int, directory_id: bytes, leader: int
 def test_leadership_goes_to_and_fro(quorum: str) -> None:
     with Cluster(QUORUMS[quorum], voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster, also=DELETED) as load:
-            load.until_all_write()
+        with under_load(cluster, also=DELETED) as load:
+            load.wait_until_all_write()
             operator = Operator(cluster)
             operator.start()
             led: dict[int, int] = {}
             for _ in range(ELECTIONS):
                 before = operator.made
                 has_others_elected(cluster)
-                eventually(lambda before=before: operator.made > before, "no command is done")  # type: ignore[misc]
+                wait_until(lambda before=before: operator.made > before, "no command is done")  # type: ignore[misc]
                 active = cluster.active_controller()
                 led[active] = led.get(active, 0) + 1
             operator.stop()
             print(f"{operator.made} topics were made, who led: {led}")
             assert len(led) > 1
-            goes_on(cluster, "afterwards")
+            create_topics_through_each_broker(cluster, "afterwards")
 
 
 @pytest.mark.parametrize("quorum", ["kwire", "two of kwire"])
@@ -226,17 +226,17 @@ def test_leaders_are_killed_again_and_again(quorum: str) -> None:
     settings = SOON_ELECTED if quorum == "kwire" else {}
     with Cluster(QUORUMS[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster, clients=BESIDE) as load:
+        with under_load(cluster, clients=BESIDE) as load:
             deadline = time.monotonic() + KILLING_S
             for number in count():
-                load.until_all_write()
+                load.wait_until_all_write()
                 if time.monotonic() > deadline:
                     break
                 victim = cluster.leader("t") if number % 2 else cluster.active_controller()
                 cluster.nodes[victim].kill()
-                load.until_all_write()
-                cluster.start_again(victim)
-                cluster.until_all_in_sync()
+                load.wait_until_all_write()
+                cluster.start_node(victim)
+                cluster.wait_until_all_in_sync()
             print(f"{number} were killed")
 
 
@@ -247,9 +247,9 @@ def test_two_of_five_are_lost(quorum: str) -> None:
     with Cluster(FIVE[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
         # Sessions are about as long as an election, so that one of the other brokers may be fenced, too.
-        with at_work(cluster, also=NOT_ENOUGH) as load:
+        with under_load(cluster, also=NOT_ENOUGH) as load:
             for how in ("kill", "pause", "kill"):
-                load.until_all_write()
+                load.wait_until_all_write()
                 active = cluster.active_controller()
                 while how == "pause" and active == cluster.leader("t"):
                     # Clients wait for a leader that is paused as long as the scenario does, or give up.
@@ -259,14 +259,14 @@ def test_two_of_five_are_lost(quorum: str) -> None:
                 for lost in (active, another):
                     getattr(cluster.nodes[lost], how)()
                 cluster.active_controller(than=active)
-                load.until_all_write()
-                goes_on(cluster, f"without-{active}-{another}-{how}")
+                load.wait_until_all_write()
+                create_topics_through_each_broker(cluster, f"without-{active}-{another}-{how}")
                 for lost in (active, another):
-                    if cluster.nodes[lost].is_awake:
+                    if cluster.nodes[lost].is_running:
                         continue
                     if how == "pause":
-                        cluster.nodes[lost].wake()
+                        cluster.nodes[lost].resume()
                     else:
-                        cluster.start_again(lost)
-                goes_on(cluster, f"with-{active}-{another}-{how}")
-                cluster.until_all_in_sync()
+                        cluster.start_node(lost)
+                create_topics_through_each_broker(cluster, f"with-{active}-{another}-{how}")
+                cluster.wait_until_all_in_sync()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from interop.cluster.load import ALL_CLIENTS, Load
-from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster
 
 if TYPE_CHECKING:
     from interop.record import Record
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_the_leader_is_killed_again_and_again(makeup: str, record: Record) -> None:
-    with Cluster(MAKEUPS[makeup], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_the_leader_is_killed_again_and_again(cluster_kind: str, record: Record) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         [controller] = cluster.controllers
         cluster.make_topic("t", [[*(each for each in cluster.brokers if each != controller), controller]])
@@ -29,24 +29,26 @@ def test_the_leader_is_killed_again_and_again(makeup: str, record: Record) -> No
             gaps = []
             for _ in range(KILLS):
                 before = load.history.acknowledged_count
-                load.until_all_write()
+                load.wait_until_all_write()
                 victim = cluster.leader("t")
                 assert victim != controller
                 began = time.monotonic()
                 cluster.nodes[victim].kill()
-                cluster.until_led_by_another("t", 0, than=victim)
-                load.until_all_write()
+                cluster.wait_for_another_leader("t", 0, than=victim)
+                load.wait_until_all_write()
                 gaps.append(round(time.monotonic() - began, 1))
                 cluster.nodes[victim].start()
-                cluster.until_unfenced(victim)
-                cluster.until_in_sync("t")
+                cluster.wait_until_unfenced(victim)
+                cluster.wait_until_in_sync("t")
                 assert load.history.acknowledged_count > before
             load.stop()
             told = {
                 client.name: round(load.history.longest_ack_gap_s(client.name), 1) for client in load.writers
             }
-            record.save(f"cluster.failover.{makeup}", {"seconds until all write": gaps, "longest gap": told})
+            record.save(
+                f"cluster.failover.{cluster_kind}", {"seconds until all write": gaps, "longest gap": told}
+            )
             print(json.dumps({"gaps": gaps, "told": told, "acknowledged": load.history.acknowledged_count}))
-            cluster.until_the_same("t")
+            cluster.wait_until_replicas_equal("t")
             load.check()
-            cluster.check_complaints()
+            cluster.check_logs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop.cluster.load import ConfluentReader, ConfluentWriter, Load, PythonWriter
-from interop.cluster.nodes import FEATURES, KWIRE_JOINS_KAFKA, MAKEUPS, Cluster, eventually
+from interop.cluster.nodes import CLUSTER_KINDS, FEATURES, KWIRE_JOINS_KAFKA, Cluster, wait_until
 from interop.tools import TOOLS, run
 
 COMMAND = f"{TOOLS}.FeatureCommand"
@@ -20,45 +20,49 @@ def features(cluster: Cluster, *arguments: str) -> str:
     return told.stdout + told.stderr
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_releases_go_up_and_down_under_load(makeup: str) -> None:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_releases_go_up_and_down_under_load(cluster_kind: str) -> None:
     patient = {"broker.session.timeout.ms": "30000"}
-    with Cluster(MAKEUPS[makeup], patient).start(formatted_with=("--release-version", "4.0")) as cluster:
+    with Cluster(CLUSTER_KINDS[cluster_kind], patient).start(
+        format_arguments=("--release-version", "4.0")
+    ) as cluster:
         cluster.make_topic("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         with Load(cluster.bootstrap, "t", PARTITIONS) as load:
             load.start(ConfluentReader, ConfluentWriter, PythonWriter)
-            load.until_all_write()
+            load.wait_until_all_write()
             for release in WAY:
                 kind = "downgrade" if release == "4.0-IV3" else "upgrade"
                 told = features(cluster, kind, "--metadata", release)
                 assert f"metadata.version was {kind}d to" in told, told
-                eventually(
+                wait_until(
                     lambda release=release: (
                         f"FinalizedVersionLevel: {release}"  # type: ignore[misc]
                         in features(cluster, "describe")
                     ),
                     f"the release is never {release}",
                 )
-                load.until_all_write()
+                load.wait_until_all_write()
             assert "downgrade" in features(cluster, "downgrade", "--metadata", "4.0-IV3")
             for feature in ("eligible.leader.replicas.version=1", "transaction.version=1"):
                 kind = "downgrade" if feature.startswith("transaction") else "upgrade"
                 told = features(cluster, kind, "--feature", feature)
                 assert f"was {kind}d to" in told, told
-                load.until_all_write()
+                load.wait_until_all_write()
             cluster.nodes[3].stop()
-            cluster.until_led_by_another("t", 2, than=3)
-            cluster.start_again(3)
-            cluster.until_in_sync("t", PARTITIONS)
+            cluster.wait_for_another_leader("t", 2, than=3)
+            cluster.start_node(3)
+            cluster.wait_until_in_sync("t", PARTITIONS)
             load.stop()
             load.check()
-        cluster.until_the_same("t", PARTITIONS)
-        cluster.check_complaints()
+        cluster.wait_until_replicas_equal("t", PARTITIONS)
+        cluster.check_logs()
 
 
-@pytest.mark.parametrize("makeup", [makeup for makeup in MAKEUPS if "kwire" in makeup])
-def test_what_a_broker_does_not_serve_is_not_switched_on(makeup: str) -> None:
-    with Cluster(MAKEUPS[makeup]).start() as cluster:
+@pytest.mark.parametrize(
+    "cluster_kind", [cluster_kind for cluster_kind in CLUSTER_KINDS if "kwire" in cluster_kind]
+)
+def test_what_a_broker_does_not_serve_is_not_switched_on(cluster_kind: str) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         for feature in ("share.version", "streams.version"):
             told = features(cluster, "upgrade", "--feature", f"{feature}=1")
             assert "does not support this feature." in told, told
@@ -68,13 +72,13 @@ def test_what_a_broker_does_not_serve_is_not_switched_on(makeup: str) -> None:
 
 
 def test_a_broker_waits_until_what_it_does_not_serve_is_switched_off() -> None:
-    with Cluster(KWIRE_JOINS_KAFKA).start(without=[3], formatted_with=()) as cluster:
+    with Cluster(KWIRE_JOINS_KAFKA).start(without=[3], format_arguments=()) as cluster:
         node = cluster.nodes[3]
         node.start(wait=False)
         advice = "run kafka-features downgrade --feature share.version=0 --feature streams.version=0"
-        eventually(lambda: advice in node.log_text(), "nobody is told what to do")
+        wait_until(lambda: advice in node.log_text(), "nobody is told what to do")
         told = features(cluster, "downgrade", *FEATURES)
         assert told.count("was downgraded to 0") == 2, told
         node.wait_until_serving()
-        cluster.until_unfenced(3)
+        cluster.wait_until_unfenced(3)
         assert node.log_text().count(advice) == 1

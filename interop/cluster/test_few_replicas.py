@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from interop.cluster.nodes import MAKEUPS, Cluster, eventually
-from interop.cluster.test_tools import GROUPS, Desk
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
+from interop.cluster.test_tools import GROUPS, ToolSession
 from interop.raw_client import RawClient
 from interop.scenario import compare, plain, table
 
@@ -74,19 +74,21 @@ def of_who_is_left(cluster: Cluster) -> str:
         node_id: int = answer["Coordinators"][0]["NodeId"]
         return node_id
 
-    eventually(lambda: coordinator("g0") > 0, "there is no coordinator")
-    cluster.until_in_sync(OFFSETS_TOPIC, cluster.all_partitions()[OFFSETS_TOPIC])
+    wait_until(lambda: coordinator("g0") > 0, "there is no coordinator")
+    cluster.wait_until_in_sync(OFFSETS_TOPIC, cluster.all_partitions()[OFFSETS_TOPIC])
     return next(group for number in range(1000) if coordinator(group := f"g{number}") == LEFT)
 
 
-@pytest.mark.parametrize("makeup", sorted(MAKEUPS, key="kafka".__ne__))  # the others are held against it
-def test_what_was_committed_is_told_while_nothing_can_be(makeup: str, record: Record) -> None:
-    with Cluster(MAKEUPS[makeup]).start() as cluster:
+@pytest.mark.parametrize(
+    "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
+)  # the others are held against it
+def test_what_was_committed_is_told_while_nothing_can_be(cluster_kind: str, record: Record) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [[1, 2, 3]])
         group = of_who_is_left(cluster)
-        eventually(lambda: commit(cluster, group, 1) == 0, "nothing is committed")
-        desk = Desk(cluster)
-        seen = desk.seen
+        wait_until(lambda: commit(cluster, group, 1) == 0, "nothing is committed")
+        session = ToolSession(cluster)
+        seen = session.seen
 
         def look(when: str) -> None:
             for stable in (False, True):
@@ -97,7 +99,7 @@ def test_what_was_committed_is_told_while_nothing_can_be(makeup: str, record: Re
         for node_id in (2, 3):
             cluster.nodes[node_id].kill()
         count = cluster.all_partitions()[OFFSETS_TOPIC]
-        eventually(
+        wait_until(
             lambda: all(
                 len(cluster.partition(OFFSETS_TOPIC, index)["IsrNodes"]) <= 1 for index in range(count)
             ),
@@ -105,16 +107,16 @@ def test_what_was_committed_is_told_while_nothing_can_be(makeup: str, record: Re
         )
         seen["next one"] = commit(cluster, group, 2)
         look("with one replica")
-        told = desk.run(GROUPS, "--describe", "--group", group)
+        told = session.run(GROUPS, "--describe", "--group", group)
         seen["described"] = [line.replace(group, "<group>") for line in told]
-        cluster.start_again(2)
-        eventually(
+        cluster.start_node(2)
+        wait_until(
             lambda: committed(cluster, group, require_stable=True) == (0, 2),
             "what was written is never committed",
         )
         seen["one more"] = commit(cluster, group, 3)
         look("with two replicas")
-        record.save(f"cluster.few_replicas.{makeup}", plain(seen))
-    if makeup != "kafka":
+        record.save(f"cluster.few_replicas.{cluster_kind}", plain(seen))
+    if cluster_kind != "kafka":
         found = compare("cluster.few_replicas", record.load("cluster.few_replicas.kafka"), plain(seen))
         assert not found, "\n" + table(found)

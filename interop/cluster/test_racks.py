@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
 from interop.raw_client import RawClient
 from interop.tools import TOOLS, run
 from interop.wire import Fields
@@ -82,7 +82,7 @@ def until_it_is_committed(cluster: Cluster, asked: int, index: int) -> None:
     def is_so() -> bool:
         return bool(fetch(cluster, asked, index, 0)["HighWatermark"] == COUNT)
 
-    eventually(is_so, f"{asked} never hears what is committed")
+    wait_until(is_so, f"{asked} never hears what is committed")
 
 
 class Reader:
@@ -129,15 +129,15 @@ class Reader:
             self._consumer.poll(1.0)
             return node_id in self.reads_from
 
-        eventually(is_so, f"nobody reads from {node_id}")
+        wait_until(is_so, f"nobody reads from {node_id}")
 
     def close(self) -> None:
         self._consumer.close()
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_consumers_read_in_their_rack(makeup: str) -> None:
-    with Cluster(MAKEUPS[makeup], SETTINGS) as cluster:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_consumers_read_in_their_rack(cluster_kind: str) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS) as cluster:
         for node_id, node in cluster.nodes.items():
             node.properties["broker.rack"] = f"r{node_id}"
         cluster.start()
@@ -166,7 +166,7 @@ def test_consumers_read_in_their_rack(makeup: str) -> None:
 
         # It lags: nobody is sent there, and who is there goes to the leader.
         cluster.nodes[3].pause()
-        eventually(
+        wait_until(
             lambda: all(
                 set(cluster.partition("t", index, asked=1)["IsrNodes"]) == {1, 2} for index in (0, 1)
             ),
@@ -176,8 +176,8 @@ def test_consumers_read_in_their_rack(makeup: str) -> None:
         for index, leader in ((0, 1), (1, 2)):
             assert preferred(cluster, leader, index, COUNT, "r3") == -1
             assert readers[index].read(COUNT) == more
-        cluster.nodes[3].wake()
-        cluster.until_in_sync("t", 3)
+        cluster.nodes[3].resume()
+        cluster.wait_until_in_sync("t", 3)
         for index in (0, 1):
             readers[index].until_it_reads_from(3)
         cluster.nodes[3].kill()

@@ -12,11 +12,11 @@ import pytest
 
 from interop.brokers import Kwire
 from interop.cluster.load import ConfluentReader, ConfluentWriter, Load, PythonReader, PythonWriter
-from interop.cluster.nodes import COMBINED, CONTROLLER, Cluster, Member, SmallKafka, eventually
+from interop.cluster.nodes import COMBINED, CONTROLLER, Cluster, Member, SmallKafka, wait_until
 from interop.tools import TOOLS, a_file, run
 
 REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
-MAKEUPS = {
+CLUSTER_KINDS = {
     "kwire joins kafka": (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(Kwire)),
     "kwire joins kafka under kwire": (
         Member(Kwire, CONTROLLER),
@@ -52,35 +52,35 @@ def reassign(cluster: Cluster, replicas: list[int]) -> None:
             told = run(REASSIGN, *asked, "--verify", timeout_s=90).stdout
             return told.count("is completed.") == len(moves)
 
-        eventually(is_complete, f"not everything is reassigned to {replicas}")
+        wait_until(is_complete, f"not everything is reassigned to {replicas}")
     for move in moves:
         found = cluster.partition(str(move["topic"]), int(str(move["partition"])))
         assert found["ReplicaNodes"] == replicas, (move, found)
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_a_broker_takes_over_everything_and_gives_it_back(makeup: str) -> None:
-    cluster = Cluster(MAKEUPS[makeup], SETTINGS)
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_a_broker_takes_over_everything_and_gives_it_back(cluster_kind: str) -> None:
+    cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     first, second, joins = cluster.brokers
     with cluster.start(without=[joins]), Load(cluster.bootstrap, "t", 2) as load:
         cluster.make_topic("t", [[first, second], [second, first]], **{"segment.bytes": "1048576"})
         load.start(ConfluentReader, PythonReader, ConfluentWriter, PythonWriter)
-        load.until_all_write()
-        cluster.start_again(joins)
+        load.wait_until_all_write()
+        cluster.start_node(joins)
         reassign(cluster, [joins])
-        load.until_all_write()
+        load.wait_until_all_write()
         others = [second, first]
         for node_id in others:
             cluster.nodes[node_id].stop()
-            load.until_all_write()
+            load.wait_until_all_write()
         for node_id in reversed(others):
-            cluster.start_again(node_id)
-        load.until_all_write()
+            cluster.start_node(node_id)
+        load.wait_until_all_write()
         reassign(cluster, [first, second, joins])
-        load.until_all_write()
+        load.wait_until_all_write()
         load.stop()
         load.check()
         for topic, partitions in cluster.all_partitions().items():
-            cluster.until_in_sync(topic, partitions)
-            cluster.until_the_same(topic, partitions)
-        cluster.check_complaints()
+            cluster.wait_until_in_sync(topic, partitions)
+            cluster.wait_until_replicas_equal(topic, partitions)
+        cluster.check_logs()

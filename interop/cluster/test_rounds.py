@@ -18,31 +18,31 @@ from typing import NamedTuple
 import pytest
 
 from interop.brokers import Kwire
-from interop.cluster.complaints import NOT_ENOUGH
 from interop.cluster.disks import Disk
 from interop.cluster.load import AioWriter, Load
+from interop.cluster.log_checks import NOT_ENOUGH
+from interop.cluster.network import Network
 from interop.cluster.nodes import (
     BROKER,
     CONTROLLER,
     FEATURES,
     Cluster,
     Member,
-    eventually,
-    formatted,
+    format_node,
+    wait_until,
 )
 from interop.cluster.quorums import (
     SNAPSHOTS_OFTEN,
     add,
-    at_work,
     directory_id,
     remove,
-    until_all_have_the_metadata,
+    under_load,
     voters,
+    wait_until_metadata_replicated,
 )
-from interop.cluster.test_controller_cuts import CUTS, from_brokers
+from interop.cluster.test_controller_network_faults import CUTS, from_brokers
 from interop.cluster.test_disks import STORAGE, comes_back, fails
 from interop.cluster.test_elections import BESIDE, FIVE, SOON_ELECTED, UNKNOWN_TOPIC, has_others_elected
-from interop.cluster.wires import Wires
 from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.raw_client import RawClient
 from interop.wire import Fields
@@ -82,7 +82,7 @@ HEARD_S = 1.0
 class Trial(NamedTuple):
     cluster: Cluster
     load: Load
-    cables: Wires
+    network: Network
     small: Disk
 
 
@@ -105,9 +105,9 @@ def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
     yield lost
     for node_id in lost:
         if how == "pause":
-            cluster.nodes[node_id].wake()
+            cluster.nodes[node_id].resume()
         else:
-            cluster.start_again(node_id)
+            cluster.start_node(node_id)
 
 
 @contextmanager
@@ -115,17 +115,17 @@ def without_leader(trial: Trial) -> Iterator[list[int]]:
     """Who leads what clients write to is killed."""
     leader = trial.cluster.leader("t")
     trial.cluster.nodes[leader].kill()
-    trial.cluster.until_led_by_another("t", 0, than=leader)
+    trial.cluster.wait_for_another_leader("t", 0, than=leader)
     yield [leader]
-    trial.cluster.start_again(leader)
+    trial.cluster.start_node(leader)
 
 
 @contextmanager
-def cut_off(trial: Trial, cut: Callable[[Wires, int, Cluster], None]) -> Iterator[list[int]]:
+def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Iterator[list[int]]:
     """The active controller hears nobody, or is not heard, or both."""
     cluster = trial.cluster
     active = cluster.active_controller()
-    cut(trial.cables, active, cluster)
+    cut(trial.network, active, cluster)
     if cut is not from_brokers:
         cluster.active_controller(than=active)
     until = time.monotonic() + AWAY_S
@@ -133,11 +133,11 @@ def cut_off(trial: Trial, cut: Callable[[Wires, int, Cluster], None]) -> Iterato
         if active in cluster.brokers:
             time.sleep(0.1)  # Who asks it hears of no other leader: clients may wait.
         else:
-            trial.load.until_all_write()
+            trial.load.wait_until_all_write()
     if cut is from_brokers:
-        trial.cables.heal()  # Until now brokers had nobody to pass a command on to.
+        trial.network.heal()  # Until now brokers had nobody to pass a command on to.
     yield [active]
-    trial.cables.heal()
+    trial.network.heal()
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
             trial.small.fill()  # Old segments go, and make room.
         return node.process is not None and node.process.poll() == 1
 
-    eventually(has_ended, f"node {ON_A_DISK} works on")
+    wait_until(has_ended, f"node {ON_A_DISK} works on")
     cluster.active_controller(than=ON_A_DISK)
     yield [ON_A_DISK]
     comes_back(cluster, node, trial.small, way)
@@ -168,13 +168,13 @@ def wiped(trial: Trial) -> Iterator[list[int]]:
     node, lost_id = cluster.nodes[victim], directory_id(cluster, victim)
     node.kill()
     cluster.active_controller(than=victim)
-    cluster.until_out_of_sync(victim)
+    cluster.wait_until_out_of_sync(victim)
     yield [victim]
     for path in node.log_dir.iterdir():  # The directory itself may be where a disk is.
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    formatted(node, *FEATURES, "--no-initial-controllers")
-    cluster.start_again(victim)
-    cluster.until_all_in_sync()
+    format_node(node, *FEATURES, "--no-initial-controllers")
+    cluster.start_node(victim)
+    cluster.wait_until_all_in_sync()
     remove(cluster, victim, lost_id)
     add(cluster, victim)
     assert voters(cluster) == cluster.controllers
@@ -198,29 +198,29 @@ ROUNDS = int(os.environ.get("INTEROP_ROUNDS", str(len(FAULTS))))
 SEED = int(os.environ.get("INTEROP_SEED", "1"))
 
 
-@pytest.mark.parametrize("makeup", MEMBERS)
-def test_nothing_is_lost(makeup: str, cables: Wires, small: Disk) -> None:
-    cluster = Cluster(MEMBERS[makeup], SETTINGS, voters_in_log=True, wires=cables)
+@pytest.mark.parametrize("cluster_kind", MEMBERS)
+def test_nothing_is_lost(cluster_kind: str, network: Network, small: Disk) -> None:
+    cluster = Cluster(MEMBERS[cluster_kind], SETTINGS, voters_in_log=True, network=network)
     node = cluster.nodes[ON_A_DISK]
     node.properties["log.dirs"] = str(small.directory)
     node.log_dir = small.directory
     others = [each for each in cluster.nodes if each != ON_A_DISK]
     with cluster.start():
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster, clients=CLIENTS, also=f"{NOT_ENOUGH}|{STORAGE}", of=others) as load:
-            trial = Trial(cluster, load, cables, small)
+        with under_load(cluster, clients=CLIENTS, also=f"{NOT_ENOUGH}|{STORAGE}", of=others) as load:
+            trial = Trial(cluster, load, network, small)
             for number, title in enumerate(in_turn(random.Random(SEED), ROUNDS)):
-                load.until_all_write()
-                cluster.until_all_in_sync()
+                load.wait_until_all_write()
+                cluster.wait_until_all_in_sync()
                 time.sleep(HEARD_S)
                 began = time.monotonic()
                 with FAULTS[title](trial) as lost:
                     makes_a_topic(cluster, f"made-{number}", but=lost)
                     if title not in MAY_WAIT or not set(lost) & set(cluster.brokers):
-                        load.until_all_write()
-                load.until_all_write()
-                until_all_have_the_metadata(cluster, cluster.active_controller())
-                cluster.until_unfenced(*cluster.brokers)
+                        load.wait_until_all_write()
+                load.wait_until_all_write()
+                wait_until_metadata_replicated(cluster, cluster.active_controller())
+                cluster.wait_until_unfenced(*cluster.brokers)
                 has_what_was_made(cluster, number)
                 print(f"{number}: {title} {lost}, {time.monotonic() - began:.1f} s", flush=True)
 
@@ -255,7 +255,7 @@ def has_what_was_made(cluster: Cluster, number: int) -> None:
             found = cluster.metadata(asked=asked, everything=True)["Topics"]
             return {each["Name"] for each in found if each["Name"].startswith("made-")} == expected
 
-        eventually(is_so, f"broker {asked} does not have exactly {sorted(expected)}")
+        wait_until(is_so, f"broker {asked} does not have exactly {sorted(expected)}")
 
 
 def is_done(cluster: Cluster, asked: int, api: str, version: int, wanted: Fields, done_before: int) -> None:
@@ -267,4 +267,4 @@ def is_done(cluster: Cluster, asked: int, api: str, version: int, wanted: Fields
             return (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in (0, done_before)
         return False
 
-    eventually(is_so, f"{api} is not done: {wanted}")
+    wait_until(is_so, f"{api} is not done: {wanted}")

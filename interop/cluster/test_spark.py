@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from interop.cluster.load import ConfluentWriter, Load, read_all
-from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster
 from interop.scenarios.spark import SparkJob
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def values(rows: dict[str, list[Any]]) -> Values:
     return {int(partition): [value for _, value in of] for partition, of in rows.items()}
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, record: Record) -> None:
-    with Cluster(MAKEUPS[makeup], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_spark_goes_on_while_leaders_are_killed(cluster_kind: str, tmp_path: Path, record: Record) -> None:
+    with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         for topic in ("in", "out"):
             cluster.make_topic(topic, [[2, 3, 1], [3, 2, 1]])
@@ -63,7 +63,7 @@ def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, rec
             ) as job,
         ):
             load.start(ConfluentWriter)
-            load.until_all_write()
+            load.wait_until_all_write()
             seen(job)
             took = []
             for _ in range(KILLS):
@@ -75,10 +75,10 @@ def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, rec
                 # Begins while nobody else leads yet.
                 assert sum(map(len, seen(job).source.values())) >= acknowledged
                 took.append(round(time.monotonic() - began, 1))
-                load.until_all_write()
-                cluster.start_again(victim)
+                load.wait_until_all_write()
+                cluster.start_node(victim)
                 for topic in ("in", "out", "counts"):
-                    cluster.until_in_sync(topic, PARTITIONS if topic != "counts" else 1)
+                    cluster.wait_until_in_sync(topic, PARTITIONS if topic != "counts" else 1)
                 seen(job)
             load.stop()
             load.check()
@@ -90,7 +90,7 @@ def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, rec
         # The sink may write a record again where a task is tried again, and none was.
         assert last.copy == written
         assert last.counts == {partition: len(found) for partition, found in written.items()}
-        record.save(f"cluster.spark.{makeup}", {"seconds until the streams have passed a kill": took})
+        record.save(f"cluster.spark.{cluster_kind}", {"seconds until the streams have passed a kill": took})
         for topic, partitions in cluster.all_partitions().items():
-            cluster.until_the_same(topic, partitions)
-        cluster.check_complaints()
+            cluster.wait_until_replicas_equal(topic, partitions)
+        cluster.check_logs()

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
-from interop.cluster.nodes import MAKEUPS, Cluster
-from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, produce_odd, read, said
-from interop.pipeline_kills.judge import judge_archive
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster
+from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka, produce_odd, read, said
+from interop.pipeline_kills.checker import check_archive
 from interop.pipeline_kills.processes import JobProcess
 from interop.pipeline_kills.reading import Records, read_ends
 
@@ -60,23 +60,23 @@ def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callab
     """Kill a leader of the topic when the job has begun; the job ends well, and the broker is back."""
     deadline = time.monotonic() + JOB_SECONDS
     while not has_begun():
-        assert not job.is_over, job.tail()
+        assert not job.has_ended, job.tail()
         assert time.monotonic() < deadline, job.tail()
         time.sleep(0.05)
     leaders = [cluster.leader(topic, index) for index in range(PARTITIONS)]
     victim = next(leader for leader in leaders if leader not in cluster.controllers)
-    assert not job.is_over, "it was done before the broker was killed"
+    assert not job.has_ended, "it was done before the broker was killed"
     cluster.nodes[victim].kill()
     said(job)
-    cluster.start_again(victim)
+    cluster.start_node(victim)
     for name, partitions in cluster.all_partitions().items():
-        cluster.until_in_sync(name, partitions)
+        cluster.wait_until_in_sync(name, partitions)
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_jobs_are_exact_while_a_leader_is_killed(makeup: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_jobs_are_exact_while_a_leader_is_killed(cluster_kind: str, tmp_path: Path) -> None:
     jobs, archived = Jobs(tmp_path), tmp_path / "archive"
-    with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
+    with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS).start() as cluster:
         cluster.make_topic("events", [[2, 3, 1], [3, 2, 1]], **{"retention.ms": "-1"})
         fill(cluster)
         truth = records(cluster, "events")
@@ -109,7 +109,7 @@ def test_jobs_are_exact_while_a_leader_is_killed(makeup: str, tmp_path: Path) ->
             "events",
             lambda: any((archived / "_manifests").glob("*.json")),
         )
-        assert judge_archive(truth, ends, archived) == []
+        assert check_archive(truth, ends, archived) == []
         for name, partitions in cluster.all_partitions().items():
-            cluster.until_the_same(name, partitions)
-        cluster.check_complaints()
+            cluster.wait_until_replicas_equal(name, partitions)
+        cluster.check_logs()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from interop.brokers import start_tool
-from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
 from interop.scenario import compare, plain, table
 from interop.tools import TOOLS, a_file, lines_of, run, steady
 
@@ -35,7 +35,7 @@ SLOW = "20000"
 """Bytes a second: so slow that a move of more than one fetch is still on when it is looked at."""
 
 
-class Desk:
+class ToolSession:
     """Somebody with the tools and a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -43,29 +43,29 @@ class Desk:
         self.seen: dict[str, Any] = {}
 
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
-        asked = arranged(main, ("--bootstrap-server", self.cluster.bootstrap), arguments)
-        return steadier(lines_of(run(main, *asked, stdin=stdin, timeout_s=timeout_s)))
+        asked = tool_arguments(main, ("--bootstrap-server", self.cluster.bootstrap), arguments)
+        return normalize_lines(lines_of(run(main, *asked, stdin=stdin, timeout_s=timeout_s)))
 
-    def of_controller(self, main: str, *arguments: str) -> list[str]:
-        asked = arranged(main, ("--bootstrap-controller", self.cluster.controller_bootstrap), arguments)
-        return steadier(lines_of(run(main, *asked)))
+    def run_on_controller(self, main: str, *arguments: str) -> list[str]:
+        asked = tool_arguments(main, ("--bootstrap-controller", self.cluster.controller_bootstrap), arguments)
+        return normalize_lines(lines_of(run(main, *asked)))
 
-    def see(self, label: str, main: str, *arguments: str, stdin: str = "") -> list[str]:
+    def record_output(self, label: str, main: str, *arguments: str, stdin: str = "") -> list[str]:
         """Keep what a tool prints."""
         lines = self.run(main, *arguments, stdin=stdin)
         self.seen[label] = lines
         return lines
 
-    def see_when(self, label: str, main: str, *arguments: str, shows: Callable[[str], bool]) -> None:
+    def record_when(self, label: str, main: str, *arguments: str, shows: Callable[[str], bool]) -> None:
         """Keep what a tool prints, once it shows something that takes its time."""
 
         def is_so() -> bool:
-            return shows("\n".join(self.see(label, main, *arguments)))
+            return shows("\n".join(self.record_output(label, main, *arguments)))
 
-        eventually(is_so, f"{label} never shows it")
+        wait_until(is_so, f"{label} never shows it")
 
 
-def arranged(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
+def tool_arguments(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
     """One tool wants to be told first what to do, and two whom to ask."""
     return (*arguments, *whom) if main == CLUSTER else (*whom, *arguments)
 
@@ -75,7 +75,7 @@ def is_at_rest(text: str) -> bool:
     return "Adding" not in text and "throttled" not in text
 
 
-def steadier(lines: list[str]) -> list[str]:
+def normalize_lines(lines: list[str]) -> list[str]:
     """Without ports in tables, and what a broker adds to a topic's configuration of its own."""
     lines = [re.sub(r"(127\.0\.0\.1) \d+", r"\1 <port>", line) for line in lines]
     lines = [
@@ -98,15 +98,17 @@ def a_plan(replicas: list[int], topic: str = "t-moved") -> str:
     return json.dumps({"version": 1, "partitions": moves})
 
 
-def looks_at_the_cluster(desk: Desk) -> None:
+def describe_the_cluster(session: ToolSession) -> None:
     for label, arguments in {"id": ("cluster-id",), "endpoints": ("list-endpoints",)}.items():
-        desk.seen[label] = sorted(desk.run(CLUSTER, *arguments))
-        desk.seen[f"{label} by the controller"] = sorted(desk.of_controller(CLUSTER, *arguments))
-    versions = desk.run(f"{TOOLS}.BrokerApiVersionsCommand")
-    desk.seen["brokers with versions"] = sorted(line for line in versions if line.startswith("127.0.0.1"))
-    for label, tell in {"brokers": desk.run, "the controller": desk.of_controller}.items():
+        session.seen[label] = sorted(session.run(CLUSTER, *arguments))
+        session.seen[f"{label} by the controller"] = sorted(session.run_on_controller(CLUSTER, *arguments))
+    versions = session.run(f"{TOOLS}.BrokerApiVersionsCommand")
+    session.seen["brokers with versions"] = sorted(line for line in versions if line.startswith("127.0.0.1"))
+    for label, tell in {"brokers": session.run, "the controller": session.run_on_controller}.items():
         told = tell(f"{TOOLS}.FeatureCommand", "describe")
-        desk.seen[f"features by {label}"] = sorted(re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in told)
+        session.seen[f"features by {label}"] = sorted(
+            re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in told
+        )
         for what in ("--status", "--replication"):
             told = tell(QUORUM, "describe", what)
             # Offsets and times are of the moment; who is a voter, and who follows, is not.
@@ -119,40 +121,44 @@ def looks_at_the_cluster(desk: Desk) -> None:
             ]
             if what == "--replication":
                 told = sorted(" ".join((row.split(" ")[0], row.split(" ")[-1])) for row in told)
-            desk.seen[f"quorum {what} by {label}"] = told
+            session.seen[f"quorum {what} by {label}"] = told
 
 
-def makes_topics(desk: Desk) -> None:
-    desk.see("made", TOPICS, "--create", "--topic", "t", "--replica-assignment", "1:2:3,2:3:1,3:1:2")
-    desk.cluster.until_in_sync("t", 3)
-    desk.see("made again", TOPICS, "--create", "--topic", "t", "--replica-assignment", "1:2:3")
-    desk.see("too many replicas", TOPICS, "--create", "--topic", "u", "--replication-factor", "4")
-    desk.see("a stranger", TOPICS, "--create", "--topic", "u", "--replica-assignment", "1:2:7")
-    desk.see("described", TOPICS, "--describe", "--topic", "t")
+def create_topics(session: ToolSession) -> None:
+    session.record_output(
+        "made", TOPICS, "--create", "--topic", "t", "--replica-assignment", "1:2:3,2:3:1,3:1:2"
+    )
+    session.cluster.wait_until_in_sync("t", 3)
+    session.record_output("made again", TOPICS, "--create", "--topic", "t", "--replica-assignment", "1:2:3")
+    session.record_output(
+        "too many replicas", TOPICS, "--create", "--topic", "u", "--replication-factor", "4"
+    )
+    session.record_output("a stranger", TOPICS, "--create", "--topic", "u", "--replica-assignment", "1:2:7")
+    session.record_output("described", TOPICS, "--describe", "--topic", "t")
     lines = "".join(f"{number}:value {number}\n" for number in range(300))
     keyed = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
-    desk.see("produced", f"{TOOLS}.ConsoleProducer", "--topic", "t", *keyed, stdin=lines)
-    desk.see("offsets", f"{TOOLS}.GetOffsetShell", "--topic", "t")
+    session.record_output("produced", f"{TOOLS}.ConsoleProducer", "--topic", "t", *keyed, stdin=lines)
+    session.record_output("offsets", f"{TOOLS}.GetOffsetShell", "--topic", "t")
     group = ("--group", "readers", "--topic", "t", "--from-beginning", "--max-messages", "300")
-    desk.seen["consumed"] = len(desk.run(f"{TOOLS}.consumer.ConsoleConsumer", *group))
-    desk.seen["group"] = sorted(desk.run(GROUPS, "--describe", "--group", "readers"))
-    desk.seen["group reset"] = sorted(
-        desk.run(
+    session.seen["consumed"] = len(session.run(f"{TOOLS}.consumer.ConsoleConsumer", *group))
+    session.seen["group"] = sorted(session.run(GROUPS, "--describe", "--group", "readers"))
+    session.seen["group reset"] = sorted(
+        session.run(
             GROUPS, "--reset-offsets", "--group", "readers", "--topic", "t", "--to-earliest", "--execute"
         )
     )
-    desk.seen["groups"] = sorted(desk.run(GROUPS, "--list"))
+    session.seen["groups"] = sorted(session.run(GROUPS, "--list"))
     told = run(
         f"{TOOLS}.LogDirsCommand",
         "--bootstrap-server",
-        desk.cluster.bootstrap,
+        session.cluster.bootstrap,
         "--describe",
         "--topic-list",
         "t",
     )
     found = json.loads(told.stdout.splitlines()[-1])
     # Sizes depend on how the records came to be in batches.
-    desk.seen["log dirs"] = sorted(
+    session.seen["log dirs"] = sorted(
         (broker["broker"], each["partition"], each["offsetLag"], each["isFuture"])
         for broker in found["brokers"]
         for where in broker["logDirs"]
@@ -160,19 +166,19 @@ def makes_topics(desk: Desk) -> None:
     )
 
 
-def looks_for_transactions(desk: Desk) -> None:
+def find_transactions(session: ToolSession) -> None:
     """Each broker is asked of all its replicas, of which it leads a part."""
     transactions = f"{TOOLS}.TransactionsCommand"
     for broker_id in ("1", "2", "3"):
-        told = desk.run(transactions, "find-hanging", "--broker-id", broker_id)
-        desk.seen[f"hanging transactions of {broker_id}"] = told
+        told = session.run(transactions, "find-hanging", "--broker-id", broker_id)
+        session.seen[f"hanging transactions of {broker_id}"] = told
         one = ("--topic", "t", "--partition", "0", "--broker-id", broker_id)
-        told = desk.run(transactions, "describe-producers", *one)
+        told = session.run(transactions, "describe-producers", *one)
         # Who was given which ids, and when it wrote, is chance.
-        desk.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
+        session.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
 
 
-def configures(desk: Desk) -> None:
+def alter_configs(session: ToolSession) -> None:
     of_all = ("--entity-type", "brokers", "--entity-default")
     of_3 = ("--entity-type", "brokers", "--entity-name", "3")
     of_topic = ("--entity-type", "topics", "--entity-name", "t")
@@ -191,11 +197,11 @@ def configures(desk: Desk) -> None:
         ),
         "a minimum of 3": ("--alter", *of_3, "--add-config", "min.insync.replicas=1"),
     }.items():
-        desk.see(label, CONFIGS, *arguments)
-    desk.see_when("of all", CONFIGS, "--describe", *of_all, shows=lambda text: "7200000" in text)
-    desk.see_when("of 3", CONFIGS, "--describe", *of_3, shows=lambda text: "3600000" in text)
-    desk.see("of the topic", CONFIGS, "--describe", *of_topic)
-    desk.see(
+        session.record_output(label, CONFIGS, *arguments)
+    session.record_when("of all", CONFIGS, "--describe", *of_all, shows=lambda text: "7200000" in text)
+    session.record_when("of 3", CONFIGS, "--describe", *of_3, shows=lambda text: "3600000" in text)
+    session.record_output("of the topic", CONFIGS, "--describe", *of_topic)
+    session.record_output(
         "unset for all",
         CONFIGS,
         "--alter",
@@ -205,35 +211,41 @@ def configures(desk: Desk) -> None:
     )
 
 
-def loses_a_broker(desk: Desk) -> None:
-    desk.cluster.nodes[3].stop()
+def stop_a_broker(session: ToolSession) -> None:
+    session.cluster.nodes[3].stop()
     filters = (
         "--under-replicated-partitions",
         "--under-min-isr-partitions",
         "--at-min-isr-partitions",
         "--unavailable-partitions",
     )
-    desk.see_when(
+    session.record_when(
         "without 3", TOPICS, "--describe", "--topic", "t", shows=lambda text: "Leader: 3" not in text
     )
     for each in filters:
-        desk.see(each, TOPICS, "--describe", "--topic", "t", each)
+        session.record_output(each, TOPICS, "--describe", "--topic", "t", each)
     preferred = ("--election-type", "preferred")
-    desk.see("elect 3, which is gone", ELECTION, *preferred, "--topic", "t", "--partition", "2")
-    desk.see("elect 3 uncleanly", ELECTION, "--election-type", "unclean", "--topic", "t", "--partition", "2")
+    session.record_output("elect 3, which is gone", ELECTION, *preferred, "--topic", "t", "--partition", "2")
+    session.record_output(
+        "elect 3 uncleanly", ELECTION, "--election-type", "unclean", "--topic", "t", "--partition", "2"
+    )
     with a_file(a_plan([3], "t")) as plan:
-        desk.see("move to 3, which is gone", REASSIGN, "--reassignment-json-file", plan, "--execute")
+        session.record_output(
+            "move to 3, which is gone", REASSIGN, "--reassignment-json-file", plan, "--execute"
+        )
     fenced = ("list-endpoints", "--include-fenced-brokers")
-    desk.seen["fenced endpoints"] = sorted(desk.run(CLUSTER, *fenced))
-    desk.cluster.start_again(3)
-    desk.cluster.until_in_sync("t", 3)
-    desk.see("elect all preferred", ELECTION, *preferred, "--all-topic-partitions")
-    desk.see("elect again", ELECTION, *preferred, "--topic", "t", "--partition", "2")
-    desk.see_when("with 3", TOPICS, "--describe", "--topic", "t", shows=lambda text: "Leader: 3" in text)
+    session.seen["fenced endpoints"] = sorted(session.run(CLUSTER, *fenced))
+    session.cluster.start_node(3)
+    session.cluster.wait_until_in_sync("t", 3)
+    session.record_output("elect all preferred", ELECTION, *preferred, "--all-topic-partitions")
+    session.record_output("elect again", ELECTION, *preferred, "--topic", "t", "--partition", "2")
+    session.record_when(
+        "with 3", TOPICS, "--describe", "--topic", "t", shows=lambda text: "Leader: 3" in text
+    )
 
 
-def moves(desk: Desk) -> None:
-    desk.see(
+def moves(session: ToolSession) -> None:
+    session.record_output(
         "made to be moved",
         TOPICS,
         "--create",
@@ -244,29 +256,31 @@ def moves(desk: Desk) -> None:
         "--config",
         "min.insync.replicas=1",
     )
-    desk.cluster.until_in_sync("t-moved")
+    session.cluster.wait_until_in_sync("t-moved")
     filled = ("--topic", "t-moved", "--num-records", "3000", "--record-size", "1000", "--throughput", "-1")
     run(
         f"{TOOLS}.ProducerPerformance",
         *filled,
         "--producer-props",
-        f"bootstrap.servers={desk.cluster.bootstrap}",
+        f"bootstrap.servers={session.cluster.bootstrap}",
     )
     described = ("--describe", "--topic", "t-moved")
     with a_file(a_plan([3, 2])) as plan:
         given = ("--reassignment-json-file", plan)
-        desk.see("move", REASSIGN, *given, "--execute", "--throttle", SLOW)
-        desk.see("verify", REASSIGN, *given, "--verify")
-        desk.see("list", REASSIGN, "--list")
-        desk.see("while moved", TOPICS, *described)
-        desk.see("cancel", REASSIGN, *given, "--cancel")
-        desk.see_when("cancelled", TOPICS, *described, shows=is_at_rest)
-        desk.see("nothing to cancel", REASSIGN, *given, "--cancel")
-        desk.see("move again", REASSIGN, *given, "--execute", "--throttle", SLOW)
-        desk.see("faster", REASSIGN, *given, "--execute", "--throttle", "100000000", "--additional")
-        desk.see_when("moved", REASSIGN, *given, "--verify", shows=lambda text: "is completed" in text)
-        desk.see_when("described when moved", TOPICS, *described, shows=is_at_rest)
-        desk.see(
+        session.record_output("move", REASSIGN, *given, "--execute", "--throttle", SLOW)
+        session.record_output("verify", REASSIGN, *given, "--verify")
+        session.record_output("list", REASSIGN, "--list")
+        session.record_output("while moved", TOPICS, *described)
+        session.record_output("cancel", REASSIGN, *given, "--cancel")
+        session.record_when("cancelled", TOPICS, *described, shows=is_at_rest)
+        session.record_output("nothing to cancel", REASSIGN, *given, "--cancel")
+        session.record_output("move again", REASSIGN, *given, "--execute", "--throttle", SLOW)
+        session.record_output(
+            "faster", REASSIGN, *given, "--execute", "--throttle", "100000000", "--additional"
+        )
+        session.record_when("moved", REASSIGN, *given, "--verify", shows=lambda text: "is completed" in text)
+        session.record_when("described when moved", TOPICS, *described, shows=is_at_rest)
+        session.record_output(
             "no throttle is left",
             CONFIGS,
             "--describe",
@@ -276,16 +290,16 @@ def moves(desk: Desk) -> None:
             "t-moved",
         )
     with a_file(a_plan([1, 7])) as plan:
-        desk.see("move to a stranger", REASSIGN, "--reassignment-json-file", plan, "--execute")
+        session.record_output("move to a stranger", REASSIGN, "--reassignment-json-file", plan, "--execute")
     with a_file(a_plan([1, 1])) as plan:
-        desk.see("move twice to one", REASSIGN, "--reassignment-json-file", plan, "--execute")
+        session.record_output("move twice to one", REASSIGN, "--reassignment-json-file", plan, "--execute")
 
 
-def verifies(desk: Desk) -> None:
+def verify_replicas(session: ToolSession) -> None:
     """kafka-replica-verification runs until it is ended."""
     asked = (
         "--broker-list",
-        desk.cluster.bootstrap,
+        session.cluster.bootstrap,
         "--topics-include",
         "t|t-moved",
         "--report-interval-ms",
@@ -297,55 +311,59 @@ def verifies(desk: Desk) -> None:
     process.terminate()
     process.wait()
     lines = [steady(line.partition(": ")[2]) for line in told]
-    desk.seen["replicas verified"] = [
+    session.seen["replicas verified"] = [
         re.sub(r"partition \S+ at offset \d+", "partition <any> at offset <n>", line) for line in lines
     ]
 
 
-def removes(desk: Desk) -> None:
-    desk.cluster.nodes[3].stop()
-    desk.see("unregister a stranger", CLUSTER, "unregister", "--id", "7")
-    desk.see("unregister who is gone", CLUSTER, "unregister", "--id", "3")
-    desk.seen["endpoints without 3"] = sorted(desk.run(CLUSTER, "list-endpoints", "--include-fenced-brokers"))
-    desk.see("replicas of nobody", TOPICS, "--describe", "--topic", "t")
-    desk.see("deleted", TOPICS, "--delete", "--topic", "t.*")
-    desk.see_when("all topics", TOPICS, "--list", shows=lambda text: "t-moved" not in text)
+def unregister_brokers(session: ToolSession) -> None:
+    session.cluster.nodes[3].stop()
+    session.record_output("unregister a stranger", CLUSTER, "unregister", "--id", "7")
+    session.record_output("unregister who is gone", CLUSTER, "unregister", "--id", "3")
+    session.seen["endpoints without 3"] = sorted(
+        session.run(CLUSTER, "list-endpoints", "--include-fenced-brokers")
+    )
+    session.record_output("replicas of nobody", TOPICS, "--describe", "--topic", "t")
+    session.record_output("deleted", TOPICS, "--delete", "--topic", "t.*")
+    session.record_when("all topics", TOPICS, "--list", shows=lambda text: "t-moved" not in text)
 
 
 PARTS = (
-    looks_at_the_cluster,
-    makes_topics,
-    looks_for_transactions,
-    configures,
-    loses_a_broker,
+    describe_the_cluster,
+    create_topics,
+    find_transactions,
+    alter_configs,
+    stop_a_broker,
     moves,
-    verifies,
-    removes,
+    verify_replicas,
+    unregister_brokers,
 )
 
 
-def play(
-    parts: Iterable[Callable[[Desk], None]],
+def run_parts(
+    parts: Iterable[Callable[[ToolSession], None]],
     name: str,
-    makeup: str,
+    cluster_kind: str,
     record: Record,
     settings: dict[str, str] | None = None,
 ) -> None:
     """Use the tools on a cluster, and hold what they print against what they print of Apache Kafka's."""
-    with Cluster(MAKEUPS[makeup], settings).start() as cluster:
-        desk = Desk(cluster)
+    with Cluster(CLUSTER_KINDS[cluster_kind], settings).start() as cluster:
+        session = ToolSession(cluster)
         try:
             for part in parts:
-                part(desk)
+                part(session)
         finally:
-            seen = plain(desk.seen)
-            record.save(f"{name}.{makeup}", seen)
-    if makeup == "kafka":
+            seen = plain(session.seen)
+            record.save(f"{name}.{cluster_kind}", seen)
+    if cluster_kind == "kafka":
         return
     found = compare(name, record.load(f"{name}.kafka"), seen)
     assert not found, "\n" + table(found)
 
 
-@pytest.mark.parametrize("makeup", sorted(MAKEUPS, key="kafka".__ne__))  # the others are held against it
-def test_tools_print_the_same(makeup: str, record: Record) -> None:
-    play(PARTS, "cluster.tools", makeup, record)
+@pytest.mark.parametrize(
+    "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
+)  # the others are held against it
+def test_tools_print_the_same(cluster_kind: str, record: Record) -> None:
+    run_parts(PARTS, "cluster.tools", cluster_kind, record)

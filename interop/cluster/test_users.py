@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from interop.cluster.logins import PLAIN, SCRAM, logins
-from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
 from interop.sasl import Talk
 from interop.scenarios.raw_tokens import SECRET, TokenClient, scram_exchange, token_password
 from interop.scenarios.raw_users import SHA_256, alter, deletion, salted, upsertion
@@ -35,7 +35,7 @@ class Users:
         """One broker makes tokens, all know them, and another one ends them."""
         zoes, own = alice.create(owner="zoe"), alice.create()
         assert (zoes["ErrorCode"], zoes["TokenRequesterPrincipalName"]) == (0, "alice")
-        eventually(
+        wait_until(
             lambda: all(one.is_known(own["Hmac"]) for one in self.alices), "a broker does not hear of a token"
         )
         shown = own["TokenId"], token_password(own), ",tokenauth=true"
@@ -43,24 +43,24 @@ class Users:
         assert another.renew(zoes["Hmac"])["ErrorCode"] == OWNER_MISMATCH
         assert another.renew(own["Hmac"], 60_000)["ErrorCode"] == 0
         assert another.expire(own["Hmac"])["ErrorCode"] == 0
-        eventually(lambda: not any(self.come(*shown)), "a token is taken that has ended")
+        wait_until(lambda: not any(self.come(*shown)), "a token is taken that has ended")
 
     def passwords_by(self, alice: TokenClient) -> None:
         """One broker gives a password and takes it away, and all know it."""
         given = upsertion(USER, SHA_256, SaltedPassword=salted(SCRAM, USERS_SECRET))
         assert alter(alice.client, [], [given])["Results"][0]["ErrorCode"] == 0
-        eventually(lambda: all(self.come(USER, USERS_SECRET)), "a broker does not hear of a user")
+        wait_until(lambda: all(self.come(USER, USERS_SECRET)), "a broker does not hear of a user")
         assert alter(alice.client, [deletion(USER)], [])["Results"][0]["ErrorCode"] == 0
-        eventually(
+        wait_until(
             lambda: not any(self.come(USER, USERS_SECRET)), "a password is taken that is none any more"
         )
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_each_broker_knows_them(makeup: str) -> None:
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_each_broker_knows_them(cluster_kind: str) -> None:
     """Whoever has the controller: what a broker is asked for, it knows by whom, and tells all others."""
     with (
-        Cluster(MAKEUPS[makeup], SECRET, logins=logins(SCRAM, PLAIN)).start() as cluster,
+        Cluster(CLUSTER_KINDS[cluster_kind], SECRET, logins=logins(SCRAM, PLAIN)).start() as cluster,
         ExitStack() as stack,
     ):
         addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
@@ -69,4 +69,4 @@ def test_each_broker_knows_them(makeup: str) -> None:
         for number, alice in enumerate(alices):
             users.tokens_by(alice, alices[number - 1])
             users.passwords_by(alice)
-        cluster.check_complaints()
+        cluster.check_logs()

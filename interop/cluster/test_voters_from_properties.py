@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from interop.brokers import Broker, Kwire
-from interop.cluster.nodes import COMBINED, Cluster, Member, SmallKafka, eventually
-from interop.cluster.quorums import at_work, directory_id, goes_on, remove, voters
+from interop.cluster.nodes import COMBINED, Cluster, Member, SmallKafka, wait_until
+from interop.cluster.quorums import (
+    create_topics_through_each_broker,
+    directory_id,
+    remove,
+    under_load,
+    voters,
+)
 from interop.tools import TOOLS, run
 
 FEATURES = f"{TOOLS}.FeatureCommand"
 VOTERS = "controller.quorum.voters"
-MAKEUPS: dict[str, tuple[type[Broker], ...]] = {
+CLUSTER_KINDS: dict[str, tuple[type[Broker], ...]] = {
     "kwire": (Kwire, Kwire, Kwire),
     "two of kwire": (Kwire, SmallKafka, Kwire),
     "one of kwire": (SmallKafka, Kwire, SmallKafka),
@@ -19,25 +25,25 @@ MAKEUPS: dict[str, tuple[type[Broker], ...]] = {
 }
 
 
-@pytest.mark.parametrize("makeup", MAKEUPS)
-def test_a_quorum_becomes_dynamic(makeup: str) -> None:
-    members = tuple(Member(kind, COMBINED) for kind in MAKEUPS[makeup])
+@pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
+def test_a_quorum_becomes_dynamic(cluster_kind: str) -> None:
+    members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     with Cluster(members).start() as cluster:
         cluster.make_topic("t", [[2, 3, 1]])
-        with at_work(cluster):
-            eventually(lambda: is_raised(cluster), "kraft.version is not raised")
+        with under_load(cluster):
+            wait_until(lambda: is_raised(cluster), "kraft.version is not raised")
             for node_id, node in cluster.nodes.items():
                 node.stop()
                 named = node.properties.pop(VOTERS).split(",")
                 servers = ",".join(voter.partition("@")[2] for voter in named)
                 node.properties["controller.quorum.bootstrap.servers"] = servers
-                cluster.start_again(node_id)
-                cluster.until_all_in_sync()
-                goes_on(cluster, f"again-{node_id}")
+                cluster.start_node(node_id)
+                cluster.wait_until_all_in_sync()
+                create_topics_through_each_broker(cluster, f"again-{node_id}")
             leaving = cluster.active_controller()
             remove(cluster, leaving, directory_id(cluster, leaving))
             assert len(voters(cluster)) == 2
-            goes_on(cluster, "of-two")
+            create_topics_through_each_broker(cluster, "of-two")
 
 
 def is_raised(cluster: Cluster) -> bool:

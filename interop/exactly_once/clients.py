@@ -13,16 +13,16 @@ from confluent_kafka import TopicPartition as RdPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 
-PATIENCE_S = 40.0
+RETRY_S = 40.0
 """How long one call is tried again, across the broker's restarts."""
 
 
-class Broken(Exception):
+class ClientFailed(Exception):
     """A call failed for good. The transaction may be aborted, or the producer given up."""
 
 
 class Writer(Protocol):
-    """A transactional producer. Every method may raise Broken."""
+    """A transactional producer. Every method may raise ClientFailed."""
 
     def init(self) -> None:
         """Become the producer of the transactional id."""
@@ -63,7 +63,7 @@ class ConfluentWriter:
         )
 
     def _again(self, call: Callable[[float], Any]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + RETRY_S
         while True:
             try:
                 call(2.0)
@@ -71,7 +71,7 @@ class ConfluentWriter:
             except KafkaException as raised:
                 error = raised.args[0]
                 if not error.retriable() or time.monotonic() > deadline:
-                    raise Broken(error.name()) from raised
+                    raise ClientFailed(error.name()) from raised
 
     def init(self) -> None:
         self._again(self._producer.init_transactions)
@@ -83,7 +83,7 @@ class ConfluentWriter:
         try:
             self._producer.produce(self._topic, value, partition=partition)
         except KafkaException as error:
-            raise Broken(error.args[0].name()) from error
+            raise ClientFailed(error.args[0].name()) from error
 
     def flush(self) -> None:
         self._producer.flush(2.0)
@@ -117,7 +117,7 @@ class PythonWriter:
             retry_backoff_ms=20,
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=200,
-            max_block_ms=int(PATIENCE_S * 1000),
+            max_block_ms=int(RETRY_S * 1000),
         )
         self._sent: list[Any] = []
 
@@ -125,7 +125,7 @@ class PythonWriter:
         try:
             call()
         except (PythonKafkaError, AssertionError) as error:
-            raise Broken(type(error).__name__) from error
+            raise ClientFailed(type(error).__name__) from error
 
     def init(self) -> None:
         self._try(self._producer.init_transactions)
@@ -144,7 +144,7 @@ class PythonWriter:
         self._try(self._producer.commit_transaction)
         for future in self._sent:
             if not future.succeeded():
-                raise Broken(f"a record was refused: {type(future.exception).__name__}")
+                raise ClientFailed(f"a record was refused: {type(future.exception).__name__}")
 
     def abort(self) -> None:
         self._try(self._producer.abort_transaction)
@@ -192,7 +192,7 @@ class ConfluentReader:
             if error is None:
                 found.append((message.partition() or 0, message.offset() or 0, message.value() or b""))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise Broken(str(error))
+                raise ClientFailed(str(error))
         return found
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class PythonReader:
         try:
             polled = self._consumer.poll(timeout_ms=100)
         except PythonKafkaError as error:
-            raise Broken(type(error).__name__) from error
+            raise ClientFailed(type(error).__name__) from error
         return [
             (record.partition, record.offset, record.value)
             for records in polled.values()

@@ -39,7 +39,7 @@ CATCH_UP_S = 90.0
 
 
 @dataclass
-class Copied:
+class CopyResult:
     """What is in both topics in the end, by partition, and how often somebody was killed."""
 
     source: dict[int, list[bytes]]
@@ -100,7 +100,7 @@ class Instances:
             self.kill(number)
 
 
-class Feeding:
+class RecordFeed:
     """Writes a topic, some hundred records a second, until it is told to end."""
 
     def __init__(
@@ -109,12 +109,12 @@ class Feeding:
         topic: str,
         partitions: int,
         value: Callable[[int], bytes] = lambda number: b"%d" % number,
-        a_second: int = 400,
+        records_per_second: int = 400,
     ) -> None:
         self._topic = topic
         self._partitions = partitions
         self._value = value
-        self._at_once = a_second // 20
+        self._at_once = records_per_second // 20
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -149,7 +149,7 @@ class Feeding:
         return self.written
 
 
-def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
+def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> CopyResult:
     """Copy for that long, killing instances and, less often, the broker; then let the copy catch up."""
     rng = random.Random(seed)
     broker.start()
@@ -157,7 +157,7 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
         for topic in (SOURCE, COPY):
             create_topic(client, topic, PARTITIONS)
     instances = Instances(broker.bootstrap, broker.directory)
-    feeding = Feeding(broker.bootstrap, SOURCE, PARTITIONS)
+    feeding = RecordFeed(broker.bootstrap, SOURCE, PARTITIONS)
     killed_instances = killed_brokers = 0
     try:
         for number in range(INSTANCES):
@@ -178,7 +178,7 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
             instances.start(number)
         written = feeding.end()
         copy = read(broker.bootstrap, COPY, written)
-        return Copied(read(broker.bootstrap, SOURCE, written), copy, killed_instances, killed_brokers)
+        return CopyResult(read(broker.bootstrap, SOURCE, written), copy, killed_instances, killed_brokers)
     finally:
         instances.discard()
 

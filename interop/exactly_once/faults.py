@@ -1,7 +1,7 @@
-"""The faults that the judge has to find: what each does, and as what it may be found.
+"""The faults that the check has to find: what each does, and as what it may be found.
 
 ``faulty_broker`` does it to kwire. A fault whose window is short is planted together with a delay that opens
-it, such as slow markers; the delays alone are no fault, and the judge must find nothing where only they are.
+it, such as slow markers; the delays alone are no fault, and the check must find nothing where only they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAULTS: dict[str, Fault] = {
     "marker-of-the-wrong-kind": _fault(
         "some aborts are written to partition 1 as commits", "aborted", "torn"
     ),
-    "commit-told-too-early": _fault(
+    "commit-acknowledged-too-early": _fault(
         "a commit is acknowledged half a second before its record is stored", "lost", "fenced"
     ),
     "prepared-commit-not-loaded": _fault(
@@ -64,5 +64,5 @@ FAULTS: dict[str, Fault] = {
     "tail-lost": _fault("a restart cuts the last bytes off the logs", "lost", "view", "torn"),
 }
 
-DELAYS = "delays-alone"
+DELAYS = "delays-only"
 """Only the delays that some faults come with."""

@@ -35,9 +35,9 @@ from kwire.wire.records.transactions import TransactionLogValue
 from kwire.wire.schema import Message
 
 SLOW_MARKER_MS = 150
-SLOW_ANSWER_MS = 60
+SLOW_RESPONSE_MS = 60
 TOO_EARLY_MS = 500
-CUT_BYTES = 900
+TRUNCATED_BYTES = 900
 TOPIC_PREFIX = "exactly-once-"
 
 Written = Callable[[ApiError | None], None]
@@ -52,19 +52,19 @@ def slow_markers() -> None:
     setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
-def slow_answers() -> None:
+def slow_responses() -> None:
     finish = produce._Produce.maybe_finish
 
     def maybe_finish(self: Any) -> None:
         if self.all_sent and not self._waiting:
-            self._node.host.schedule(SLOW_ANSWER_MS, lambda: finish(self))
+            self._node.host.schedule(SLOW_RESPONSE_MS, lambda: finish(self))
 
     setattr(produce._Produce, "maybe_finish", maybe_finish)  # noqa: B010
 
 
-def delays_alone() -> None:
+def delays_only() -> None:
     slow_markers()
-    slow_answers()
+    slow_responses()
 
 
 def marker_skips_a_partition() -> None:
@@ -102,7 +102,7 @@ def marker_of_the_wrong_kind() -> None:
     setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
-def commit_told_too_early() -> None:
+def commit_acknowledged_too_early() -> None:
     decide = TransactionStateMachine.end
 
     def end(
@@ -181,7 +181,7 @@ def _at_opening(forget: Callable[[ProducerStateManager, ProducerState], None]) -
 
 
 def producers_forgotten() -> None:
-    slow_answers()
+    slow_responses()
 
     def forget(_: ProducerStateManager, state: ProducerState) -> None:
         state.set_epoch(NO_PRODUCER_EPOCH)
@@ -198,7 +198,7 @@ def open_transactions_forgotten() -> None:
 
 
 def duplicates_accepted() -> None:
-    slow_answers()
+    slow_responses()
     check = ProducerStateManager.check
 
     def check_rest(self: ProducerStateManager, header: BatchHeader, **named: Any) -> BatchMetadata | None:
@@ -253,9 +253,9 @@ def tail_lost(properties: Collection[str]) -> None:
     directory = next(line.partition("=")[2] for line in properties if line.startswith("log.dirs="))
     for partition in Path(directory).glob(f"{TOPIC_PREFIX}*"):
         newest = max(partition.glob("*.log"), default=None)
-        if newest is not None and newest.stat().st_size > CUT_BYTES:
+        if newest is not None and newest.stat().st_size > TRUNCATED_BYTES:
             with newest.open("r+b") as file:
-                file.truncate(newest.stat().st_size - CUT_BYTES)
+                file.truncate(newest.stat().st_size - TRUNCATED_BYTES)
 
 
 PLANT: dict[str, Callable[[], None]] = {
@@ -263,7 +263,7 @@ PLANT: dict[str, Callable[[], None]] = {
     for planted in (
         marker_skips_a_partition,
         marker_of_the_wrong_kind,
-        commit_told_too_early,
+        commit_acknowledged_too_early,
         prepared_commit_not_loaded,
         prepared_not_resumed,
         timeouts_ignored,
@@ -273,7 +273,7 @@ PLANT: dict[str, Callable[[], None]] = {
         open_transactions_forgotten,
         duplicates_accepted,
         no_fencing,
-        delays_alone,
+        delays_only,
     )
 }
 

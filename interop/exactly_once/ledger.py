@@ -1,7 +1,7 @@
 """What producers have tried and learned, as lines of JSON: whoever is killed leaves all that it knew.
 
 Each record says of itself which transaction it belongs to, and where in it it stands, so that nothing but the
-topic and the ledger is needed to judge.
+topic and the ledger is needed to check.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Mark(NamedTuple):
     place: int
 
 
-def value_of(mark: Mark, padding: str = "") -> bytes:
+def encode_value(mark: Mark, padding: str = "") -> bytes:
     """The value of the record that belongs there."""
     return "/".join((*(str(part) for part in mark), padding)).encode()
 
 
-def mark_of(value: bytes | None) -> Mark | None:
+def parse_value(value: bytes | None) -> Mark | None:
     """What a record says of itself; None if it is not one of ours."""
     parts = (value or b"").decode(errors="replace").split("/")
     if len(parts) != 5 or not all(part.isdecimal() for part in parts[1:4]):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interop.brokers import Broker
-from interop.exactly_once.clients import READERS, Broken
-from interop.exactly_once.judge import Content, Evidence, Finding, judge
+from interop.exactly_once.checker import Content, Evidence, Finding, check
+from interop.exactly_once.clients import READERS, ClientFailed
 from interop.exactly_once.ledger import Outcome, Transaction, read_ledgers
 from interop.exactly_once.reading import read_view
 from interop.exactly_once.writing import END_S, TIMEOUT_MS
@@ -31,7 +31,7 @@ SETTINGS = {
     "log.roll.ms": "7000",
     "log.flush.offset.checkpoint.interval.ms": "3000",
 }
-COMMITS_A_KILL = 8
+COMMITS_PER_KILL = 8
 """Fewer would mean that the load has not been one."""
 WRITERS_END_S = END_S + 10
 READERS_END_S = 30.0
@@ -185,7 +185,7 @@ def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
         views = load.end_readers(content)
     finally:
         load.discard()
-    found = judge(Evidence(transactions, content, views, ends))
+    found = check(Evidence(transactions, content, views, ends))
     return Outcomes(found, transactions, sum(len(records) for records in content.values()))
 
 
@@ -223,14 +223,14 @@ def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: flo
             for partition, offset, value in reader.poll():
                 content[partition].append((offset, value))
                 quiet_since = time.monotonic()
-    except Broken:
+    except ClientFailed:
         pass  # what is missing shows
     finally:
         reader.close()
     return content
 
 
-def outcomes_of(broker: Broker, plan: Plan) -> tuple[Outcomes, str]:
+def run_plan(broker: Broker, plan: Plan) -> tuple[Outcomes, str]:
     """What came of a plan, and what the broker logged. The broker is gone then."""
     try:
         outcomes = kill_under_load(broker, plan)

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from interop.exactly_once.clients import READERS, Broken
-from interop.exactly_once.judge import Content
+from interop.exactly_once.checker import Content
+from interop.exactly_once.clients import READERS, ClientFailed
 
 LONGEST_S = 15.0
 """Nobody reads for longer than this before beginning anew."""
@@ -42,8 +42,8 @@ def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, s
                     for partition, offset, value in found:
                         seen.write(b"%d %d %s\n" % (partition, offset, value))
                         positions[partition] = offset + 1
-            except Broken:
-                # What it lacks is found by the judge.
+            except ClientFailed:
+                # What it lacks is found by the check.
                 time.sleep(0.1)
             threading.Thread(target=reader.close, daemon=True).start()
     os._exit(0)

@@ -15,8 +15,8 @@ import threading
 import time
 from pathlib import Path
 
-from interop.exactly_once.clients import WRITERS, Broken, Writer
-from interop.exactly_once.ledger import Ledger, Mark, Outcome, value_of
+from interop.exactly_once.clients import WRITERS, ClientFailed, Writer
+from interop.exactly_once.ledger import Ledger, Mark, Outcome, encode_value
 
 TIMEOUT_MS = 4000
 """The transactions' timeout: short, so that what is left open is aborted while the load is on."""
@@ -24,7 +24,7 @@ END_S = 20.0
 PADDING_BYTES = 400
 
 
-class Producing:
+class TransactionalProducer:
     """One transactional id, written by one producer after another."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Producing:
             try:
                 writer.init()
                 return writer
-            except Broken:
+            except ClientFailed:
                 self._drop(writer)
 
     def _drop(self, writer: Writer) -> None:
@@ -100,7 +100,7 @@ class Producing:
 
     def _send(self, writer: Writer, marks: list[Mark]) -> None:
         for mark in marks:
-            writer.send(mark.partition, value_of(mark, "x" * self._rng.randrange(PADDING_BYTES)))
+            writer.send(mark.partition, encode_value(mark, "x" * self._rng.randrange(PADDING_BYTES)))
             if self._rng.random() < 0.1:
                 writer.flush()
 
@@ -119,7 +119,7 @@ class Producing:
             writer.commit()
             self._ledger.end(self._id, number, Outcome.COMMITTED)
             return writer
-        except Broken as error:
+        except ClientFailed as error:
             return self._give_up(writer, number, str(error), committing=committing)
 
     def _give_up(self, writer: Writer, number: int, why: str, *, committing: bool) -> Writer:
@@ -127,7 +127,7 @@ class Producing:
             writer.abort()
             self._ledger.end(self._id, number, Outcome.ABORTED, why)
             return writer
-        except Broken as error:
+        except ClientFailed as error:
             # Who never asked to commit need not be told of the abort.
             outcome = Outcome.UNKNOWN if committing else Outcome.ABORTED
             self._ledger.end(self._id, number, outcome, f"{why}, {error}")
@@ -141,7 +141,7 @@ class Producing:
         try:
             writer.begin()
             self._send(writer, marks)
-        except Broken:
+        except ClientFailed:
             pass
         self._drop(writer)
         return self._successor()
@@ -153,7 +153,7 @@ class Producing:
             writer.begin()
             self._send(writer, marks[: len(marks) // 2])
             writer.flush()
-        except Broken as error:
+        except ClientFailed as error:
             return self._give_up(writer, number, str(error), committing=False)
         successor = self._successor()
         self._ledger.end(self._id, number, Outcome.ABORTED, "replaced")
@@ -168,7 +168,7 @@ class Producing:
         try:
             self._send(writer, marks[len(marks) // 2 :])
             writer.commit()
-        except Broken:
+        except ClientFailed:
             self._drop(writer)
             return
         self._ledger.end(self._id, number, Outcome.COMMITTED, "after it was replaced")
@@ -184,7 +184,7 @@ class Producing:
             writer.begin()
             self._send(writer, marks)
             writer.flush()
-        except Broken:
+        except ClientFailed:
             pass
         self._drop(writer)
 
@@ -197,7 +197,7 @@ def main(
     ledger = Ledger(Path(ledger_path))
     threads = []
     for name in ids.split(","):
-        producing = Producing(
+        producing = TransactionalProducer(
             library,
             bootstrap,
             topic,

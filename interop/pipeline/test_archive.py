@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import Broker
-from interop.pipeline.running import Jobs, kafka
+from interop.pipeline.job_runs import Jobs, kafka
 
 WAIT_S: Final = 30.0
 NUMERIC: Final = "007"

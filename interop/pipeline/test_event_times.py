@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from interop.brokers import Broker
-from interop.pipeline.running import Jobs, kafka
+from interop.pipeline.job_runs import Jobs, kafka
 from interop.scenarios.clients_confluent import consume, consumer_of, make_topic, producer_of, until
 
 DAY = "2023-11-14T00:00:00.000Z"

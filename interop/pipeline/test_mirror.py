@@ -24,7 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from interop.brokers import ApacheKafka, Broker, Kwire
-from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, produce_odd, read
+from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka, produce_odd, read
 
 WAIT_S: Final = 30.0
 POLL_S: Final = 0.01
@@ -129,7 +129,7 @@ def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: R
     deadline = time.monotonic() + JOB_SECONDS
     try:
         while size(consumer, "flights" + SUFFIX, PARTITIONS) < wanted:
-            assert not process.is_over, f"it was done before it was killed: {process.tail()}"
+            assert not process.has_ended, f"it was done before it was killed: {process.tail()}"
             assert time.monotonic() < deadline, process.tail()
             time.sleep(POLL_S)
         process.kill_driver(chance)

@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import Broker
-from interop.pipeline.running import JOB_SECONDS, Jobs, kafka
+from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka
 from interop.pipeline_kills.reading import read_topics
 from interop.reference import HERE, spark_python
 from interop.scenarios.clients_confluent import consume, consumer_of, producer_of
@@ -147,7 +147,7 @@ def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
             deadline = time.monotonic() + JOB_SECONDS
             # In the middle of a step, when those before it have been counted.
             while steps_in(checkpoint / "counts") < steps or steps_in(checkpoint / "offsets") <= steps:
-                assert not process.is_over, process.tail()
+                assert not process.has_ended, process.tail()
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         finally:

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
-from interop.pipeline.running import Jobs, kafka, produce_odd, read
-from interop.pipeline_kills.reading import Place, Record
+from interop.pipeline.job_runs import Jobs, kafka, produce_odd, read
+from interop.pipeline_kills.reading import Partition, Record
 
 WAIT_S: Final = 30.0
 BEGAN_MS: Final = 1_300_000_000_000
@@ -73,7 +73,7 @@ def fill(broker: Broker) -> None:
         future.result(WAIT_S)
 
 
-def logs_of(broker: Broker, *topics: str) -> dict[Place, Log]:
+def logs_of(broker: Broker, *topics: str) -> dict[Partition, Log]:
     """As a plain consumer sees them."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "judge"})
     try:
@@ -139,7 +139,7 @@ def assert_unmoved(broker: Broker) -> None:
     assert not [line for line in lines if "WARN" in line and any(f"{topic}-" in line for topic in TOPICS)]
 
 
-def assert_goes_on(broker: Broker, before: Mapping[Place, Log]) -> None:
+def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
     """What is produced next comes behind all that was, and all is there after a restart."""
     told: list[int] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -24,7 +24,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from interop.brokers import Broker
-from interop.pipeline.running import Jobs, kafka
+from interop.pipeline.job_runs import Jobs, kafka
 from interop.pipeline_kills.reading import read_topics
 from interop.reference import HERE
 
@@ -46,7 +46,7 @@ OLD: Final[dict[str, Any]] = {
     ],
 }
 
-Place = tuple[int, int]
+Partition = tuple[int, int]
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ class Orders:
         self._producer = Producer({"bootstrap.servers": broker.bootstrap})
         self._url = url
         self._next = [0] * PARTITIONS
-        self.data: dict[Place, Any] = {}
+        self.data: dict[Partition, Any] = {}
         """By partition and offset; None where there is none."""
-        self.dead: dict[Place, tuple[Any, ...]] = {}
+        self.dead: dict[Partition, tuple[Any, ...]] = {}
         """Key, value, headers, time, and a part of the reason."""
 
     def write(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
@@ -109,9 +109,9 @@ class Orders:
         assert self._producer.flush(WAIT_S) == 0
 
 
-def read_dead(broker: Broker) -> dict[Place, list[Any]]:
+def read_dead(broker: Broker) -> dict[Partition, list[Any]]:
     """What a plain consumer finds in the dead letters' topic, by where it was."""
-    found: dict[Place, list[Any]] = {}
+    found: dict[Partition, list[Any]] = {}
     for record in chain.from_iterable(read_topics(broker.bootstrap, [DEAD]).values()):
         about = {key: (value or b"").decode() for key, value in record.headers[-5:]}
         assert list(about) == REASON
@@ -122,9 +122,9 @@ def read_dead(broker: Broker) -> dict[Place, list[Any]]:
     return found
 
 
-def read_archive(directory: Path) -> dict[Place, list[Any]]:
+def read_archive(directory: Path) -> dict[Partition, list[Any]]:
     """What the files of the manifests hold: value, data and error."""
-    found: dict[Place, list[Any]] = {}
+    found: dict[Partition, list[Any]] = {}
     for manifest in sorted((directory / "_manifests").glob("*.json")):
         for file in json.loads(manifest.read_text())["files"]:
             rows = pq.ParquetFile(directory / file["path"]).read(["offset", "value", "data", "data_error"])

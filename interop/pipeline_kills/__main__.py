@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from interop.pipeline_kills.jobs import JOBS
 from interop.pipeline_kills.processes import EACH, VICTIMS
-from interop.pipeline_kills.trial import Report, run, scene
+from interop.pipeline_kills.trial import Report, prepare_setup, run
 from interop.reference import Missing
 
 EVERY, LAST, NEVER = "every", "last", "never"
@@ -47,12 +47,12 @@ def main() -> int:
     last = options.first + options.seeds - 1
     reports: list[Report] = []
     try:
-        with scene() as around:
+        with prepare_setup() as setup:
             for job, victim, seed in trials(cells, options.first, last):
                 if time.monotonic() > deadline:
                     break
                 audited = options.audit == EVERY or (options.audit == LAST and seed == last)
-                report = run(around, job, victim, seed, audited=audited)
+                report = run(setup, job, victim, seed, audited=audited)
                 print(report, flush=True)
                 reports.append(report)
     except (Missing, RuntimeError) as error:

@@ -12,17 +12,17 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from interop.brokers import Broker, Kwire
-from interop.pipeline_kills.judge import (
+from interop.pipeline_kills.checker import (
     MAP,
     UNLISTED,
     UNREADABLE,
     Finding,
-    judge_archive,
-    judge_mapped,
-    judge_same,
-    judge_windows,
+    check_archive,
+    check_mapped,
+    check_same,
+    check_windows,
 )
-from interop.pipeline_kills.moments import (
+from interop.pipeline_kills.kill_points import (
     Step,
     archive_steps,
     compact_steps,
@@ -33,11 +33,11 @@ from interop.pipeline_kills.moments import (
 )
 from interop.pipeline_kills.processes import DRIVER, EXECUTOR, VICTIMS
 from interop.pipeline_kills.reading import (
-    Place,
+    Partition,
     Records,
     Unreadable,
-    entries_of,
     read_ends,
+    read_entries,
     read_topics,
 )
 from interop.pipeline_kills.workload import BOOKINGS, FLIGHTS, PARTITIONS
@@ -59,14 +59,14 @@ DIRECTORY_BYTES: Final = 100_000
 
 
 @dataclass
-class Scene:
+class KillSetup:
     """A broker with the topics that the jobs work on, and what these hold."""
 
     broker: Broker
     directory: Path
     truth: Records
     """As a plain consumer has read it."""
-    ends: Mapping[Place, int]
+    ends: Mapping[Partition, int]
     archive: Path
     """Of both topics, made while nobody was killed."""
 
@@ -84,7 +84,7 @@ class Job(ABC):
     """Of the pipeline."""
     victims: ClassVar[tuple[str, ...]] = VICTIMS
     """Who can be killed."""
-    scene: Scene
+    setup: KillSetup
     place: Path
     trial: str
     """Distinguishes topics, groups and transactions."""
@@ -100,7 +100,7 @@ class Job(ABC):
         """Its file."""
 
     @abstractmethod
-    def steps(self, chance: Random) -> list[Step]:
+    def steps(self, rng: Random) -> list[Step]:
         """Steps at which it may be killed."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Job(ABC):
         """What it has left, as far as that must not change any more when it is done. Unreadable."""
 
     @abstractmethod
-    def judge(self) -> list[Finding]:
+    def check(self) -> list[Finding]:
         """What is wrong with that."""
 
     @abstractmethod
@@ -116,11 +116,11 @@ class Job(ABC):
         """The file of an audit that has to be clean; nothing where two sides cannot be compared."""
 
     def client(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.scene.broker.bootstrap}
+        return {"bootstrap.servers": self.setup.broker.bootstrap}
 
     def kafka_input(self, *topics: str) -> dict[str, Any]:
         options = {
-            "kafka.bootstrap.servers": self.scene.broker.bootstrap,
+            "kafka.bootstrap.servers": self.setup.broker.bootstrap,
             "kafka.isolation.level": "read_committed",
             "subscribe": ",".join(topics),
         }
@@ -128,7 +128,7 @@ class Job(ABC):
 
     def files_input(self, *topics: str) -> dict[str, Any]:
         options = {
-            "path": str(self.scene.broker.log_dir),
+            "path": str(self.setup.broker.log_dir),
             "kafka.isolation.level": "read_committed",
             "subscribe": ",".join(topics),
         }
@@ -162,14 +162,14 @@ class ArchiveJob(Job):
         source["options"]["maxOffsetsPerTrigger"] = str(STEP_OFFSETS)
         return {"input": source, "archive": {"directory": str(self.archive), "records_per_file": 400}}
 
-    def steps(self, chance: Random) -> list[Step]:
-        return archive_steps(self.archive, STEPS, chance)
+    def steps(self, rng: Random) -> list[Step]:
+        return archive_steps(self.archive, STEPS, rng)
 
     def snapshot(self) -> Any:
         return files_below(self.archive / "data") + files_below(self.archive / "_manifests")
 
-    def judge(self) -> list[Finding]:
-        return judge_archive(self.scene.truth, self.scene.ends, self.archive)
+    def check(self) -> list[Finding]:
+        return check_archive(self.setup.truth, self.setup.ends, self.archive)
 
     def audit(self) -> dict[str, Any]:
         right = {"format": "archive", "directory": str(self.archive)}
@@ -198,11 +198,11 @@ class CompactJob(ArchiveJob):
 
     def config(self) -> dict[str, Any]:
         if not self.archive.exists():
-            shutil.copytree(self.scene.archive, self.archive, ignore=shutil.ignore_patterns("_checkpoint"))
+            shutil.copytree(self.setup.archive, self.archive, ignore=shutil.ignore_patterns("_checkpoint"))
         return {"compact": {"directory": str(self.archive), "target": "24 KiB"}}
 
-    def steps(self, chance: Random) -> list[Step]:
-        return compact_steps(self.scene.archive, self.archive, chance)
+    def steps(self, rng: Random) -> list[Step]:
+        return compact_steps(self.setup.archive, self.archive, rng)
 
 
 class TopicJob(Job):
@@ -216,40 +216,40 @@ class TopicJob(Job):
         filled = [topic + self.suffix for topic in (*self.same, *self.mapped)]
         return [*filled, *(topic + self.suffix + MAP_SUFFIX for topic in self.mapped)]
 
-    def steps(self, chance: Random) -> list[Step]:
-        data = self.scene.broker.log_dir
+    def steps(self, rng: Random) -> list[Step]:
+        data = self.setup.broker.log_dir
         topic = (*self.mapped, *self.same)[0]
         size_bytes = sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
         # The jobs compress what they send: the whole is about a fifth.
-        found = delivery_steps(data, topic + self.suffix, size_bytes // 8, chance)
+        found = delivery_steps(data, topic + self.suffix, size_bytes // 8, rng)
         if self.mapped:
-            found += transaction_steps(data, self.trial, TRANSACTIONS, chance)
+            found += transaction_steps(data, self.trial, TRANSACTIONS, rng)
         return found
 
     def snapshot(self) -> Any:
-        return read_ends(self.scene.broker.bootstrap, self.topics())
+        return read_ends(self.setup.broker.bootstrap, self.topics())
 
-    def judge(self) -> list[Finding]:
+    def check(self) -> list[Finding]:
         try:
-            found = read_topics(self.scene.broker.bootstrap, self.topics())
+            found = read_topics(self.setup.broker.bootstrap, self.topics())
         except Unreadable as error:
             return [Finding(UNREADABLE, str(error))]
-        findings = judge_same(self.scene.of(*self.same), found, self.suffix)
+        findings = check_same(self.setup.of(*self.same), found, self.suffix)
         for topic in self.mapped:
             filled = topic + self.suffix
             maps = {place: one for place, one in found.items() if place[0] == filled + MAP_SUFFIX}
             for partition in range(PARTITIONS[topic]):
                 try:
-                    entries = entries_of(maps, partition, self.trial)
+                    entries = read_entries(maps, partition, self.trial)
                 except Unreadable as error:
                     findings.append(Finding(MAP, str(error)))
                     continue
-                findings += judge_mapped(
+                findings += check_mapped(
                     (filled, partition),
-                    self.scene.truth[topic, partition],
+                    self.setup.truth[topic, partition],
                     found.get((filled, partition), []),
                     entries,
-                    self.scene.ends[topic, partition],
+                    self.setup.ends[topic, partition],
                 )
         return findings
 
@@ -271,7 +271,7 @@ class RestoreJob(TopicJob):
 
     def config(self) -> dict[str, Any]:
         restore = {
-            "directory": str(self.scene.archive),
+            "directory": str(self.setup.archive),
             "job": self.trial,
             "topics": ",".join((*self.same, *self.mapped)),
             "suffix": self.suffix,
@@ -302,19 +302,19 @@ class RestoreDirectoryJob(Job):
 
     def config(self) -> dict[str, Any]:
         restore = {
-            "directory": str(self.scene.archive),
+            "directory": str(self.setup.archive),
             "into_directory": str(self.directory),
-            "broker": {"properties": str(self.scene.broker.properties_path)},
+            "broker": {"properties": str(self.setup.broker.properties_path)},
         }
         return {"restore": restore}
 
-    def steps(self, chance: Random) -> list[Step]:
-        return directory_steps(self.directory, DIRECTORY_BYTES, chance)
+    def steps(self, rng: Random) -> list[Step]:
+        return directory_steps(self.directory, DIRECTORY_BYTES, rng)
 
     def snapshot(self) -> Any:
         return files_below(self.directory)
 
-    def judge(self) -> list[Finding]:
+    def check(self) -> list[Finding]:
         leftovers = [path for path in self.place.iterdir() if path.name.startswith(".")]
         findings = [Finding(UNLISTED, str(path)) for path in leftovers]
         broker = Kwire()
@@ -326,7 +326,7 @@ class RestoreDirectoryJob(Job):
             return [*findings, Finding(UNREADABLE, str(error))]
         finally:
             broker.discard()
-        return findings + judge_same(self.scene.truth, found, "")
+        return findings + check_same(self.setup.truth, found, "")
 
     def audit(self) -> dict[str, Any]:
         options = {"path": str(self.directory), "subscribe": f"{FLIGHTS},{BOOKINGS}"}
@@ -354,8 +354,8 @@ class MirrorJob(TopicJob):
         }
         return {"input": source, "mirror": mirror}
 
-    def steps(self, chance: Random) -> list[Step]:
-        return [*super().steps(chance), *stream_steps(self.place / "checkpoint", STEPS, chance)]
+    def steps(self, rng: Random) -> list[Step]:
+        return [*super().steps(rng), *stream_steps(self.place / "checkpoint", STEPS, rng)]
 
 
 class WindowsJob(Job):
@@ -384,22 +384,22 @@ class WindowsJob(Job):
         }
         return {"input": source, "windows": windows}
 
-    def steps(self, chance: Random) -> list[Step]:
-        data = self.scene.broker.log_dir
+    def steps(self, rng: Random) -> list[Step]:
+        data = self.setup.broker.log_dir
         return [
-            *stream_steps(self.place / "checkpoint", FLIGHTS_STEPS, chance),
-            *delivery_steps(data, self.topic, WINDOWS_BYTES, chance),
+            *stream_steps(self.place / "checkpoint", FLIGHTS_STEPS, rng),
+            *delivery_steps(data, self.topic, WINDOWS_BYTES, rng),
         ]
 
     def snapshot(self) -> Any:
-        return read_ends(self.scene.broker.bootstrap, [self.topic])
+        return read_ends(self.setup.broker.bootstrap, [self.topic])
 
-    def judge(self) -> list[Finding]:
+    def check(self) -> list[Finding]:
         try:
-            found = read_topics(self.scene.broker.bootstrap, [self.topic])
+            found = read_topics(self.setup.broker.bootstrap, [self.topic])
         except Unreadable as error:
             return [Finding(UNREADABLE, str(error))]
-        return judge_windows(self.scene.of(FLIGHTS), found)
+        return check_windows(self.setup.of(FLIGHTS), found)
 
     def audit(self) -> dict[str, Any]:
         return {}

@@ -68,7 +68,7 @@ class JobProcess:
             )
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.process.poll() is not None
 
     def wait(self, seconds: float) -> int | None:
@@ -112,22 +112,22 @@ class JobProcess:
         daemons = {process.pid for process in found}
         return [process for process in found if process.parent in daemons]
 
-    def kill_driver(self, chance: Random) -> str:
+    def kill_driver(self, rng: Random) -> str:
         """The driver's Python, its JVM, or both; who it was. Executors and workers are left to themselves."""
         jvms = [process.pid for process in self.all() if process.parent == self.process.pid]
-        whom = chance.choice(("Python and JVM", "Python and JVM", "Python", "JVM"))
-        pids = {"Python": [self.process.pid], "JVM": jvms}.get(whom) or [self.process.pid, *jvms]
+        victim = rng.choice(("Python and JVM", "Python and JVM", "Python", "JVM"))
+        pids = {"Python": [self.process.pid], "JVM": jvms}.get(victim) or [self.process.pid, *jvms]
         for pid in pids:
             _kill(pid)
-        return f"the driver's {whom}"
+        return f"the driver's {victim}"
 
-    def kill_executor(self, chance: Random) -> str:
+    def kill_executor(self, rng: Random) -> str:
         """An executor, or one of its Python workers, as soon as there is one; who, or nothing if it ended."""
-        wants_worker = chance.random() < 0.4
-        while not self.is_over:
+        wants_worker = rng.random() < 0.4
+        while not self.has_ended:
             found = self.workers() if wants_worker else self.executors()
             if found:
-                _kill(chance.choice(found).pid)
+                _kill(rng.choice(found).pid)
                 return "a Python worker" if wants_worker else "the executor"
             time.sleep(POLL_S)
         return ""

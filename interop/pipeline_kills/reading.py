@@ -36,9 +36,9 @@ class Record(NamedTuple):
         return self.timestamp_ms, self.key, self.value, self.headers
 
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 """Topic and partition."""
-Records = dict[Place, list[Record]]
+Records = dict[Partition, list[Record]]
 
 
 class Unreadable(Exception):
@@ -57,7 +57,7 @@ def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
         consumer.close()
 
 
-def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Place, int]:
+def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Partition, int]:
     """Where the partitions of topics end, markers and open transactions included. Unreadable."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
@@ -81,7 +81,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "judge",
+            "group.id": "check",
             "enable.auto.commit": False,
             "isolation.level": isolation,
             "enable.partition.eof": True,
@@ -129,7 +129,7 @@ class Manifest(NamedTuple):
     """A commit of an archive."""
 
     number: int
-    ranges: dict[Place, tuple[int, int]]
+    ranges: dict[Partition, tuple[int, int]]
     """Nothing where files were only rewritten."""
     files: list[Listed]
     replaced: list[str]
@@ -194,7 +194,7 @@ class Entry(NamedTuple):
     pairs: list[tuple[int, int]]
 
 
-def entries_of(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
+def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
     """The entries of a map about a job's partition. Unreadable."""
     found = []
     for place in records.values():

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from interop.brokers import Kwire
-from interop.pipeline_kills.jobs import JOBS, Job, Scene, toml
-from interop.pipeline_kills.judge import AGAIN, FAILED, STUCK, UNREADABLE, Finding
-from interop.pipeline_kills.moments import Moment, drawn
+from interop.pipeline_kills.checker import AGAIN, FAILED, STUCK, UNREADABLE, Finding
+from interop.pipeline_kills.jobs import JOBS, Job, KillSetup, toml
+from interop.pipeline_kills.kill_points import KillPoint, choose_kill_point
 from interop.pipeline_kills.processes import (
     BROKER,
     CLASSES,
@@ -77,7 +77,7 @@ class Report(NamedTuple):
 
 
 @contextmanager
-def scene() -> Iterator[Scene]:
+def prepare_setup() -> Iterator[KillSetup]:
     """A broker with the topics, and an archive of them; gone afterwards. RuntimeError where that fails."""
     spark_jars()
     directory = Path(tempfile.mkdtemp(prefix="interop-kills-"))
@@ -88,7 +88,7 @@ def scene() -> Iterator[Scene]:
         run_to_end("replay", config, directory / "replay")
         fill(broker.bootstrap, read_topics(broker.bootstrap, [EVENTS]))
         topics = [FLIGHTS, BOOKINGS]
-        found = Scene(
+        found = KillSetup(
             broker,
             directory,
             read_topics(broker.bootstrap, topics),
@@ -101,7 +101,7 @@ def scene() -> Iterator[Scene]:
         ended = run_to_end(job.command, job.config(), job.place, jvm)
         if ended and written.exists():
             shutil.move(written, CLASSES)
-        wrong = job.judge()
+        wrong = job.check()
         if wrong:
             raise RuntimeError(f"the archive is wrong though nobody was killed: {wrong}")
         yield found
@@ -157,22 +157,22 @@ def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = 
         process.end()
 
 
-def run(around: Scene, name: str, victim: str, seed: int, *, audited: bool) -> Report:
+def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -> Report:
     """A trial; with `audited`, the pipeline's own audit is asked too."""
     begun = time.monotonic()
-    chance = Random(f"{name}/{victim}/{seed}")
+    rng = Random(f"{name}/{victim}/{seed}")
     trial = f"{name}-{victim}-{seed}"
-    place = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=around.directory))
-    job = JOBS[name](around, place, trial)
+    place = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=setup.directory))
+    job = JOBS[name](setup, place, trial)
     kills = [
         [
-            (whom, drawn(job.steps(chance), chance, LONGEST_PAUSE_S))
-            for whom in together
-            if whom in job.victims
+            (victim, choose_kill_point(job.steps(rng), rng, LONGEST_PAUSE_S))
+            for victim in together
+            if victim in job.victims
         ]
         for together in PLANS[victim]
     ]
-    done = _Trial(job, kills, chance)
+    done = _Trial(job, kills, rng)
     findings = done.go(audited)
     log = done.log() if findings else ""
     if not findings and not os.environ.get("INTEROP_KEEP"):
@@ -182,11 +182,11 @@ def run(around: Scene, name: str, victim: str, seed: int, *, audited: bool) -> R
 
 
 class _Trial:
-    def __init__(self, job: Job, kills: list[list[tuple[str, Moment]]], chance: Random) -> None:
+    def __init__(self, job: Job, kills: list[list[tuple[str, KillPoint]]], rng: Random) -> None:
         self.job = job
         self.kills = kills
         """For each start of the job those that are killed, one after the other."""
-        self.chance = chance
+        self.rng = rng
         self.killed: list[str] = []
         self.missed: list[str] = []
         self.starts = 0
@@ -200,7 +200,7 @@ class _Trial:
             before = self.job.snapshot()
         except Unreadable as error:
             return [*self._findings, Finding(UNREADABLE, str(error))]
-        self._findings += self.job.judge()
+        self._findings += self.job.check()
         process = self._start([])
         self._end(process, "a run when all was done")
         try:
@@ -211,7 +211,7 @@ class _Trial:
             self._findings.append(
                 Finding(AGAIN, f"a run when all was done changed {_changes(before, after)}")
             )
-            self._findings += self.job.judge()
+            self._findings += self.job.check()
         if audited:
             self._audit()
         return self._findings
@@ -219,7 +219,7 @@ class _Trial:
     def log(self) -> str:
         return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
 
-    def _start(self, kills: list[list[tuple[str, Moment]]]) -> JobProcess:
+    def _start(self, kills: list[list[tuple[str, KillPoint]]]) -> JobProcess:
         """Start the job; with executors where one of those that are still to be killed is one."""
         victims = {victim for together in kills for victim, _ in together}
         master = EXECUTORS if EXECUTOR in victims else LOCAL
@@ -231,9 +231,11 @@ class _Trial:
             for self.starts in range(1, MOST_STARTS + 1):
                 process = self._start(self.kills[self.starts - 1 :])
                 running.append(process)
-                for victim, moment in self.kills[self.starts - 1] if self.starts <= len(self.kills) else ():
-                    who = self._kill(process, victim, moment)
-                    told = f"{who or victim} {moment}"
+                for victim, kill_point in (
+                    self.kills[self.starts - 1] if self.starts <= len(self.kills) else ()
+                ):
+                    who = self._kill(process, victim, kill_point)
+                    told = f"{who or victim} {kill_point}"
                     (self.killed if who else self.missed).append(told)
                 status = process.wait(JOB_S)
                 if status is None:
@@ -247,22 +249,22 @@ class _Trial:
             for process in running:
                 self._leave(process)
 
-    def _kill(self, process: JobProcess, victim: str, moment: Moment) -> str:
+    def _kill(self, process: JobProcess, victim: str, kill_point: KillPoint) -> str:
         """Who was killed; nothing if the job had ended before."""
-        while not moment.has_come():
-            if process.is_over:
+        while not kill_point.is_reached():
+            if process.has_ended:
                 return ""
             time.sleep(WATCH_S)
-        time.sleep(moment.pause_s)
-        if process.is_over:
+        time.sleep(kill_point.pause_s)
+        if process.has_ended:
             return ""
         if victim == DRIVER:
-            return process.kill_driver(self.chance)
+            return process.kill_driver(self.rng)
         if victim == EXECUTOR:
-            return process.kill_executor(self.chance)
-        broker = self.job.scene.broker
+            return process.kill_executor(self.rng)
+        broker = self.job.setup.broker
         broker.kill()
-        time.sleep(self.chance.uniform(0, LONGEST_OUTAGE_S))
+        time.sleep(self.rng.uniform(0, LONGEST_OUTAGE_S))
         broker.start()
         return "the broker"
 
@@ -275,7 +277,7 @@ class _Trial:
         self._leave(process)
 
     def _leave(self, process: JobProcess) -> None:
-        left = process.end(LEAVE_S if process.is_over else 0)
+        left = process.end(LEAVE_S if process.has_ended else 0)
         if left and not self._findings:
             self._findings.append(Finding(STUCK, f"left behind: {left}"))
 

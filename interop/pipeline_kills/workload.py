@@ -63,8 +63,8 @@ def varied(records: Sequence[Record]) -> Iterator[Record]:
 
 
 def _partition(record: Record, count: int) -> int:
-    chance = zlib.crc32(record.key or b"") % 100
-    return 0 if chance < SHARE_PERCENT else 1 + chance % (count - 1)
+    rng = zlib.crc32(record.key or b"") % 100
+    return 0 if rng < SHARE_PERCENT else 1 + rng % (count - 1)
 
 
 def _write_flights(bootstrap: str, records: Sequence[Record]) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from interop.brokers import Broker, answers_api_versions, free_port
+from interop.brokers import Broker, free_port, responds_to_api_versions
 from interop.raw import comparable, create_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
@@ -175,7 +175,7 @@ class ListenerObserver:
         while True:
             found = {
                 "serving": {
-                    name: answers_api_versions(number, ANSWER_S)
+                    name: responds_to_api_versions(number, ANSWER_S)
                     for name, number in self.ports.numbers.items()
                     if name != "controller"
                 },

@@ -7,7 +7,7 @@ from typing import Any
 
 from interop.batches import Batch
 from interop.brokers import Broker
-from interop.made_up import PATIENT, MadeUpBroker, uuid
+from interop.fake_broker import PATIENT, FakeBroker, uuid
 from interop.raw import comparable, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
@@ -24,7 +24,7 @@ BEYOND = 1 << 40
 class Follower:
     """Fetches a partition as a replica, each time on a connection of its own."""
 
-    def __init__(self, own: Broker, broker: MadeUpBroker, topic_id: bytes) -> None:
+    def __init__(self, own: Broker, broker: FakeBroker, topic_id: bytes) -> None:
         self.own = own
         self.broker = broker
         self.topic_id = topic_id
@@ -91,9 +91,9 @@ def wait_for_leader(client: RawClient, leader: int, name: str = NAME) -> Any:
 def follower_fetches(broker: Broker) -> Any:
     """Through four leader epochs, of which two have records: who fetches what, and what comes of it."""
     seen: dict[str, Any] = {}
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
-        with MadeUpBroker(own, 3) as third:
+        with FakeBroker(own, 3) as third:
             third.join()
         topic_id = create_assigned_topic(client, NAME, [2, 1])
         unrelated = create_assigned_topic(client, NAME + "-2", [1])
@@ -224,7 +224,7 @@ def log_start_offset(client: RawClient) -> int:
 def delayed_operations(broker: Broker) -> Any:
     """Whoever waits for a follower: producers, deletions of records, consumers; and its fetch sessions."""
     seen: dict[str, Any] = {}
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
         topic_id = create_assigned_topic(client, NAME, [1, 2], min_insync_replicas="2")
         follower = Follower(own, other, topic_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from interop.batches import Batch
 from interop.brokers import Broker
-from interop.made_up import PATIENT, MadeUpBroker, features, uuid
+from interop.fake_broker import PATIENT, FakeBroker, features, uuid
 from interop.raw import comparable, create_topic, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
@@ -31,7 +31,7 @@ def described_brokers(client: RawClient) -> Any:
 def registrations(broker: Broker) -> Any:
     """What is wrong with a registration, each alone and some together; then good ones, again and anew."""
     seen: dict[str, Any] = {}
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
         def ask(label: str, version: int = 4, **fields: Any) -> None:
             seen[label] = without_broker_epoch(other.register(version, **fields))
@@ -89,7 +89,7 @@ def registrations(broker: Broker) -> Any:
         until(lambda: described_brokers(client)[-1][2] == "elsewhere")
         seen["it has moved"] = described_brokers(client)
         ask("its features too low", IncarnationId=uuid(7000), Features=features(metadata_version=(1, 7)))
-        with MadeUpBroker(own, 3) as third:
+        with FakeBroker(own, 3) as third:
             seen["a directory of another"] = without_broker_epoch(third.register(LogDirs=[uuid(1002)]))
             seen["a previous epoch of another"] = without_broker_epoch(
                 third.register(PreviousBrokerEpoch=other.epoch)
@@ -104,7 +104,7 @@ def heartbeats(broker: Broker) -> Any:
     """Of nobody, of another life, and of a whole one: fenced, unfenced, about to go, gone, and back."""
     seen: dict[str, Any] = {}
     name = "raw-heartbeats"
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
         def ask(label: str, version: int = 2, **fields: Any) -> None:
             seen[label] = comparable(other.beat(version, **fields))
@@ -220,7 +220,7 @@ def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
 def producer_ids_and_controllers(broker: Broker) -> Any:
     """AllocateProducerIds of those who are and are not; ControllerRegistration of some that there are not."""
     seen: dict[str, Any] = {}
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
         def ids(label: str, broker_id: int, epoch: int) -> None:
             answer = other.controller.call("AllocateProducerIds", 0, BrokerId=broker_id, BrokerEpoch=epoch)

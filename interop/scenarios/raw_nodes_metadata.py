@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interop.brokers import Broker
-from interop.made_up import PATIENT, uuid
+from interop.fake_broker import PATIENT, uuid
 from interop.raw import comparable
 from interop.raw_client import RawClient
 from interop.scenario import scenario

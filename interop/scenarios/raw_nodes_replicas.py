@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interop.brokers import Broker
-from interop.made_up import PATIENT, MadeUpBroker, uuid
+from interop.fake_broker import PATIENT, FakeBroker, uuid
 from interop.raw import comparable
 from interop.raw_client import RawClient
 from interop.scenario import scenario
@@ -42,9 +42,9 @@ def alter_partition(broker: Broker) -> Any:
     """AlterPartition: each thing that can be wrong, alone and before others, and what is granted."""
     seen: dict[str, Any] = {}
     name = "raw-in-sync"
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as leader, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as leader, RawClient(own.bootstrap) as client:
         leader.join()
-        with MadeUpBroker(own, ABSENT) as absent:
+        with FakeBroker(own, ABSENT) as absent:
             assert absent.register()["ErrorCode"] == 0
         topic_id = create_assigned_topic(client, name, [2, 1], [1, 2])
         three = create_assigned_topic(client, name + "-3", [2, 3, 1])
@@ -140,7 +140,7 @@ def assign_directories(broker: Broker) -> Any:
     """AssignReplicasToDirs: directories that are none, replicas of others, and one of each."""
     seen: dict[str, Any] = {}
     name = "raw-directories"
-    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+    with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.directory = uuid(1002)
         assert other.register(LogDirs=[uuid(500), uuid(501)])["ErrorCode"] == 0
         other.beat()

@@ -15,9 +15,9 @@ from interop.raw import create_topic, produce, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenarios.raw_groups import Member
 from interop.swap.clients import LongLived, new_protocol, transact
-from interop.swap.look import COMPACTED
-from interop.swap.look import records as read_records
-from interop.swap.move import move_to_the_other
+from interop.swap.log_dir_moves import move_to_the_other
+from interop.swap.observation import COMPACTED
+from interop.swap.observation import records as read_records
 from interop.workload import CODECS, records
 
 MIB = "1048576"
@@ -60,7 +60,7 @@ STABLE = "swap-stable"
 ASSIGNMENT = b"\0\0\0\0\0\0\xff\xff\xff\xff"
 
 
-class Story:
+class Workload:
     """What has been written so far, and what has to go on with it."""
 
     def __init__(self, log_dirs: list[Path]) -> None:
@@ -84,14 +84,14 @@ class Story:
                 for name, (partitions, configs) in TOPICS.items():
                     create_topic(client, name, partitions, configs)
                 self.clients = LongLived(broker)
-            self.come_and_go(client)
+            self.create_and_delete_topics(client)
             self.through_stock_client(broker)
             self.roll(client)
             self.idempotent(client)
             self.cut(client)
             self.configure(client)
             if broker.name == "apache":
-                self.only_apache(client)
+                self.set_quotas_and_credentials(client)
         self.group(broker)
         assert self.clients is not None
         self.clients.take_turn(broker)
@@ -101,7 +101,7 @@ class Story:
         with RawClient(broker.bootstrap) as client:
             move_to_the_other(client, MOVED, self.log_dirs)
 
-    def only_apache(self, client: RawClient) -> None:
+    def set_quotas_and_credentials(self, client: RawClient) -> None:
         """What kwire cannot change yet must still be there when Apache Kafka comes back."""
         if self.kept is not None:
             assert quotas_and_credentials(client) == self.kept, self.kept
@@ -127,7 +127,7 @@ class Story:
             time.sleep(0.05)
         self.kept = quotas_and_credentials(client)
 
-    def come_and_go(self, client: RawClient) -> None:
+    def create_and_delete_topics(self, client: RawClient) -> None:
         """A topic for each turn, of which that of the turn before goes."""
         name = f"swap-turn-{self.round}"
         create_topic(client, name, 2, {"segment.bytes": MIB})

@@ -13,7 +13,7 @@ from interop.record import Record
 from interop.scenario import Difference, Failed, Scenario
 
 
-class MadeUp(Broker):
+class FakeBroker(Broker):
     """A broker that is never started, and answers the next of its answers."""
 
     answers: list[Any]
@@ -32,7 +32,7 @@ class Records(Record):
 
 
 def observe(broker: Broker) -> Any:
-    assert isinstance(broker, MadeUp)
+    assert isinstance(broker, FakeBroker)
     kind = type(broker)
     kind.asked += 1
     answer = kind.answers[kind.asked - 1]
@@ -49,13 +49,18 @@ def held(
     *,
     alone: bool = True,
 ) -> list[str]:
-    """The paths that differ without a reason; raises what `hold` raises. Each answer has to be asked for."""
+    """Return the unexplained differences. Fail unless every prepared result was requested."""
     monkeypatch.setattr(side_by_side, "make_offsets_topic", lambda broker: None)
-    kinds = type("Apache", (MadeUp,), {"answers": apache}), type("Kwire", (MadeUp,), {"answers": kwire})
+    kinds = (
+        type("Apache", (FakeBroker,), {"answers": apache}),
+        type("Kwire", (FakeBroker,), {"answers": kwire}),
+    )
     differences: list[Difference] = []
     brokers = [kind(directory=tmp_path) for kind in kinds]
     try:
-        side_by_side.hold(Scenario("made.up", observe, 10.0), *brokers, Records(), differences, alone=alone)
+        side_by_side.run_and_compare(
+            Scenario("made.up", observe, 10.0), *brokers, Records(), differences, alone=alone
+        )
     finally:
         assert [kind.asked for kind in kinds] == [len(apache), len(kwire)]
     return [difference.path for difference in differences]

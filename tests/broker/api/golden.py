@@ -37,10 +37,10 @@ def questions() -> list[str]:
 
 def write() -> None:
     """Ask Java."""
-    from interop.java_answers import java_answers
+    from interop.java_outputs import java_outputs
 
     asked = questions()
-    answers = zip(asked, java_answers("ErrorResponses", asked), strict=True)
+    answers = zip(asked, java_outputs("ErrorResponses", asked), strict=True)
     RESPONSES.parent.mkdir(exist_ok=True)
     # Where Kafka fails to make a response, its client waits for ever: nothing to follow.
     RESPONSES.write_text(

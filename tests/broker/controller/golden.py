@@ -90,10 +90,10 @@ def target(
 
 def write() -> None:
     """Ask Java."""
-    from interop.java_answers import java_answers
+    from interop.java_outputs import java_outputs
 
     asked = questions()
-    answers = java_answers("PartitionChanges", asked)
+    answers = java_outputs("PartitionChanges", asked)
     CHANGES.parent.mkdir(exist_ok=True)
     CHANGES.write_text(
         "".join(f"{question}\t{answer}\n" for question, answer in zip(asked, answers, strict=True)),

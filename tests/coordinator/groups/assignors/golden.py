@@ -139,14 +139,14 @@ class Chain:
 
 def write() -> None:
     """Ask Java step by step, all chains at once."""
-    from interop.java_answers import java_answers
+    from interop.java_outputs import java_outputs
 
     chains = [Chain(seed) for seed in range(CHAINS)]
     lines: list[str] = []
     for _ in range(STEPS):
         questions = [chain.question() for chain in chains]
         for chain, question, answer in zip(
-            chains, questions, java_answers("Assignments", questions), strict=True
+            chains, questions, java_outputs("Assignments", questions), strict=True
         ):
             lines.append(f"{question}\t{answer}\n")
             chain.step(json.loads(answer))

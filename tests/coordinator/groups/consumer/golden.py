@@ -56,7 +56,7 @@ def topics(rng: random.Random) -> list[Any]:
 
 def write() -> None:
     """Ask Java."""
-    from interop.java_answers import java_answers
+    from interop.java_outputs import java_outputs
 
     asked = [
         json.dumps([expression, NAMES], separators=(",", ":"))
@@ -69,7 +69,7 @@ def write() -> None:
         (EXPRESSIONS, "Expressions", asked),
         (HASHES, "TopicHashes", groups),
     ):
-        answers = java_answers(program, questions)
+        answers = java_outputs(program, questions)
         path.write_text(
             "".join(f"{question}\t{answer}\n" for question, answer in zip(questions, answers, strict=True)),
             encoding="utf-8",

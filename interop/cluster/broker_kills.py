@@ -1,0 +1,123 @@
+"""Brokers die in turn under programs that write in transactions; in the end nothing may be left open.
+
+The controller stays, and leads last: of everything, also of what the coordinators keep, the first of the
+others leads one half and the second the other half, until one of them dies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from interop.cluster.nodes import Cluster, wait_until
+from interop.raw_client import RawClient
+
+SETTINGS: Final = {
+    "auto.leader.rebalance.enable": "false",
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+INTERNAL: Final = {
+    "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
+    "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+}
+"""As brokers make them, but for their placement."""
+INTERNAL_PARTITIONS: Final = 4
+ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort")
+
+
+def make_topics(cluster: Cluster, partitions: int, *names: str) -> None:
+    """These, and those of the coordinators."""
+    [controller] = cluster.controllers
+    others = _killable(cluster)
+
+    def placed(count: int) -> list[list[int]]:
+        turns = [others[at % len(others) :] + others[: at % len(others)] for at in range(count)]
+        return [[*turn, controller] for turn in turns]
+
+    for name, configs in INTERNAL.items():
+        cluster.make_topic(name, placed(INTERNAL_PARTITIONS), **configs)
+    for name in names:
+        cluster.make_topic(name, placed(partitions))
+
+
+def _killable(cluster: Cluster) -> list[int]:
+    return [each for each in cluster.brokers if each not in cluster.controllers]
+
+
+def kill_in_turn(
+    cluster: Cluster, kills: int, works: Callable[[], None], meanwhile: Callable[[int], None]
+) -> list[float]:
+    """Kill brokers one after another; gives the seconds until the programs have gone on after each kill.
+
+    `works` waits until the programs have done something more: before each kill, while the broker is away, and
+    when it is back. `meanwhile` is told of each kill, right after it.
+    """
+    victims = _killable(cluster)
+    gaps = []
+    for number in range(kills):
+        victim = victims[number % len(victims)]
+        cluster.elect_preferred_leaders()
+        wait_until_leading(cluster, victim)
+        works()
+        cluster.nodes[victim].kill()
+        began = time.monotonic()
+        meanwhile(number)
+        works()
+        gaps.append(round(time.monotonic() - began, 1))
+        cluster.start_node(victim)
+        for topic, count in cluster.all_partitions().items():
+            cluster.wait_until_in_sync(topic, count)
+        works()
+    return gaps
+
+
+def wait_until_leading(cluster: Cluster, node_id: int) -> None:
+    """Until a node leads some of what each kind of coordinator keeps."""
+
+    def is_so() -> bool:
+        return all(
+            any(partition["LeaderId"] == node_id for partition in topic["Partitions"])
+            for topic in cluster.metadata(*INTERNAL)["Topics"]
+        )
+
+    wait_until(is_so, f"node {node_id} leads too little")
+
+
+def wait_until_no_open_transactions(cluster: Cluster) -> None:
+    """Until no coordinator has a transaction that is not ended, and no replica a producer that is in one."""
+    everything = cluster.all_partitions()
+    asked = [{"Name": topic, "PartitionIndexes": list(range(count))} for topic, count in everything.items()]
+    for node_id in cluster.brokers:
+        with RawClient(cluster.nodes[node_id].bootstrap) as client:
+
+            def open_here(client: RawClient = client) -> list[object]:
+                listed = client.call("ListTransactions", 0, StateFilters=[], ProducerIdFilters=[])
+                described = client.call("DescribeProducers", 0, Topics=asked)
+                assert listed["ErrorCode"] == 0, listed
+                partitions = [each for topic in described["Topics"] for each in topic["Partitions"]]
+                assert not any(each["ErrorCode"] for each in partitions), described
+                found = [
+                    each for each in listed["TransactionStates"] if each["TransactionState"] not in ENDED
+                ]
+                return found + [
+                    producer
+                    for partition in partitions
+                    for producer in partition["ActiveProducers"]
+                    if producer["CurrentTxnStartOffset"] >= 0
+                ]
+
+            wait_until(lambda: not open_here(), f"node {node_id} has something open")
+
+
+def check_replicas(cluster: Cluster) -> None:
+    """Nothing is open, the replicas of everything are the same, and no node has complained."""
+    wait_until_no_open_transactions(cluster)
+    for topic, partitions in cluster.all_partitions().items():
+        if topic.endswith("-repartition"):
+            # Streams deletes what it has read.
+            cluster.wait_until_replica_ends_equal(topic, partitions)
+        else:
+            cluster.wait_until_replicas_equal(topic, partitions)
+    cluster.check_logs()

@@ -1,0 +1,30 @@
+"""A class-data archive for Kafka's JVMs: three of them start in half the time on two cores."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from interop.brokers import ApacheKafka
+from interop.reference import TARGET, alone_in_target
+
+ARCHIVE = TARGET / "kafka.jsa"
+
+
+class _Archiving(ApacheKafka):
+    """Leaves an archive of the classes that it has loaded, when it is stopped."""
+
+    def command(self) -> list[str]:
+        command = super().java("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        return [*command, f"-XX:ArchiveClassesAtExit={ARCHIVE}", "kafka.Kafka", str(self.properties_path)]
+
+
+@cache
+def shared_class_options() -> tuple[str, ...]:
+    """The options that use the archive, which is made on first use."""
+    with alone_in_target():
+        if not ARCHIVE.exists():
+            broker = _Archiving()
+            broker.start()
+            broker.stop()
+            broker.discard()
+    return (f"-XX:SharedArchiveFile={ARCHIVE}",)

@@ -1,0 +1,38 @@
+"""What the metadata of a node comes to, by what it has on its disk: as after a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kwire.broker.metadata.batches import TransactionFilter, decode_batches, size_of_complete_batches
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.snapshot import snapshot_records
+from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterControllerRecord
+
+
+def image_at(home: Path, last_offset: int) -> list[str]:
+    """The records of an image in words, sorted: the newest snapshot's up to that offset, then the log's."""
+    ends = {int(path.name.partition("-")[0]): path for path in home.glob("*-*.checkpoint")}
+    start = max((end for end in ends if end <= last_offset + 1), default=0)
+    batches = list(decode_batches(ends[start].read_bytes())) if start in ends else []
+    for path in sorted(home.glob("*.log")):
+        log = path.read_bytes()
+        batches += [
+            batch
+            for batch in decode_batches(log[: size_of_complete_batches(log)])
+            if start <= batch.base_offset and batch.last_offset <= last_offset
+        ]
+    transactions, delta = TransactionFilter(), MetadataDelta(MetadataImage())
+    for batch in batches:
+        delta.replay_all(transactions.feed(batch.records))
+    return sorted(normalized_repr(stored.record) for stored in snapshot_records(delta.apply(last_offset, 0)))
+
+
+def normalized_repr(record: object) -> str:
+    """Apache Kafka writes what a node supports in an order that means nothing."""
+    if isinstance(record, RegisterBrokerRecord):
+        record.features.sort(key=lambda feature: feature.name)
+    if isinstance(record, RegisterControllerRecord):
+        record.features.sort(key=lambda feature: feature.name)
+    return repr(record)

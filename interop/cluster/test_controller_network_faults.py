@@ -1,0 +1,173 @@
+"""The active controller is cut off: from the other controllers, from the brokers, from all; and healed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from interop.brokers import Kwire
+from interop.cluster.load import ALL_CLIENTS, Load
+from interop.cluster.log_checks import NOT_ENOUGH
+from interop.cluster.network import Network
+from interop.cluster.nodes import BROKER, COMBINED, CONTROLLER, Cluster, Member, SmallKafka, wait_until
+from interop.cluster.quorums import (
+    check_same_metadata,
+    create_topics_through_each_broker,
+    wait_until_metadata_replicated,
+)
+from interop.cluster.test_network_faults import LATE
+from interop.raw_client import RawClient
+
+MEMBERS = {
+    "kwire": (*(Member(Kwire, CONTROLLER),) * 3, *(Member(Kwire),) * 3),
+    "kwire, combined": (Member(Kwire, COMBINED),) * 3,
+    "two of kwire": (
+        *(Member(Kwire, CONTROLLER), Member(SmallKafka, CONTROLLER), Member(Kwire, CONTROLLER)),
+        *(Member(Kwire, BROKER),) * 3,
+    ),
+    "two of kwire, combined": (
+        *(Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED)),
+    ),
+    "kafka, combined": (Member(SmallKafka, COMBINED),) * 3,
+}
+SETTINGS = {
+    "auto.leader.rebalance.enable": "false",
+    "replica.lag.time.max.ms": "4000",
+    "controller.socket.timeout.ms": "5000",
+}
+AWAY_SECONDS = 10.0
+"""Longer than the sessions of brokers."""
+
+
+@pytest.mark.parametrize("cluster_kind", MEMBERS)
+def test_the_active_controller_is_cut_off(cluster_kind: str, network: Network) -> None:
+    with Cluster(MEMBERS[cluster_kind], SETTINGS, voters_in_log=True, network=network).start() as cluster:
+        is_combined = cluster.brokers == cluster.controllers
+        cluster.make_topic("t", [cluster.brokers])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            load.start(*ALL_CLIENTS)
+            for title, cut in CUTS.items():
+                if is_combined and cut in (from_controllers, from_brokers):
+                    continue  # the same as from all
+                load.wait_until_all_write()
+                cluster.wait_until_all_in_sync()
+                active = cluster.active_controller()
+                cut(network, active, cluster)
+                if cut is from_brokers:
+                    writes_on(load)
+                    assert leads(cluster, active)
+                else:
+                    is_refused(cluster, active, title)
+                    assert cluster.active_controller(than=active) != active
+                    wait_until(lambda active=active: not leads(cluster, active), f"{active} still leads")  # type: ignore[misc]
+                    others = [each for each in cluster.brokers if each != active]
+                    for asked in others:
+                        makes_a_topic(cluster, asked, f"cut-{title}-{asked}", others[:2])
+                    if is_combined:
+                        # Who asks a broker that is cut off hears of no other leader: clients may wait.
+                        is_led_by_another(cluster, others[0], active)
+                    else:
+                        writes_on(load)
+                network.heal()
+                load.wait_until_all_write()
+                # Brokers that were cut off do not know yet that they were fenced.
+                wait_until_metadata_replicated(cluster, cluster.active_controller())
+                cluster.wait_until_unfenced(*cluster.brokers)
+                cluster.wait_until_all_in_sync()
+                create_topics_through_each_broker(cluster, f"healed-{title}")
+            load.wait_until_all_write()
+            load.stop()
+            load.check()
+        found = {topic for topic in cluster.all_partitions() if topic.startswith("lonely")}
+        # Who hears nobody is heard: its last records may be among those that its successor commits.
+        assert found <= {"lonely-deaf"}
+        cluster.wait_until_all_replicas_equal()
+        check_same_metadata(cluster)
+        cluster.check_logs(also=rf"{NOT_ENOUGH}|{LATE}")
+
+
+def from_controllers(network: Network, active: int, cluster: Cluster) -> None:
+    separate(network, active, set(cluster.controllers))
+
+
+def from_brokers(network: Network, active: int, cluster: Cluster) -> None:
+    separate(network, active, set(cluster.brokers))
+
+
+def from_all(network: Network, active: int, cluster: Cluster) -> None:
+    separate(network, active, set(cluster.nodes))
+
+
+def unheard(network: Network, active: int, cluster: Cluster) -> None:
+    network.disconnect([active], set(cluster.nodes) - {active})
+
+
+def deaf(network: Network, active: int, cluster: Cluster) -> None:
+    network.disconnect(set(cluster.nodes) - {active}, [active])
+
+
+def separate(network: Network, active: int, others: set[int]) -> None:
+    network.disconnect([active], others - {active})
+    network.disconnect(others - {active}, [active])
+
+
+CUTS: dict[str, Callable[[Network, int, Cluster], None]] = {
+    "from-controllers": from_controllers,
+    "from-brokers": from_brokers,
+    "from-all": from_all,
+    "unheard": unheard,
+    "deaf": deaf,
+}
+
+
+def writes_on(load: Load) -> None:
+    until = time.monotonic() + AWAY_SECONDS
+    while time.monotonic() < until:
+        load.wait_until_all_write()
+
+
+def leads(cluster: Cluster, node_id: int) -> bool:
+    """Whether a controller says so of itself."""
+    try:
+        return bool(cluster.quorum(node_id)["LeaderId"] == node_id)
+    except LookupError:
+        return False
+
+
+def is_refused(cluster: Cluster, active: int, title: str) -> None:
+    """What no other controller has is not called done."""
+    topic = {"Name": f"lonely-{title}", "NumPartitions": 1, "ReplicationFactor": 1}
+    with RawClient(cluster.nodes[active].controller_bootstrap) as client:
+        client.socket.settimeout(60.0)
+        told = client.call(
+            "CreateTopics",
+            7,
+            Topics=[topic | {"Assignments": [], "Configs": []}],
+            timeoutMs=30_000,
+            validateOnly=False,
+        )
+    [made] = told["Topics"]
+    assert made["ErrorCode"] in REFUSED, made
+
+
+REFUSED = {7, 41}
+"""REQUEST_TIMED_OUT, NOT_CONTROLLER."""
+
+
+def is_led_by_another(cluster: Cluster, asked: int, active: int) -> None:
+    wait_until(
+        lambda: cluster.partition("t", asked=asked)["LeaderId"] not in (active, -1), f"{active} still leads t"
+    )
+
+
+def makes_a_topic(cluster: Cluster, asked: int, name: str, replicas: list[int]) -> None:
+    """By whoever is the active controller by now."""
+    topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
+    topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": replicas}]
+    with RawClient(cluster.nodes[asked].bootstrap) as client:
+        client.socket.settimeout(60.0)
+        told = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
+    [made] = told["Topics"]
+    assert made["ErrorCode"] == 0, made

@@ -1,0 +1,154 @@
+"""What may be in a topic after a load of transactions, and what may not.
+
+Given are what producers tried and learned, what readers of committed records saw while the broker was killed
+under them, and what such a reader finds in the end. The check asks no broker, so it can be tested by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from interop.exactly_once.ledger import Mark, Outcome, Transaction, parse_value
+
+Content = dict[int, list[tuple[int, bytes]]]
+"""Records by partition: offset and value, in the order in which a reader got them."""
+
+
+class Finding(NamedTuple):
+    """Something that must not be, of one of these kinds.
+
+    lost: of a transaction whose commit was acknowledged, records are missing. aborted: records of an aborted
+    transaction are seen. torn: one whose end nobody knows is seen in parts. duplicate, reordered, foreign (a
+    record that nobody has written). fenced: a producer that was replaced could commit. view: a reader saw
+    something else than what is there in the end. stuck: the last stable offset stays behind. unread: a reader
+    did not come to the end.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass
+class Evidence:
+    """All that is known when the load is over and every timeout has passed."""
+
+    transactions: dict[tuple[str, int], Transaction]
+    content: Content
+    """What a reader of committed records finds in the end."""
+    views: dict[str, Content] = field(default_factory=dict)
+    """What each reader saw while the load was on."""
+    ends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By partition the last stable offset and the high watermark."""
+
+
+def check(evidence: Evidence) -> list[Finding]:
+    """Everything that must not be."""
+    return [
+        *_transactions(evidence),
+        *_order(evidence.content),
+        *_views(evidence),
+        *(
+            Finding("stuck", f"partition {partition}: last stable offset {stable}, high watermark {end}")
+            for partition, (stable, end) in sorted(evidence.ends.items())
+            if stable != end
+        ),
+    ]
+
+
+def _transactions(evidence: Evidence) -> Iterator[Finding]:
+    """Whether each transaction is there as a whole, or not at all, as its producer was told."""
+    copies: Counter[Mark] = Counter()
+    present: dict[tuple[str, int], set[Mark]] = defaultdict(set)
+    for partition, records in sorted(evidence.content.items()):
+        for offset, value in records:
+            mark = parse_value(value)
+            where = f"partition {partition} offset {offset}"
+            if mark is None:
+                yield Finding("foreign", f"{where}: {value[:60]!r}")
+                continue
+            transaction = evidence.transactions.get((mark.transactional_id, mark.number))
+            if (
+                transaction is None
+                or mark.partition != partition
+                or mark.place >= transaction.counts.get(partition, 0)
+            ):
+                yield Finding("foreign", f"{where}: {mark}")
+                continue
+            copies[mark] += 1
+            if copies[mark] == 2:
+                yield Finding("duplicate", f"{where}: {mark}")
+            present[mark.transactional_id, mark.number].add(mark)
+    for key, transaction in evidence.transactions.items():
+        name = f"{key[0]} number {key[1]}"
+        wanted = {
+            Mark(*key, partition, index)
+            for partition, count in transaction.counts.items()
+            for index in range(count)
+        }
+        found = present[key]
+        told = {outcome for outcome, _ in transaction.told}
+        if Outcome.ABORTED in told and Outcome.COMMITTED in told:
+            yield Finding("fenced", f"{name} was replaced, and could commit")
+        why = f"{transaction.outcome.value} {transaction.told[-1][1] if transaction.told else ''}".strip()
+        if transaction.outcome is Outcome.COMMITTED and found != wanted:
+            yield Finding("lost", f"{name} ({why}): {_some(wanted - found)}")
+        elif Outcome.ABORTED in told and found and Outcome.COMMITTED not in told:
+            yield Finding("aborted", f"{name} ({why}): {_some(found)}")
+        elif transaction.outcome is Outcome.UNKNOWN and found and found != wanted:
+            yield Finding("torn", f"{name} ({why}): without {_some(wanted - found)}")
+
+
+def _order(content: Content) -> Iterator[Finding]:
+    """Per producer and partition, records stand in the order in which they were written."""
+    for partition, records in sorted(content.items()):
+        last: dict[str, Mark] = {}
+        offsets = -1
+        for offset, value in records:
+            if offset <= offsets:
+                yield Finding("reordered", f"partition {partition}: offset {offset} after {offsets}")
+            offsets = offset
+            mark = parse_value(value)
+            if mark is None:
+                continue
+            before = last.get(mark.transactional_id)
+            # An equal one is a duplicate, and is told as that.
+            if before is not None and mark < before:
+                yield Finding("reordered", f"partition {partition} offset {offset}: {mark} after {before}")
+            last[mark.transactional_id] = mark
+
+
+def _views(evidence: Evidence) -> Iterator[Finding]:
+    """What a reader sees of committed records is final: nothing goes, and nothing comes before it."""
+    for name, view in sorted(evidence.views.items()):
+        for partition, final in sorted(evidence.content.items()):
+            seen = view.get(partition, [])
+            reached = seen[-1][0] if seen else -1
+            expected = [record for record in final if record[0] <= reached]
+            if seen != expected:
+                at, was, is_ = _first_difference(seen, expected)
+                yield Finding("view", f"{name} partition {partition}, its record {at}: saw {was}, is {is_}")
+            elif len(seen) < len(final):
+                yield Finding("unread", f"{name} partition {partition}: {len(seen)} of {len(final)} records")
+
+
+def _first_difference(
+    seen: list[tuple[int, bytes]], expected: list[tuple[int, bytes]]
+) -> tuple[int, str, str]:
+    """Where two readers part, and what each of them has there."""
+    at = next(
+        (at for at, (left, right) in enumerate(zip(seen, expected, strict=False)) if left != right),
+        min(len(seen), len(expected)),
+    )
+    return at, _shown(seen, at), _shown(expected, at)
+
+
+def _shown(records: list[tuple[int, bytes]], at: int) -> str:
+    return f"offset {records[at][0]} {parse_value(records[at][1])}" if at < len(records) else "nothing"
+
+
+def _some(marks: set[Mark]) -> str:
+    shown = [f"{mark.partition}[{mark.place}]" for mark in sorted(marks)]
+    return " ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,0 +1,250 @@
+"""A voter of three whose others do not run: of either kind, on the same directory, at the same addresses.
+
+Whoever asks it is all that it hears of the quorum. Its own timers last for hours, and the others' addresses
+take connections and never answer, so that it changes by what it is asked, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import pytest
+
+from interop.brokers import Broker, Kwire
+from interop.cluster.nodes import CONTROLLER, FEATURES, Cluster, Member, SmallKafka, wait_until
+from interop.raw_client import RawClient
+from interop.wire import Fields, Layout, encode_request, request_header_version, response_header_version
+
+VOTERS = (1, 2, 3)
+BOTH = pytest.mark.parametrize("kinds", [(SmallKafka, Kwire)], ids=["both"])
+"""For a test that compares the two: `--only` leaves it out."""
+METADATA = "__cluster_metadata"
+ANSWERED = {1: 18, 18: 4, 52: 2, 53: 1, 54: 1, 59: 1, 82: 0}
+"""What those who only vote say that they know: API keys, and their last versions."""
+STILL = {"metadata.max.idle.interval.ms": "0"}
+"""Nothing is written while nobody asks, so that all logs end at the same place."""
+PATIENT = {
+    "controller.quorum.election.timeout.ms": "36000000",
+    "controller.quorum.fetch.timeout.ms": "36000000",
+    # One at no address is given up at once.
+    "controller.quorum.request.timeout.ms": "2000",
+    # Who is told to stand does so at once, whatever its place.
+    "controller.quorum.election.backoff.max.ms": "0",
+}
+
+
+def directory_id(node_id: int) -> bytes:
+    """The directory in which a voter of a cluster keeps its log, as `Cluster` names it."""
+    return base64.urlsafe_b64decode(f"{node_id:K<21}Q==")
+
+
+def read_quorum_state(node: Broker) -> Fields:
+    """Its `quorum-state`."""
+    state: Fields = json.loads((node.log_dir / f"{METADATA}-0" / "quorum-state").read_bytes())
+    return state
+
+
+class Quorum(NamedTuple):
+    """Where voters have come, which were then killed at once."""
+
+    homes: dict[int, Path]
+    """The directories of the voters."""
+    properties: dict[int, dict[str, str]]
+    ports: dict[int, int]
+    leader_id: int
+    epoch: int
+    end_offset: int
+    """Of each one's log."""
+
+
+@contextmanager
+def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
+    """Voters of kwire, which had a leader and whose logs are the same: either kind can go on."""
+    with Cluster((Member(Kwire, CONTROLLER),) * voters, STILL, voters_in_log=True) as cluster:
+        cluster.start(format_arguments=FEATURES)
+        leader_id = cluster.active_controller()
+        described: Fields = {}
+
+        def is_still() -> bool:
+            before = dict(described)
+            described.update(cluster.quorum(leader_id))
+            ends = {voter["LogEndOffset"] for voter in described["CurrentVoters"]}
+            epochs = [
+                (state["leaderId"], state["leaderEpoch"])
+                for state in map(read_quorum_state, cluster.nodes.values())
+            ]
+            is_known = set(epochs) == {(described["LeaderId"], described["LeaderEpoch"])}
+            return is_known and ends == {described["HighWatermark"]} == {before.get("HighWatermark")}
+
+        wait_until(is_still, "the voters do not come to rest")
+        for node in cluster.nodes.values():
+            assert node.process is not None
+            node.process.kill()
+        for node in cluster.nodes.values():
+            node.kill()
+        yield Quorum(
+            {node_id: node.directory for node_id, node in cluster.nodes.items()},
+            {node_id: node.properties for node_id, node in cluster.nodes.items()},
+            {node_id: node.controller_port for node_id, node in cluster.nodes.items()},
+            leader_id,
+            described["LeaderEpoch"],
+            described["HighWatermark"],
+        )
+
+
+def without_messages(answer: Any) -> Any:
+    """An answer by its codes."""
+    if isinstance(answer, dict):
+        return {name: without_messages(part) for name, part in answer.items() if name != "ErrorMessage"}
+    return [without_messages(part) for part in answer] if isinstance(answer, list) else answer
+
+
+class IsolatedVoter:
+    """One of them, alone, which runs."""
+
+    def __init__(self, node: Broker, quorum: Quorum, node_id: int) -> None:
+        self.node = node
+        self.quorum = quorum
+        self.node_id = node_id
+        self.is_sole = len(quorum.ports) == 1
+        self._client = RawClient(node.controller_bootstrap)
+
+    def request(self, api: str, version: int, fields: Fields) -> Any:
+        """Its answer without the words of it, or `closed`, or `silence`."""
+        try:
+            answer = self._client.outcome(encode_request(api, version, fields), api, version)
+        except OSError:
+            answer = "closed"
+        if isinstance(answer, str):
+            self._client.socket.close()
+            try:
+                self._client = RawClient(self.node.controller_bootstrap)
+            except OSError:
+                answer = "ended"
+        return without_messages(answer)
+
+    def epoch_and_leader(self) -> tuple[int, int]:
+        """Its epoch, and who leads that, as it answers a voter of an epoch that is long over. OSError."""
+        partition = {"PartitionIndex": 0, "ReplicaEpoch": 0, "ReplicaId": 3, "PreVote": True}
+        topics = [{"TopicName": METADATA, "Partitions": [partition]}]
+        answer = self.request("Vote", 2, {"ClusterId": None, "Topics": topics})
+        if isinstance(answer, str):
+            raise OSError(f"{self.node.name}, voter {self.node_id}: {answer}")
+        told = answer["Topics"][0]["Partitions"][0]
+        return told["LeaderEpoch"], told["LeaderId"]
+
+    def wait_until_elected(self) -> None:
+        """Until the others have elected it."""
+        wait_until(lambda: self.epoch_and_leader()[1] == self.node_id, "it is not elected")
+
+    def wait_until_registered(self) -> None:
+        """Until a sole voter has written what it does by itself: that its epoch begins, and who it is."""
+        partitions = [{"PartitionIndex": 0}]
+        question = {"Topics": [{"TopicName": METADATA, "Partitions": partitions}]}
+
+        def is_written() -> bool:
+            told = self.request("DescribeQuorum", 1, question)["Topics"][0]["Partitions"][0]
+            return bool(told["HighWatermark"] == self.quorum.end_offset + 2)
+
+        wait_until(is_written, "it does not register")
+
+    def close(self) -> None:
+        self._client.socket.close()
+
+    def quorum_state(self) -> Any:
+        """What it would go on with: its `quorum-state`, once it has ended."""
+        self.node.stop()
+        return read_quorum_state(self.node)
+
+
+@contextmanager
+def isolated_voter(
+    quorum: Quorum,
+    node_id: int,
+    kind: type[Broker],
+    change: Callable[[Fields], None] = lambda state: None,
+    *,
+    others_vote: bool = False,
+) -> Iterator[IsolatedVoter]:
+    """This voter as one kind of node, on a copy of its directory, its `quorum-state` changed.
+
+    The others say nothing, or vote for whoever asks, and say nothing else.
+    """
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        home = Path(name) / "node"
+        shutil.copytree(quorum.homes[node_id], home)
+        node = kind(directory=home)
+        node.controller_port = quorum.ports[node_id]
+        others = [port for each, port in quorum.ports.items() if each != node_id]
+        servers = ",".join(f"127.0.0.1:{port}" for port in others or [node.controller_port])
+        node.properties = {
+            **quorum.properties[node_id],
+            **PATIENT,
+            "log.dirs": str(node.log_dir),
+            "controller.quorum.bootstrap.servers": servers,
+        }
+        state_path = node.log_dir / f"{METADATA}-0" / "quorum-state"
+        state = read_quorum_state(node)
+        change(state)
+        state_path.write_text(json.dumps(state, separators=(",", ":")))
+        for port in others:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            if others_vote:
+                Thread(target=_vote, args=(listener,), daemon=True).start()
+                # Whoever waits for a connection is not woken by a close.
+                stack.callback(listener.shutdown, socket.SHUT_RDWR)
+        stack.callback(node.discard)
+        node.start()
+        voter = IsolatedVoter(node, quorum, node_id)
+        stack.callback(voter.close)
+        if voter.is_sole:
+            voter.wait_until_registered()
+        yield voter
+
+
+def _vote(listener: socket.socket) -> None:
+    """Take connections until the listener ends."""
+    with suppress(OSError):
+        while True:
+            Thread(target=_answer, args=(listener.accept()[0],), daemon=True).start()
+
+
+def _answer(connection: socket.socket) -> None:
+    """Vote for whoever asks, and let it lead; leave everything else unanswered but what comes before."""
+    with connection, connection.makefile("rb") as frames, suppress(OSError):
+        while size := frames.read(4):
+            frame = frames.read(int.from_bytes(size, "big"))
+            key, version = struct.unpack_from(">hh", frame)
+            api = {18: "ApiVersions", 52: "Vote", 53: "BeginQuorumEpoch"}.get(key)
+            if api is None:
+                continue
+            header, position = Layout("RequestHeader", request_header_version(api, version)).decode(frame)
+            request, _ = Layout(f"{api}Request", version).decode(frame, position)
+            fields: Fields = {
+                "ApiKeys": [
+                    {"ApiKey": each, "MinVersion": 0, "MaxVersion": high} for each, high in ANSWERED.items()
+                ]
+            }
+            if api == "BeginQuorumEpoch":
+                led = request["Topics"][0]["Partitions"][0]
+                begun = {name: led[name] for name in ("PartitionIndex", "LeaderId", "LeaderEpoch")}
+                fields = {"Topics": [{"TopicName": METADATA, "Partitions": [begun]}]}
+            if api == "Vote":
+                asked = request["Topics"][0]["Partitions"][0]
+                voted = {"PartitionIndex": 0, "LeaderId": -1, "VoteGranted": True}
+                voted["LeaderEpoch"] = asked["ReplicaEpoch"]
+                fields = {"Topics": [{"TopicName": METADATA, "Partitions": [voted]}]}
+            answer_header = Layout("ResponseHeader", response_header_version(api, version))
+            answer = answer_header.encode({"CorrelationId": header["CorrelationId"]})
+            answer += Layout(f"{api}Response", version).encode(fields)
+            connection.sendall(len(answer).to_bytes(4, "big") + answer)

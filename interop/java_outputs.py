@@ -1,0 +1,34 @@
+"""Programs in ``interop/java`` that answer each line with one line, run with Apache Kafka's jars."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+from interop.java_programs import compiled
+from interop.reference import kafka_jars, require_java
+
+RUN_SECONDS = 300
+
+
+def java_outputs(program: str, questions: Iterable[str]) -> list[str]:
+    """What ``interop/java/PROGRAM.java`` answers to each question. Raises Missing, RuntimeError."""
+    asked = list(questions)
+    run = subprocess.run(
+        [
+            require_java(),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *("-cp", f"{compiled(program)}:{kafka_jars()}/*"),
+            program,
+        ],
+        input="".join(f"{question}\n" for question in asked),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise RuntimeError(f"{program} ended with {run.returncode}:\n{run.stderr[-2000:]}")
+    answers = run.stdout.splitlines()
+    assert len(answers) == len(asked)
+    return answers

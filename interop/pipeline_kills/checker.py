@@ -1,0 +1,283 @@
+"""What is wrong with what a job has left, beside what its source holds.
+
+Each function gives findings; none means that every record is there once, as it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from interop.pipeline_kills.reading import (
+    Entry,
+    Listed,
+    Manifest,
+    Partition,
+    Record,
+    Records,
+    Unreadable,
+    read_manifests,
+    read_parquet,
+)
+
+LOST, EXTRA, TWICE, CHANGED, ORDER = "lost", "extra", "twice", "changed", "order"
+UNLISTED, CHECKSUM, MANIFEST, MAP, UNREADABLE = "unlisted", "checksum", "manifest", "map", "unreadable"
+STUCK, FAILED, AGAIN = "stuck", "failed", "again"
+"""A job that does not end, ends only in errors, or has something to do when it is done."""
+
+
+class Finding(NamedTuple):
+    """Something that must not be."""
+
+    kind: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.about}"
+
+
+def partition_name(place: Partition) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def compare(place: str, truth: Sequence[Record], found: Sequence[Record], *, kinds: bool) -> list[Finding]:
+    """The same records under the same offsets, once each; with `kinds`, of the same type of timestamp."""
+    findings = []
+    by_offset: dict[int, Record] = {}
+    twice = []
+    for record in found:
+        if record.offset in by_offset:
+            twice.append(record.offset)
+        by_offset[record.offset] = record
+    wanted = {record.offset: record for record in truth}
+    changed = []
+    for offset, record in wanted.items():
+        other = by_offset.get(offset)
+        if other is not None and (
+            other.content != record.content or (kinds and other.timestamp_type != record.timestamp_type)
+        ):
+            changed.append(offset)
+    for kind, offsets in (
+        (TWICE, twice),
+        (LOST, [offset for offset in wanted if offset not in by_offset]),
+        (EXTRA, [offset for offset in by_offset if offset not in wanted]),
+        (CHANGED, changed),
+    ):
+        if offsets:
+            findings.append(Finding(kind, f"{place}: {len(offsets)} offsets, {_some(offsets)}"))
+    return findings
+
+
+def _some(numbers: Iterable[int]) -> str:
+    ordered = sorted(numbers)
+    return ", ".join(map(str, ordered[:5])) + (f" … {ordered[-1]}" if len(ordered) > 5 else "")
+
+
+def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) -> list[Finding]:
+    """An archive of topics that end at `ends`."""
+    try:
+        manifests = read_manifests(archive)
+    except Unreadable as error:
+        return [Finding(UNREADABLE, str(error))]
+    findings = check_manifests(manifests, ends)
+    files: dict[str, Listed] = {}
+    replaced: set[str] = set()
+    for manifest in manifests:
+        for path in manifest.replaced:
+            if files.pop(path, None) is None:
+                findings.append(Finding(MANIFEST, f"{manifest.number} replaces {path}, which is not there"))
+        replaced.update(manifest.replaced)
+        for file in manifest.files:
+            if file.path in files:
+                findings.append(Finding(MANIFEST, f"{manifest.number} lists {file.path} again"))
+            files[file.path] = file
+    there = {str(path.relative_to(archive)) for path in (archive / "data").rglob("*") if path.is_file()}
+    # What Spark's own file system writes beside a file, to know it again.
+    there = {path for path in there if not path.endswith(".crc")}
+    findings += [Finding(UNLISTED, path) for path in sorted(there - set(files) - replaced)]
+    found: Records = {}
+    for file in files.values():
+        records, wrong = check_file(archive, file)
+        findings += wrong
+        found.setdefault((file.topic, file.partition), []).extend(records)
+    for place in sorted({*truth, *found}):
+        findings += compare(partition_name(place), truth.get(place, []), found.get(place, []), kinds=True)
+    return findings
+
+
+def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]) -> list[Finding]:
+    """Numbered without a gap, and their ranges follow each other from the first offset to the last."""
+    findings = []
+    if [manifest.number for manifest in manifests] != list(range(len(manifests))):
+        findings.append(Finding(MANIFEST, f"numbers {[manifest.number for manifest in manifests]}"))
+    reached: dict[Partition, int] = dict.fromkeys(ends, 0)
+    for manifest in manifests:
+        for place, (start, end) in manifest.ranges.items():
+            if start != reached.get(place):
+                findings.append(
+                    Finding(
+                        MANIFEST,
+                        f"{manifest.number} looks at {partition_name(place)} from {start}, "
+                        f"and {reached.get(place)} was next",
+                    )
+                )
+            reached[place] = end
+    findings += [
+        Finding(MANIFEST, f"all end at {reached[place]} of {partition_name(place)}, which ends at {end}")
+        for place, end in ends.items()
+        if reached[place] != end
+    ]
+    return findings
+
+
+def check_file(archive: Path, file: Listed) -> tuple[list[Record], list[Finding]]:
+    """The records of a file, and what is not as its manifest says."""
+    path = archive / file.path
+    try:
+        data = path.read_bytes()
+        records = read_parquet(path)
+    except (OSError, Unreadable) as error:
+        return [], [Finding(UNREADABLE, f"{file.path}: {error}")]
+    findings = []
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        findings.append(Finding(CHECKSUM, file.path))
+    offsets = [record.offset for record in records]
+    told = (file.size_bytes, file.records, file.first_offset, file.last_offset)
+    is_so = (len(data), len(records), min(offsets, default=-1), max(offsets, default=-1))
+    if told != is_so:
+        findings.append(Finding(MANIFEST, f"{file.path}: size, records, first and last {told}, not {is_so}"))
+    where = f"topic={file.topic}/date={file.date}/partition={file.partition}/"
+    if where not in file.path:
+        findings.append(Finding(MANIFEST, f"{file.path} is not below {where}"))
+    dates = {_date(record.timestamp_ms) for record in records}
+    if dates - {file.date}:
+        findings.append(Finding(CHANGED, f"{file.path} holds records of {sorted(dates)}"))
+    return records, findings
+
+
+def _date(timestamp_ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%d}"
+
+
+def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
+    """Topics that are to hold the same records under the same offsets, their names with a suffix."""
+    findings = []
+    for (topic, partition), records in truth.items():
+        other = found.get((topic + suffix, partition), [])
+        findings += compare(partition_name((topic + suffix, partition)), records, other, kinds=False)
+    return findings
+
+
+def check_mapped(
+    place: Partition, truth: Sequence[Record], found: Sequence[Record], entries: Sequence[Entry], end: int
+) -> list[Finding]:
+    """A partition that is to hold a source's records in their order, and the map that says which is which."""
+    name = partition_name(place)
+    findings = check_order(name, truth, found)
+    source = {record.offset: record for record in truth}
+    target = {record.offset: record for record in found}
+    reached = 0
+    pairs: list[tuple[int, int]] = []
+    for entry in entries:
+        if entry.source != reached:
+            findings.append(Finding(MAP, f"{name}: an entry begins at {entry.source}, and {reached} is next"))
+        reached = entry.end
+        if any(not entry.source <= first < entry.end for first, _ in entry.pairs):
+            findings.append(Finding(MAP, f"{name}: the entry of {entry.source} tells of others"))
+        pairs += entry.pairs
+    if reached < max(source, default=-1) + 1 or reached > end:
+        findings.append(Finding(MAP, f"{name}: the map ends at {reached}, the source at {end}"))
+    for what, offsets, wanted in (
+        ("source", [first for first, _ in pairs], source),
+        ("target", [second for _, second in pairs], target),
+    ):
+        if sorted(offsets) != sorted(wanted):
+            findings.append(
+                Finding(
+                    MAP,
+                    f"{name}: {len(offsets)} offsets of the {what} in the map, {len(set(offsets))} of them "
+                    f"different, and {len(wanted)} records",
+                )
+            )
+    wrong = [
+        first
+        for first, second in pairs
+        if first in source and second in target and source[first].content != target[second].content
+    ]
+    if wrong:
+        findings.append(Finding(MAP, f"{name}: {len(wrong)} offsets became others, {_some(wrong)}"))
+    return findings
+
+
+def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> list[Finding]:
+    """The same contents in the same order; offsets do not matter."""
+    wanted = [record.content for record in truth]
+    contents = [record.content for record in found]
+    if wanted == contents:
+        return []
+    findings = []
+    # The same content may be there several times on either side: a schedule repeats itself.
+    missing, more = _less(wanted, contents), _less(contents, wanted)
+    if missing:
+        findings.append(Finding(LOST, f"{name}: {len(missing)} records, {missing[0]!r:.200}"))
+    if more:
+        kind = TWICE if set(more) <= set(wanted) else EXTRA
+        findings.append(Finding(kind, f"{name}: {len(more)} records, {more[0]!r:.200}"))
+    if not findings:
+        at = next(at for at, (one, other) in enumerate(zip(wanted, contents, strict=True)) if one != other)
+        findings.append(Finding(ORDER, f"{name}: from record {at} on"))
+    return findings
+
+
+def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    """What is on the left more often than on the right."""
+    counts: dict[Any, int] = {}
+    for one in right:
+        counts[one] = counts.get(one, 0) + 1
+    over = []
+    for one in left:
+        left_over = counts.get(one, 0)
+        if left_over:
+            counts[one] = left_over - 1
+        else:
+            over.append(one)
+    return over
+
+
+def check_windows(truth: Records, found: Records) -> list[Finding]:
+    """Flights, distance and cancellations by day and carrier: the last figures of each in a topic."""
+    wanted: dict[tuple[str, str], list[float]] = {}
+    for record in (record for records in truth.values() for record in records):
+        if not record.value:
+            continue
+        flight = json.loads(record.value)
+        figures = wanted.setdefault((_date(record.timestamp_ms), flight["carrier"]), [0, 0, 0])
+        figures[0] += 1
+        figures[1] += flight["distance"]
+        figures[2] += flight["dep_time"] is None
+    last: dict[tuple[str, str], list[float]] = {}
+    findings = []
+    for record in (record for records in found.values() for record in records):
+        key, value = json.loads(record.key or b"{}"), json.loads(record.value or b"{}")
+        window = (key["window_start"][:10], key["carrier"])
+        if (value["window_start"][:10], value["carrier"]) != window:
+            findings.append(Finding(CHANGED, f"the figures of {window} are about another: {value}"))
+        last[window] = [value["flights"], value["distance"], value["cancelled"]]
+    for kind, windows in (
+        (LOST, set(wanted) - set(last)),
+        (EXTRA, set(last) - set(wanted)),
+        (CHANGED, {window for window in wanted if wanted[window] != last.get(window, wanted[window])}),
+    ):
+        if windows:
+            one = min(windows)
+            findings.append(
+                Finding(
+                    kind,
+                    f"{len(windows)} windows, {one}: {last.get(one)}, and it should be {wanted.get(one)}",
+                )
+            )
+    return findings

@@ -1,0 +1,303 @@
+"""What a voter answers to others of its quorum, or to strangers: Apache Kafka's answers, one after the other.
+
+Random transcripts of elections are exchanges to a voter that hears of the quorum only so, first to Apache
+Kafka's, by whose answers the next requests are chosen, then to kwire's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from interop.brokers import Broker
+from interop.fake_broker import uuid
+from interop.isolated_voter import BOTH, METADATA, VOTERS, Quorum, directory_id, isolated_voter, killed_quorum
+from interop.scenario import compare, table
+from interop.wire import Fields
+
+UNKNOWN_ID = 77
+METADATA_ID = uuid(1)
+REQUESTS = 200
+SHOWN = 3
+SEEDS = 5
+NO_LEADER = -1
+NEARLY = (20, 2, 2, 1)
+"""How often something is as it is, and each of three other things."""
+TIMES = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
+STARTS = ("a leader once", "a follower", "a candidate", "nothing", "a voter for another")
+"""What it remembers to be, in the order of the seeds."""
+
+
+class Request(NamedTuple):
+    api: str
+    version: int
+    fields: Fields
+
+
+@pytest.fixture(scope="module")
+def quorum() -> Iterator[Quorum]:
+    with killed_quorum() as found:
+        yield found
+
+
+class Transcript:
+    """Requests that would make sense in some election, and do not in others."""
+
+    def __init__(self, quorum: Quorum, node_id: int, rng: random.Random) -> None:
+        self._quorum = quorum
+        self._node_id = node_id
+        self._rng = rng
+        self.epoch = quorum.epoch
+        self.leader_id = quorum.leader_id
+        self.last = (quorum.epoch, quorum.end_offset)
+        """The epoch in which its log ends, and where."""
+
+    def next(self) -> Request:
+        """One more, as is chosen by what was answered so far."""
+        makers = {
+            self._vote: 8,
+            self._begin: 4,
+            self._end: 2,
+            self._fetch: 2,
+            self._update: 1,
+            self._others: 1,
+        }
+        [make] = self._rng.choices([*makers], [*makers.values()])
+        return make()
+
+    def on_response(self, answer: Any) -> None:
+        """What the voter says of its epoch, and of its leader."""
+        told: Any = answer
+        for name in ("Topics", "Responses"):
+            if told != "closed" and told.get(name):
+                told = told[name][0]["Partitions"][0]
+        told = told.get("CurrentLeader", told)
+        if "LeaderEpoch" in told:
+            self.epoch, self.leader_id = told["LeaderEpoch"], told["LeaderId"]
+
+    def becomes_candidate(self, asked: Request) -> bool:
+        """Whether it has just been told by its leader that others are to stand, as it has answered."""
+        told = asked.fields["Topics"][0]["Partitions"][0] if asked.api == "EndQuorumEpoch" else {}
+        is_heard = asked.fields.get("ClusterId") is None and told.get("PartitionIndex") == 0
+        return is_heard and (told["LeaderEpoch"], told["LeaderId"]) == (self.epoch, self.leader_id)
+
+    def on_elected(self) -> None:
+        """It leads, and its log has one more record."""
+        self.epoch, self.leader_id = self.epoch + 1, self._node_id
+        self.last = (self.epoch, self.last[1] + 1)
+
+    def _any_epoch(self) -> int:
+        epoch = self.epoch
+        weights = {epoch: 50, epoch + 1: 20, epoch + 2: 5, epoch - 1: 10, 0: 3, -1: 2}
+        return self._rng.choices([*weights], [*weights.values()])[0]
+
+    def _any_directory(self, node_id: int) -> bytes:
+        found = [directory_id(node_id), bytes(16), directory_id(node_id % 3 + 1)]
+        return self._rng.choices(found, [8, 1, 1])[0]
+
+    def _other(self) -> int:
+        """Anybody but the voter itself, whom Kafka would end for that."""
+        others = [each for each in VOTERS if each != self._node_id]
+        return self._rng.choices([*others, UNKNOWN_ID, -1], [10, 10, 1, 1])[0]
+
+    def _to(self, version: int) -> tuple[Fields, Fields]:
+        """Whom a request means to reach: of its whole, and of its partition."""
+        if version == 0:
+            return {}, {}
+        node_id = self._rng.choices([self._node_id, self._other()], [9, 1])[0]
+        return {"VoterId": node_id}, {"VoterDirectoryId": self._any_directory(node_id)}
+
+    def _cluster_id(self) -> Fields:
+        return {"ClusterId": self._rng.choices([None, "another"], [30, 1])[0]}
+
+    def _vote(self) -> Request:
+        version = self._rng.choice([0, 1, 2, 2])
+        whole, part = self._to(version)
+        replica_id = self._other()
+        last_epoch, end_offset = self.last
+        part |= {
+            "ReplicaEpoch": self._any_epoch(),
+            "ReplicaId": replica_id,
+            "LastOffsetEpoch": self._rng.choices([last_epoch, last_epoch - 1, last_epoch + 1, -1], NEARLY)[0],
+            "LastOffset": self._rng.choices([end_offset, end_offset + 1, end_offset - 1, -1], NEARLY)[0],
+        }
+        if version >= 1:
+            part["ReplicaDirectoryId"] = self._any_directory(replica_id)
+        if version >= 2:
+            part["PreVote"] = self._rng.random() < 0.6
+        return Request("Vote", version, {**self._cluster_id(), **whole, "Topics": self._topics(part)})
+
+    def _led(self) -> tuple[int, int]:
+        """An epoch and who leads it: two leaders of one epoch would end Kafka, as would one at no address."""
+        epoch, leader_id = self._any_epoch(), self._other()
+        if epoch == self.epoch and self.leader_id != NO_LEADER:
+            if self.leader_id == self._node_id:
+                epoch += 1
+            else:
+                leader_id = self.leader_id
+        return epoch, leader_id if leader_id in VOTERS else self._node_id % 3 + 1
+
+    def _endpoints(self, version: int, leader_id: int) -> Fields:
+        if version == 0 or self._rng.random() < 0.3:
+            return {}
+        port = self._quorum.ports[leader_id]
+        return {"LeaderEndpoints": [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": port}]}
+
+    def _begin(self) -> Request:
+        version = self._rng.choice([0, 1, 1])
+        whole, part = self._to(version)
+        epoch, leader_id = self._led()
+        if epoch < 0:
+            leader_id = self._other()
+        part |= {"LeaderId": leader_id, "LeaderEpoch": epoch}
+        whole |= self._endpoints(version, leader_id) if leader_id in VOTERS else {}
+        return Request(
+            "BeginQuorumEpoch", version, {**self._cluster_id(), **whole, "Topics": self._topics(part)}
+        )
+
+    def _end(self) -> Request:
+        version = self._rng.choice([0, 1, 1])
+        epoch, leader_id = self._led()
+        part: Fields = {"LeaderId": leader_id, "LeaderEpoch": epoch}
+        places = self._rng.sample(VOTERS, self._rng.randrange(4))
+        if version:
+            part["PreferredCandidates"] = [
+                {"CandidateId": each, "CandidateDirectoryId": self._any_directory(each)} for each in places
+            ]
+        else:
+            part["PreferredSuccessors"] = places
+        whole = self._endpoints(version, leader_id)
+        return Request(
+            "EndQuorumEpoch", version, {**self._cluster_id(), **whole, "Topics": self._topics(part)}
+        )
+
+    def _topics(self, part: Fields) -> list[Fields]:
+        """The one partition that there is, or another one at times."""
+        index = self._rng.choices([0, 1], [40, 1])[0]
+        return [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index, **part}]}]
+
+    def _fetch(self) -> Request:
+        version = self._rng.choice([13, 15, 17, 18])
+        replica_id, epoch = self._other(), self._any_epoch()
+        part: Fields = {
+            "Partition": 0,
+            "CurrentLeaderEpoch": epoch,
+            # Who had all of a leader's log would have it commit, and then write what it likes.
+            "FetchOffset": self._rng.choice([0, 5, self._quorum.end_offset - 1, 1 << 40, -1]),
+            "LastFetchedEpoch": self._rng.choice([0, self._quorum.epoch, epoch, epoch + 1]),
+            "PartitionMaxBytes": 1 << 20,
+        }
+        if version >= 17:
+            part["ReplicaDirectoryId"] = self._any_directory(replica_id)
+        whole: Fields = {"ReplicaId": replica_id}
+        if version >= 15:
+            whole = {"ReplicaState": {"ReplicaId": replica_id, "ReplicaEpoch": -1}}
+        whole |= {"MaxWaitMs": 100, "MinBytes": 0, "MaxBytes": 1 << 20, **self._cluster_id()}
+        return Request(
+            "Fetch", version, {**whole, "Topics": [{"TopicId": METADATA_ID, "Partitions": [part]}]}
+        )
+
+    def _update(self) -> Request:
+        node_id = self._other()
+        fields = {
+            "CurrentLeaderEpoch": self._any_epoch(),
+            "VoterId": node_id,
+            "VoterDirectoryId": self._any_directory(node_id),
+            "Listeners": [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 9}],
+            "KRaftVersionFeature": {"MinSupportedVersion": 0, "MaxSupportedVersion": 1},
+        }
+        return Request("UpdateRaftVoter", 0, {**self._cluster_id(), **fields})
+
+    def _others(self) -> Request:
+        node_id = self._other()
+        fields = {**self._cluster_id(), "VoterId": node_id, "VoterDirectoryId": self._any_directory(node_id)}
+        if self._rng.random() < 0.3:
+            return Request("RemoveRaftVoter", 0, fields)
+        if self._rng.random() < 0.5:
+            asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
+            return Request("DescribeQuorum", self._rng.randrange(3), {"Topics": asked})
+        listeners = [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 9}]
+        return Request("AddRaftVoter", 0, {**fields, "TimeoutMs": 1_000, "Listeners": listeners})
+
+
+def set_quorum_state(start: str, node_id: int, state: Fields) -> None:
+    """Have it remember to be something else."""
+    if start == "a candidate":
+        state.update(leaderId=-1, leaderEpoch=state["leaderEpoch"] + 1, votedId=node_id)
+        state["votedDirectoryId"] = f"{node_id:K<21}Q"
+    elif start == "nothing":
+        state.update(leaderId=-1, leaderEpoch=state["leaderEpoch"] + 1, votedId=-1)
+        state["votedDirectoryId"] = "A" * 22
+    elif start == "a voter for another":
+        other = node_id % 3 + 1
+        state.update(leaderId=-1, leaderEpoch=state["leaderEpoch"] + 1, votedId=other)
+        state["votedDirectoryId"] = f"{other:K<21}Q"
+
+
+def without_times(answer: Any) -> Any:
+    """An answer without times, and without records, which have times."""
+    if isinstance(answer, dict):
+        return {name: without_times(part) for name, part in answer.items() if name not in (*TIMES, "Records")}
+    return [without_times(part) for part in answer] if isinstance(answer, list) else answer
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("seed", "others_vote"),
+    [*((seed, False) for seed in range(SEEDS)), *((seed, True) for seed in range(len(STARTS)))],
+)
+def test_random_transcripts(
+    quorum: Quorum, seed: int, kinds: tuple[type[Broker], type[Broker]], *, others_vote: bool
+) -> None:
+    apache, kwire = kinds
+    rng = random.Random(seed)
+    start = STARTS[seed % len(STARTS)]
+    node_id = quorum.leader_id if start == "a leader once" else quorum.leader_id % 3 + 1
+    transcript = Transcript(quorum, node_id, rng)
+    exchanges: list[tuple[Request, Any, bool]] = []
+
+    def one(kind: type[Broker]) -> Any:
+        return isolated_voter(
+            quorum,
+            node_id,
+            kind,
+            lambda state: set_quorum_state(start, node_id, state),
+            others_vote=others_vote,
+        )
+
+    # Who remembers to have stood becomes_candidate again at once, and the others vote.
+    stands_at_once = others_vote and start == "a candidate"
+    with one(apache) as voter:
+        if stands_at_once:
+            voter.wait_until_elected()
+            transcript.on_elected()
+        for _ in range(REQUESTS):
+            asked = transcript.next()
+            answer = without_times(voter.request(*asked))
+            assert not isinstance(answer, str), (f"Apache Kafka: {answer}", *exchanges[-3:], asked)
+            transcript.on_response(answer)
+            becomes_candidate = others_vote and transcript.becomes_candidate(asked)
+            if becomes_candidate:
+                voter.wait_until_elected()
+                transcript.on_elected()
+            exchanges.append((asked, answer, becomes_candidate))
+        quorum_state = voter.quorum_state()
+    problems: list[str] = []
+    with one(kwire) as voter:
+        if stands_at_once:
+            voter.wait_until_elected()
+        for number, (asked, expected, becomes_candidate) in enumerate(exchanges):
+            found = compare(f"request {number}", expected, without_times(voter.request(*asked)))
+            if becomes_candidate:
+                voter.wait_until_elected()
+            if found:
+                context = "\n".join(map(str, exchanges[max(0, number - 3) : number + 1]))
+                problems.append(f"{context}\n{table(found)}")
+        if voter.quorum_state() != quorum_state:
+            problems.append(f"in the end it remembers something else than {quorum_state}")
+    if problems:
+        first = "\n".join(problems[:SHOWN])
+        pytest.fail(f"{start}: {len(problems)} differ, first:\n{first}", pytrace=False)
