@@ -1,4 +1,4 @@
-"""Configurations of groups, request by request. KIP-848 (consumer.*), 932 (share.*), 1071 (streams.*)."""
+"""Group configurations, request by request: consumer.* (KIP-848), share.* (KIP-932), streams.* (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def described(client: RawClient, group: str, version: int = 4, **fields: Any) ->
     answer = comparable(client.call("DescribeConfigs", version, Resources=[wanted], **fields))
     result = answer["Results"][0]
     for entry in result["Configs"]:
-        # The words are each broker's own.
+        # Messages differ between brokers.
         entry["Documentation"] = bool(entry.get("Documentation"))
     result["Configs"] = {entry.pop("Name"): entry for entry in result["Configs"]}
     return result
 
 
 def group_overrides(client: RawClient, group: str) -> dict[str, str]:
-    """What is set for a group itself."""
+    """Return the configurations that are set for the group."""
     entries = described(client, group)["Configs"].items()
     return {name: entry["Value"] for name, entry in entries if entry["ConfigSource"] == 8}
 
@@ -107,13 +107,13 @@ def replace(client: RawClient, group: str, configs: dict[str, str | None], *, ch
 
 
 def codes_and_messages(answer: dict[str, Any]) -> list[tuple[int, str | None]]:
-    """Codes, and what is wrong in Kafka's words: a person who mistypes a setting reads them."""
+    """Return error codes and messages: kwire returns Kafka's messages, which people read."""
     return [(response["ErrorCode"], response["ErrorMessage"]) for response in answer["Responses"]]
 
 
 @scenario()
 def described_configs(broker: Broker) -> Any:
-    """A group without settings of its own, in each version, with and without synonyms."""
+    """Describe a group without configurations, in each version, with and without synonyms."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for version in versions_of("DescribeConfigs"):
@@ -127,7 +127,7 @@ def described_configs(broker: Broker) -> Any:
 
 @scenario()
 def rejected_configs(broker: Broker) -> Any:
-    """Settings that no group may have, by both requests."""
+    """Set invalid configurations with both requests."""
     seen: dict[str, Any] = {}
     group = "raw-group-configs-wrong"
     with RawClient(broker.bootstrap) as client:
@@ -148,7 +148,7 @@ def rejected_configs(broker: Broker) -> Any:
 
 @scenario()
 def altered_configs(broker: Broker) -> Any:
-    """Settings of a group set, changed, replaced and removed."""
+    """Set, change, replace and delete configurations of a group."""
     seen: dict[str, Any] = {}
     key = "consumer.session.timeout.ms"
     with RawClient(broker.bootstrap) as client:
@@ -166,7 +166,7 @@ def altered_configs(broker: Broker) -> Any:
             seen[f"{label}: then"] = group_overrides(client, group)
         group = "raw-group-configs-0"
         seen["synonyms"] = described(client, group, IncludeSynonyms=True)["Configs"][key]
-        # What the request leaves alone still counts: 50000 of before is too short for this.
+        # Validation includes the stored values: this timeout is too low for the earlier 50000.
         seen["delete one"] = alter(client, group, ("consumer.heartbeat.interval.ms", DELETE, None))
         until(lambda: len(group_overrides(client, group)) == 1)
         seen["one left"] = group_overrides(client, group)

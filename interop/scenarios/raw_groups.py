@@ -1,4 +1,4 @@
-"""The classic group protocol, request by request: members, generations, offsets, and each of their errors."""
+"""The classic group protocol, request by request: members, generations, offsets, and their errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import versions_of
 
-# A consumer's subscription to topic "t", version 0. Apache Kafka 4.3.1 reads it on completing a join of
-# protocol type "consumer", and a group with metadata that cannot be read never completes one.
+# A consumer's subscription to topic "t", version 0. Apache Kafka 4.3.1 parses it when it completes a join of
+# protocol type "consumer". A group with metadata that it cannot parse never completes a join.
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
 PROTOCOLS = [{"Name": "range", "Metadata": SUBSCRIPTION}, {"Name": "roundrobin", "Metadata": SUBSCRIPTION}]
 COMMITTED = "raw-groups-committed"
 
 
 def prepare_group(client: RawClient, group: str) -> None:
-    """A coordinator for the group, and a topic to commit for."""
+    """Wait for the group's coordinator and create the topic for its commits."""
     wait_for_coordinator(client, group)
     answer = client.call(
         "CreateTopics", 5, Topics=[{"Name": COMMITTED, "NumPartitions": 1, "ReplicationFactor": 1}]
@@ -29,7 +29,7 @@ def prepare_group(client: RawClient, group: str) -> None:
 
 
 class Member:
-    """A group member with a connection of its own."""
+    """A group member with its own connection."""
 
     def __init__(self, broker: Broker, group: str, instance: str | None = None) -> None:
         self.client = RawClient(broker.bootstrap)
@@ -59,7 +59,7 @@ class Member:
         self.client.send("JoinGroup", version, **{**fields, **changes})
 
     def receive_join(self, version: int = 7) -> Any:
-        """The answer to the join that was sent; the member's id and generation follow it."""
+        """Receive the JoinGroup response and adopt its member id and generation."""
         answer = self.client.receive("JoinGroup", version)
         if answer["ErrorCode"] in (0, 79):
             self.member_id = answer["MemberId"] or self.member_id
@@ -68,7 +68,7 @@ class Member:
         return answer
 
     def join(self, version: int = 7, **changes: Any) -> Any:
-        """Join, with the second round that MEMBER_ID_REQUIRED asks for."""
+        """Join, in two steps if the coordinator returns MEMBER_ID_REQUIRED."""
         self.send_join(version, **changes)
         answer = self.receive_join(version)
         if answer["ErrorCode"] == 79:
@@ -124,7 +124,7 @@ class Member:
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """The life of a group with one member, with every wrong step on the way."""
+    """Run a group with one member from join to leave, with every wrong request in between."""
     group = "raw-groups-one"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
@@ -181,7 +181,7 @@ def describe(client: RawClient, group: str, version: int = 6) -> Any:
 
 
 def describe_stored(client: RawClient, group: str) -> Any:
-    """A new group as soon as it is seen: Apache Kafka shows it when its first record is committed."""
+    """Describe a new group as soon as it exists: Apache Kafka shows it once its first record is committed."""
     deadline = time.monotonic() + 5
     while (answer := describe(client, group))["GroupState"] == "Dead" and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -199,7 +199,7 @@ def delete(client: RawClient, group: str, version: int = 2) -> Any:
 
 @scenario()
 def join_requests(broker: Broker) -> Any:
-    """JoinGroup in every version, and with fields out of bounds."""
+    """Send JoinGroup in every version, and with invalid fields."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, "raw-groups-join")
@@ -241,7 +241,7 @@ def join_requests(broker: Broker) -> Any:
 
 @scenario()
 def two_members(broker: Broker) -> Any:
-    """A second member joins: the first learns by heartbeat, joins again, leads and assigns."""
+    """Join with a second member: the first learns of it by heartbeat, rejoins as leader and assigns."""
     group = "raw-groups-two"
     seen: dict[str, Any] = {}
     with Member(broker, group) as first, Member(broker, group) as second:
@@ -264,7 +264,7 @@ def two_members(broker: Broker) -> Any:
         seen["leader is the first"] = answers["second"]["Leader"] == first.member_id
         seen["answers"] = {name: comparable(answer) for name, answer in answers.items()}
         seen["protocol"] = answers["first"]["ProtocolName"]
-        seen["members told to the leader"] = len(answers["first"]["Members"])
+        seen["members in the leader's response"] = len(answers["first"]["Members"])
         chosen = answers["first"]["ProtocolName"]
         fields: dict[str, Any] = {
             "GroupId": group,
@@ -279,7 +279,7 @@ def two_members(broker: Broker) -> Any:
         seen["sync of the other"] = comparable(second.client.receive("SyncGroup", 5))
         seen["heartbeats"] = [first.heartbeat(), second.heartbeat()]
         seen["old generation"] = second.heartbeat(GenerationId=1)
-        # The follower joins again unchanged: nothing is rebalanced. The leader does so: everything is.
+        # A follower that rejoins unchanged causes no rebalance. A leader that rejoins does.
         second.send_join(Protocols=PROTOCOLS)
         seen["follower joins unchanged"] = comparable(second.receive_join())
         seen["after that"] = describe(first.client, group)["GroupState"]
@@ -290,7 +290,7 @@ def two_members(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """KIP-345: an instance comes back under a new member id and fences the old one."""
+    """Restart an instance (KIP-345): it gets a new member id, and the old one is fenced."""
     group = "raw-groups-static"
     seen: dict[str, Any] = {}
     with Member(broker, group, "i1") as old, Member(broker, group, "i1") as new:
@@ -315,7 +315,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario()
 def session_expires(broker: Broker) -> Any:
-    """A member that falls silent is dropped after its session; the shortest session is 6 s."""
+    """Let a member's session expire. The shortest session timeout is 6 s."""
     group = "raw-groups-expire"
     with Member(broker, group) as member, RawClient(broker.bootstrap) as other:
         prepare_group(member.client, group)
@@ -334,7 +334,7 @@ def session_expires(broker: Broker) -> Any:
 
 @scenario()
 def offsets(broker: Broker) -> Any:
-    """Commit and fetch in every version; unknown topics, groups and partitions; long metadata."""
+    """Commit and fetch in every version, with unknown topics, groups and partitions, and long metadata."""
     group, topic = "raw-groups-offsets", "raw-groups-offsets"
     seen: dict[str, Any] = {}
     with Member(broker, group) as outside:
@@ -424,7 +424,7 @@ def fetch_offsets(
 
 @scenario()
 def coordinators(broker: Broker) -> Any:
-    """FindCoordinator in every version, for groups, transactions and unknown kinds."""
+    """Send FindCoordinator in every version, for groups, transactions and unknown key types."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, "raw-groups-find")
@@ -446,7 +446,7 @@ def coordinators(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """Describe, list and delete a group in every version of these, with filters."""
+    """Describe, list and delete a group in every version, with filters."""
     group = "raw-groups-versions"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:

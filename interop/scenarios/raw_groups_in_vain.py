@@ -1,4 +1,4 @@
-"""Groups that ask in vain: a log that refuses them, the empty id, an assignor that is gone."""
+"""Group requests that fail: records too large for the log, an empty group id, a removed assignor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def group_state(client: RawClient, group: str) -> list[Any]:
 
 
 LONG_TIMEOUTS = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
-"""No timer is to write anything while a scenario looks."""
+"""No timer writes a record during a scenario."""
 
 WITHOUT_DELAYS = {"group.initial.rebalance.delay.ms": "0", "group.coordinator.append.linger.ms": "0"}
 
@@ -59,7 +59,7 @@ REJECTED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @scenario(seconds=120)
 def records_too_large(broker: Broker) -> Any:
-    """A classic group whose first record is too large for its log is none, and replaces none."""
+    """Create a classic group whose first record is too large: the group does not exist afterwards."""
     told: dict[str, Any] = {}
     with (
         another(broker, {**ONE_STATE_PARTITION, **WITHOUT_DELAYS}) as own,
@@ -102,13 +102,13 @@ def records_too_large(broker: Broker) -> Any:
 
 
 def group_state_once(client: RawClient, group: str) -> list[Any]:
-    """As `seen`; ListGroups of Kafka's has a group twice that a refused one was to replace."""
+    """Return `group_state` without the duplicate that Apache Kafka lists after a failed replacement."""
     listed, *described = group_state(client, group)
     return [listed[:1], *described]
 
 
 def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> None:
-    """How large a batch of the offsets topic may be; None: as large as ever."""
+    """Set max.message.bytes of the offsets topic, None for the default."""
     change = {
         "Name": "max.message.bytes",
         "ConfigOperation": 0 if max_message_bytes else 1,
@@ -119,7 +119,7 @@ def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> N
 
 
 def fetched_offsets(client: RawClient, group: str) -> list[Any]:
-    """The group's offset as it is stored, and as those see it who want a stable one."""
+    """Fetch the group's offset with and without RequireStable."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
     told: list[Any] = []
     for stable in (False, True):
@@ -133,7 +133,7 @@ def fetched_offsets(client: RawClient, group: str) -> list[Any]:
 
 @scenario(seconds=120)
 def empty_group_id(broker: Broker) -> Any:
-    """TxnOffsetCommit for the group "": nothing about its transaction is looked at, or changed."""
+    """Send TxnOffsetCommit for the group "": the coordinator does not touch the transaction."""
     told: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
@@ -166,7 +166,7 @@ def empty_group_id(broker: Broker) -> Any:
 
 
 def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: Any) -> list[Any]:
-    """The error, the epoch, and which partitions are assigned, if that is said."""
+    """Send a heartbeat and return the error, the epoch, and the assigned partitions if there are any."""
     if not epoch:
         first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
         fields = {**first, **fields}
@@ -190,7 +190,7 @@ def described_state(client: RawClient, group: str) -> list[Any]:
 
 @scenario(seconds=120)
 def removed_assignor(broker: Broker) -> Any:
-    """Its members named it when the broker still had it: no new target until most name another, or none."""
+    """Remove the assignor that members name: no new target until most members name another one or none."""
     told: dict[str, Any] = {}
     with another(broker, {"group.consumer.assignment.interval.ms": "0"}) as own:
         with RawClient(own.bootstrap) as client:

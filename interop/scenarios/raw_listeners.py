@@ -1,8 +1,8 @@
-"""Listeners of a running broker: taken up, given up, moved, refused, and what holds after the next start.
+"""Dynamic listeners: added, removed, moved to another address, rejected, and restored at the next start.
 
-What a request is told comes at once; what comes of it is looked at until it stays the same. Ports are told by
-names. An address that is stored for a listener that stays, which is then given up, is left out: Apache Kafka
-looks for the acceptor of the stored address, finds none, and leaves the port open until it ends.
+The response to a change is immediate. Its effects are polled until they stay the same, and ports are recorded
+by name. One case is missing: a stored address for a static listener that is removed later. Apache Kafka
+looks up the acceptor of the stored address, finds none, and leaves the port open until the broker stops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HERE = "127.0.0.1"
 TOPIC = "raw-listeners"
 PAUSE_S = 0.5
 ANSWER_S = 5.0
-"""How long a port that is open may take to answer."""
+"""Time in which an open port must respond."""
 SECONDS = 60.0
 
 Settings = Mapping[str, str | None]
@@ -98,7 +98,7 @@ CHECKED: list[dict[str, str]] = [
     {"listener.name.extra.nope": "1", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
     {"listener.name.plaintext.max.connections": "7", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
 ]
-"""Settings of the broker that are looked at and not made."""
+"""Broker configurations that are only validated."""
 
 UNADVERTISED: list[dict[str, str]] = [
     {LISTENERS: "{now},EXTRA://127.0.0.1:{A}"},
@@ -121,7 +121,7 @@ UNADVERTISED: list[dict[str, str]] = [
 
 
 class Ports:
-    """A broker's ports and some that are free, by names that stand for them in all that is told."""
+    """The ports of a broker and some free ports, with names that replace them in observations."""
 
     def __init__(self, broker: Broker) -> None:
         self.numbers = {
@@ -135,7 +135,7 @@ class Ports:
         return text.format(now=self.now, **self.numbers)
 
     def with_names(self, value: Any) -> Any:
-        """The value with names for numbers."""
+        """Replace port numbers in a value by their names."""
         if isinstance(value, dict):
             return {self.with_names(key): self.with_names(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -149,7 +149,7 @@ class Ports:
 
 
 class ListenerObserver:
-    """Changes a broker's listeners and looks at what comes of it."""
+    """A client that changes a broker's listeners and observes the effects."""
 
     def __init__(self, broker: Broker) -> None:
         self.ports = Ports(broker)
@@ -164,9 +164,9 @@ class ListenerObserver:
         return self.ports.with_names(change(self.client, BROKER, "1", changes, check=check))
 
     def state(self) -> Any:
-        """Which ports answer, and the keys as described, once neither changes any more.
+        """Return the open ports and the described keys, once neither changes any more.
 
-        A topic is made first: once it is there, the broker has heard of what was changed before.
+        This creates a topic first: once it exists, the broker has applied all earlier metadata records.
         """
         self._looks += 1
         create_topic(self.client, f"{TOPIC}-{self._looks}")
@@ -193,7 +193,7 @@ class ListenerObserver:
         return RawClient(f"{HERE}:{self.ports.numbers[port]}")
 
     def metadata_seen_at(self, port: str) -> Any:
-        """What clients of this port are told of the cluster."""
+        """Return the cluster metadata that clients of this port get."""
         with self.connect(port) as client:
             wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
             answers = [
@@ -211,14 +211,14 @@ class ListenerObserver:
         return [self.endpoints(answer) for answer in answers]
 
     def endpoints(self, answer: Any) -> Any:
-        """The answer with its brokers' ports by name, which would be lost as a value of chance."""
+        """Replace the ports of brokers in the response by names, before `comparable` removes them."""
         for broker in answer.get("Brokers", ()):
             broker["Host"] = f"{broker['Host']}:{self.ports.with_names(broker['Port'])}"
         return comparable(answer)
 
 
 def is_alive(client: RawClient) -> bool:
-    """Whether a connection is still answered."""
+    """Return whether the broker still responds on a connection."""
     try:
         client.call("ApiVersions", 0)
     except (OSError, EOFError):
@@ -232,7 +232,7 @@ def validate(observer: ListenerObserver, settings: list[dict[str, str]]) -> list
 
 @scenario()
 def validated_only(broker: Broker) -> Any:
-    """What a broker says of other listeners, in which words; nothing is made."""
+    """Validate other listeners and record the error messages."""
     observer = ListenerObserver(broker)
     with observer.client as client:
         cluster = [change(client, BROKER, "", [(name, SET, "x")]) for name in KEYS]
@@ -253,7 +253,7 @@ def validated_only(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def added_and_removed(broker: Broker) -> Any:
-    """One more listener, its connections, another address of it, and what the next starts make of it."""
+    """Add a listener, use it, change its address, remove it, and restart the broker."""
     own = type(broker)()
     own.start()
     try:
@@ -271,7 +271,7 @@ def added_and_removed(broker: Broker) -> Any:
                 seen.append(observer.change({MAP: f"{TWO},EXTRA:SSL"}))
                 seen.append(observer.change({LISTENERS: "{now},extra://127.0.0.1:{A}"}))
                 seen += [observer.state(), is_alive(one)]
-                # A listener may be told to go through itself.
+                # A connection to a listener can delete that listener.
                 seen.append(change(one, BROKER, "1", [(LISTENERS, DELETE, None)], check=False))
                 seen += [observer.state(), is_alive(one), is_alive(other), is_alive(client)]
             with socket.socket() as taken:
@@ -314,7 +314,7 @@ def added_and_removed(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def without_advertised_listeners(broker: Broker) -> Any:
-    """A broker without `advertised.listeners` takes listeners up, and never gives them up again."""
+    """Add listeners to a broker without `advertised.listeners`: it cannot remove them again."""
     own = type(broker)()
     del own.properties["advertised.listeners"]
     del own.properties[MAP]

@@ -1,4 +1,4 @@
-"""Groups that change their protocol while they have members, request by request. KIP-848, "Migration"."""
+"""Online migration of groups between the protocols, request by request (KIP-848, "Migration")."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def partitions(owned: Owned) -> bytes:
 
 
 def subscription(*topics: str, owned: Owned | None = None, version: int = 1) -> bytes:
-    """What a consumer puts into its JoinGroup."""
+    """Return the metadata that a consumer sends in JoinGroup."""
     data = struct.pack(">hi", version, len(topics)) + b"".join(map(text, topics)) + b"\xff\xff\xff\xff"
     return data + partitions(owned or {}) if version >= 1 else data
 
 
 def assignment(owned: Owned, user_data: bytes | None = None) -> bytes:
-    """What the leader of a classic group puts into its SyncGroup."""
+    """Return the assignment that the leader of a classic group sends in SyncGroup."""
     size = -1 if user_data is None else len(user_data)
     return b"\0\1" + partitions(owned) + struct.pack(">i", size) + (user_data or b"")
 
 
 def read_assignment(data: bytes) -> Any:
-    """Version, partitions and rest of an assignment; the bytes themselves where they are none."""
+    """Parse version, partitions and user data of an assignment, or return the invalid bytes."""
     try:
         return _read_assignment(data) if data else None
     except struct.error:
@@ -87,11 +87,11 @@ class ClassicMember(classic.Member):
         return comparable({**answer, "Leader": bool(answer["Leader"]), "Members": len(answer["Members"])})
 
     def send_subscribed_join(self, version: int = 7) -> None:
-        """Send a JoinGroup, whose answer may take its time."""
+        """Send a JoinGroup without waiting for the response."""
         self.send_join(version, Protocols=self.protocols())
 
     def sync_assignment(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
-        """SyncGroup; what it gives is what the member owns from then on."""
+        """Send SyncGroup and adopt the assignment in the response."""
         answer = self.sync(given, **changes)
         found = read_assignment(answer.pop("Assignment"))
         if isinstance(found, list) and not answer["ErrorCode"]:
@@ -99,11 +99,11 @@ class ClassicMember(classic.Member):
         return comparable({**answer, "Assignment": found})
 
     def wait_for_rebalance(self) -> None:
-        """Wait until a heartbeat is told of a rebalance that somebody else has begun."""
+        """Send heartbeats until the coordinator reports a rebalance."""
         until(lambda: self.heartbeat() == REBALANCE_IN_PROGRESS)
 
     def rejoin(self) -> Any:
-        """What a client does when its heartbeat is told of a rebalance."""
+        """Rejoin as a client does after REBALANCE_IN_PROGRESS."""
         told = self.heartbeat()
         if told != REBALANCE_IN_PROGRESS:
             return told
@@ -111,7 +111,7 @@ class ClassicMember(classic.Member):
 
 
 class MixedGroup:
-    """A group, members of both protocols, and names for their ids in what is seen."""
+    """A group with members of both protocols, and names for their ids in observations."""
 
     def __init__(self, broker: Broker, group: str, client: RawClient) -> None:
         self.broker = broker
@@ -130,7 +130,7 @@ class MixedGroup:
         return modern.Member(self.topics, self.group, member_id, instance)
 
     def described(self) -> Any:
-        """As both APIs tell it."""
+        """Describe the group with both APIs."""
         told = comparable(described(self.topics, self.group))
         for group in told["Groups"]:
             group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
@@ -147,20 +147,20 @@ class MixedGroup:
         return told, comparable(asked), listed(self.client, self.group)
 
     def form_classic_group(self, member: ClassicMember, owned: Owned) -> Any:
-        """Make a classic group of one member, its leader, with this assignment."""
+        """Create a classic group with this member as its leader, and this assignment."""
         return member.join(), member.sync_assignment({member.member_id: assignment(owned)})
 
     def stored_records(self) -> list[str]:
-        """Its records. Where there is one for each member, their order is that of a hash map."""
+        """Return the group's records, sorted where a hash map decides their order."""
         lines = self.normalize(stored(self.broker, self.group))
         found: list[str] = []
         for _, run in itertools.groupby(lines, key=lambda line: line[:18]):
             found += sorted(run)
-        # So is that of the members in a classic group's record.
+        # A hash map also decides the order of the members in a classic group's record.
         return [re.sub(r'"members":\[(.*)\]', _sorted_members, line) for line in found]
 
     def normalize(self, seen: Any, *ids: str) -> Any:
-        """What was seen without the ids that chance decides."""
+        """Replace random ids in an observation by names."""
         written = json.dumps(seen, default=lambda value: value.decode("latin-1"))
         named = [(member.member_id, f"<member {at}>") for at, member in enumerate(self.members)]
         named += [(member_id, f"<id {at}>") for at, member_id in enumerate(ids)]
@@ -185,7 +185,7 @@ def mixed_group(broker: Broker, group: str) -> Iterator[MixedGroup]:
 
 @scenario()
 def upgraded_and_downgraded(broker: Broker) -> Any:
-    """A classic group gets a consumer of the new protocol, hands half over, and takes it back."""
+    """Add a consumer protocol member to a classic group, hand over half of the partitions, and go back."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-back"
     with mixed_group(broker, "raw-migration-back") as group:
@@ -223,7 +223,7 @@ def upgraded_and_downgraded(broker: Broker) -> Any:
 
 @scenario()
 def classic_member_joins(broker: Broker) -> Any:
-    """A consumer of the classic protocol joins a consumer group, step by step, and leaves."""
+    """Join a consumer group with a classic member, step by step, and leave."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-join"
     with mixed_group(broker, "raw-migration-join") as group:
@@ -255,7 +255,7 @@ def classic_member_joins(broker: Broker) -> Any:
 
 @scenario()
 def wrong_requests(broker: Broker) -> Any:
-    """What members of the classic protocol are told in a consumer group that they take for another."""
+    """Send invalid classic requests to a consumer group."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-wrong"
     with mixed_group(broker, "raw-migration-wrong") as group:
@@ -300,7 +300,7 @@ def wrong_requests(broker: Broker) -> Any:
 
 @scenario()
 def not_upgradable(broker: Broker) -> Any:
-    """Classic groups that a consumer of the new protocol cannot join."""
+    """Join classic groups that cannot be upgraded."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-cannot"
     cases: dict[str, tuple[dict[str, Any], bytes]] = {
@@ -335,7 +335,7 @@ def not_upgradable(broker: Broker) -> Any:
 
 @scenario()
 def upgraded_during_rebalance(broker: Broker) -> Any:
-    """A classic group is upgraded while its members wait for each other."""
+    """Upgrade a classic group during a rebalance."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-waits"
     with mixed_group(broker, "raw-migration-waits") as group:
@@ -357,7 +357,7 @@ def upgraded_during_rebalance(broker: Broker) -> Any:
 
 @scenario()
 def member_without_common_protocol(broker: Broker) -> Any:
-    """Who waits to join, and does not know what the others go by, is in the way of an upgrade."""
+    """Upgrade with a pending member that has no common protocol: the upgrade fails."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-lacks"
     with mixed_group(broker, "raw-migration-lacks") as group:
@@ -378,7 +378,7 @@ def member_without_common_protocol(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Static members come back with the other protocol, one by one, and back again."""
+    """Restart static members with the other protocol, one by one, and back again."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-static"
     with mixed_group(broker, "raw-migration-static") as group:
@@ -422,7 +422,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario()
 def static_member_with_new_subscription(broker: Broker) -> Any:
-    """The last consumer of the new protocol comes back with the classic one, and wants something else."""
+    """Restart the last consumer protocol member with the classic protocol and another subscription."""
     seen: dict[str, Any] = {}
     topic, more = "raw-migration-a", "raw-migration-b"
     with mixed_group(broker, "raw-migration-else") as group:
@@ -430,7 +430,7 @@ def static_member_with_new_subscription(broker: Broker) -> Any:
         group.topics.create(more, 1)
         new = group.consumer("new", "i")
         seen["alone"] = new.join(topic, SubscribedTopicRegex="raw-migration-a.*")
-        time.sleep(0.5)  # the expression is matched after the answer
+        time.sleep(0.5)  # the coordinator matches the expression after the response
         old = group.classic(topic, instance="j")
         seen["joined by"] = old.join(), old.sync_assignment()
         back = group.classic(topic, more, instance="i")
@@ -442,7 +442,7 @@ def static_member_with_new_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def before_the_first_generation(broker: Broker) -> Any:
-    """A classic group waits for more members at first; then a consumer of the new protocol comes."""
+    """Join with the consumer protocol during the initial rebalance delay of a classic group."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-first"
     own = type(broker)({"group.initial.rebalance.delay.ms": "2000"})
@@ -470,7 +470,7 @@ def before_the_first_generation(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def migration_policies(broker: Broker) -> Any:
-    """What `group.consumer.migration.policy` lets happen."""
+    """Upgrade and downgrade with each `group.consumer.migration.policy`."""
     seen: dict[str, Any] = {}
     for policy in ("disabled", "UPGRADE", "downgrade"):
         own = type(broker)({"group.consumer.migration.policy": policy})

@@ -1,4 +1,4 @@
-"""Envelope: what a broker forwards, and what no broker would."""
+"""Envelope requests: those that brokers forward, and invalid ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOCAL = bytes([127, 0, 0, 1])
 
 
 def frame_of_version(api: str, version: int, rest: bytes) -> bytes:
-    """A frame of a version that there may not be."""
+    """Return a frame with an unsupported version."""
     return (api_keys()[api] << 16 | version).to_bytes(4, "big") + rest
 
 
 def principal(kind: str = "User", name: str = "ANONYMOUS") -> bytes:
-    """As Apache Kafka's own brokers write it: version 0, two compact strings, a flag and no tags."""
+    """Return a principal as Apache Kafka writes it: version 0, two compact strings, a flag, no tags."""
     texts = b"".join(bytes([len(text) + 1]) + text.encode() for text in (kind, name))
     return b"\0\0" + texts + b"\0" + b"\0"
 
@@ -31,7 +31,7 @@ def topic_spec(name: str) -> Fields:
 
 @scenario(seconds=120)
 def forwarded_requests(broker: Broker) -> Any:
-    """Requests that may be forwarded, requests that may not, and bytes that are none."""
+    """Forward allowed requests, other requests, and invalid bytes."""
     seen: dict[str, Any] = {}
 
     def ask(
@@ -93,10 +93,10 @@ def forwarded_requests(broker: Broker) -> Any:
     ask("no principal", asked, good, None)
     ask("an empty principal", asked, good, b"")
     ask("half a principal", asked, good, principal()[:-3])
-    ask("a principal of a version to come", asked, good, b"\0\1" + principal()[2:])
+    ask("a principal of a future version", asked, good, b"\0\1" + principal()[2:])
     ask("a principal of a negative version", asked, good, b"\xff\xff" + principal()[2:])
     ask("more than a principal", asked, good, principal() + b"more")
-    ask("a principal that is nobody's", asked, good, principal("Robot", "R2"))
+    ask("a principal of an unknown type", asked, good, principal("Robot", "R2"))
     ask("a principal without a name", asked, good, principal("", ""))
     for size in (0, 1, 3, 5, 16, 17):
         ask(f"an address of {size} bytes", asked, good, address=bytes(size))

@@ -1,4 +1,4 @@
-"""Fetch, OffsetForLeaderEpoch and ListOffsets of a made-up follower, in the ISR and not, that may lie."""
+"""Fetch, OffsetForLeaderEpoch and ListOffsets from a simulated follower, in and out of the ISR."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from interop.wire import Fields, encode_request, versions_of
 
 NAME = "raw-followers"
 SETTLING_S = 1.0
-"""Partitions learn of the metadata a moment after those who describe it."""
+"""Replicas apply metadata records slightly later than DescribeTopicPartitions shows them."""
 BEYOND = 1 << 40
 
 
 class Follower:
-    """Fetches a partition as a replica, each time on a connection of its own."""
+    """A client that fetches a partition as a replica, each time on a new connection."""
 
     def __init__(self, own: Broker, broker: FakeBroker, topic_id: bytes) -> None:
         self.own = own
@@ -41,7 +41,7 @@ class Follower:
         request: Fields | None = None,
         **fields: Any,
     ) -> Any:
-        """One partition from an offset on; what the leader says."""
+        """Fetch one partition from an offset and return the leader's response."""
         who = self.broker.broker_id if replica is None else replica
         given: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **(request or {})}
         if version >= 15:
@@ -64,14 +64,14 @@ class Follower:
 
 
 def consumer_view(client: RawClient) -> Any:
-    """How far a consumer may read, and how much it gets."""
+    """Return the high watermark that a consumer sees, and whether it gets records."""
     [topic] = fetch(client, NAME, 0)["Responses"]
     [partition] = topic["Partitions"]
     return partition["HighWatermark"], len(partition["Records"] or b"") > 0
 
 
 def append_batches(client: RawClient, count: int, name: str = NAME) -> Any:
-    """Batches that need no follower."""
+    """Append batches with acks=1."""
     return [
         produce(client, name, Batch(base_timestamp=1_700_000_000_000 + number).encode(), acks=1)["Responses"][
             0
@@ -81,7 +81,7 @@ def append_batches(client: RawClient, count: int, name: str = NAME) -> Any:
 
 
 def wait_for_leader(client: RawClient, leader: int, name: str = NAME) -> Any:
-    """The partition, once that broker leads it."""
+    """Wait until this broker is the leader and return the partition."""
     until(lambda: described_partitions(client, name)[0]["LeaderId"] == leader)
     time.sleep(SETTLING_S)
     return comparable(described_partitions(client, name)[0])
@@ -89,7 +89,7 @@ def wait_for_leader(client: RawClient, leader: int, name: str = NAME) -> Any:
 
 @scenario(seconds=180)
 def follower_fetches(broker: Broker) -> Any:
-    """Through four leader epochs, of which two have records: who fetches what, and what comes of it."""
+    """Fetch as different replicas through four leader epochs, two of which have records."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
@@ -213,7 +213,7 @@ def follower_fetches(broker: Broker) -> Any:
 
 
 def log_start_offset(client: RawClient) -> int:
-    """Where the log begins."""
+    """Return the log start offset."""
     asked = [{"PartitionIndex": 0, "Timestamp": -2}]
     answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": asked}])
     offset: int = answer["Topics"][0]["Partitions"][0]["Offset"]
@@ -222,7 +222,7 @@ def log_start_offset(client: RawClient) -> int:
 
 @scenario(seconds=180)
 def delayed_operations(broker: Broker) -> Any:
-    """Whoever waits for a follower: producers, deletions of records, consumers; and its fetch sessions."""
+    """Delay produce and delete requests until the follower fetches, and use its fetch sessions."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
@@ -282,7 +282,7 @@ def delayed_operations(broker: Broker) -> Any:
             follower.fetch(3, LastFetchedEpoch=0)
             return 2 in described_partitions(client, NAME)[0]["IsrNodes"]
 
-        # The leader may learn a moment later that it is back, and then wants to hear of it once more.
+        # The leader may apply the follower's new registration later and then needs another fetch.
         until(joins)
         seen["it is taken"] = comparable(described_partitions(client, NAME)[0])
         [found] = fetch(client, NAME, 2)["Responses"]
@@ -323,7 +323,7 @@ def delayed_operations(broker: Broker) -> Any:
             }
             client.send("WriteTxnMarkers", 1, Markers=[marker])
             if name == NAME:
-                # A marker waits for the in-sync set as any other record does.
+                # A marker waits for the ISR like any other record.
                 until(
                     lambda: (
                         follower.fetch(4, LogStartOffset=2)["Responses"][0]["Partitions"][0]["ErrorCode"] == 0

@@ -1,4 +1,4 @@
-"""BrokerRegistration, BrokerHeartbeat, AllocateProducerIds and ControllerRegistration of made-up nodes."""
+"""BrokerRegistration, BrokerHeartbeat, AllocateProducerIds and ControllerRegistration of simulated nodes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from interop.wire import Fields, versions_of
 
 
 def without_broker_epoch(answer: Fields) -> Any:
-    """An answer without the epoch that a broker was given."""
+    """Replace the broker epoch in a response."""
     return comparable(
         {name: "<epoch>" if name == "BrokerEpoch" and value > 0 else value for name, value in answer.items()}
     )
 
 
 def described_brokers(client: RawClient) -> Any:
-    """Those whom clients are told of, and those who are fenced."""
+    """Return the brokers that DescribeCluster returns, including the fenced ones."""
     found = client.call("DescribeCluster", 2, IncludeFencedBrokers=True)["Brokers"]
     return sorted((each["BrokerId"], each["IsFenced"], each["Rack"], each["Port"] == 9) for each in found)
 
 
 @scenario(seconds=180)
 def registrations(broker: Broker) -> Any:
-    """What is wrong with a registration, each alone and some together; then good ones, again and anew."""
+    """Register with each error, alone and combined, then successfully and with new incarnations."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
@@ -101,7 +101,7 @@ def registrations(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def heartbeats(broker: Broker) -> Any:
-    """Of nobody, of another life, and of a whole one: fenced, unfenced, about to go, gone, and back."""
+    """Send heartbeats of unknown and restarted brokers, and of one that is fenced, unfenced and shut down."""
     seen: dict[str, Any] = {}
     name = "raw-heartbeats"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
@@ -110,7 +110,7 @@ def heartbeats(broker: Broker) -> Any:
             seen[label] = comparable(other.beat(version, **fields))
 
         def life(label: str) -> None:
-            """What a broker can want, and how it is told to the others."""
+            """Send each request that a broker can make, and describe the brokers after it."""
             ask(f"{label}: not caught up", CurrentMetadataOffset=0)
             ask(f"{label}: before the log", CurrentMetadataOffset=-7)
             ask(f"{label}: wants to be fenced", WantFence=True)
@@ -122,7 +122,7 @@ def heartbeats(broker: Broker) -> Any:
             seen[f"{label}: seen"] = described_brokers(client)
 
         def forget() -> None:
-            """A session that lasts stands in the way of the next life."""
+            """Unregister the broker, since an active session prevents the next registration."""
             assert other.controller.call("UnregisterBroker", 0, BrokerId=2)["ErrorCode"] == 0
 
         for version in versions_of("BrokerHeartbeat"):
@@ -201,12 +201,12 @@ def heartbeats(broker: Broker) -> Any:
 
 
 def wait_for_leader(client: RawClient, topic: str, leader: int) -> None:
-    """Wait until the metadata has it so."""
+    """Wait until the metadata has this leader."""
     until(lambda: partition_states(client, topic)[0][0] == leader)
 
 
 def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
-    """Leader, replicas, in-sync set and error of the first partition of each."""
+    """Return leader, replicas, ISR and error of the first partition of each topic."""
     found = client.call("Metadata", 12, Topics=[{"TopicId": bytes(16), "Name": name} for name in topics])
     partitions = {topic["Name"]: topic["Partitions"][:1] for topic in found["Topics"]}
     return [
@@ -218,7 +218,7 @@ def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
 
 @scenario(seconds=120)
 def producer_ids_and_controllers(broker: Broker) -> Any:
-    """AllocateProducerIds of those who are and are not; ControllerRegistration of some that there are not."""
+    """Allocate producer ids for registered and unknown brokers, and register unknown controllers."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 

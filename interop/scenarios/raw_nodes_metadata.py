@@ -1,4 +1,4 @@
-"""Fetch of the metadata log and FetchSnapshot, of observers that are wrong, lost or of another cluster."""
+"""Fetch of the metadata log and FetchSnapshot by observers with invalid, old and future state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from interop.wire import Fields, encode_request, versions_of
 METADATA_ID = uuid(1)
 OBSERVER = {"ReplicaId": 77, "ReplicaEpoch": -1}
 IDLE_NODE = {**PATIENT, "metadata.max.idle.interval.ms": "0"}
-"""Nothing is written while nobody asks, so that the log stands still."""
+"""The controller writes no records of its own, so the log end does not move."""
 SMALL_SNAPSHOTS = {**IDLE_NODE, "metadata.log.max.record.bytes.between.snapshots": "1000"}
 
 
 def summarize_response(own: Broker, answer: Any, end: int) -> Any:
-    """An answer by what it says of epochs, offsets and errors; of records, by whether there are any."""
+    """Return epochs, offsets and errors of a response, and whether it has records."""
     if isinstance(answer, str):
         return answer
     for topic in answer.get("Responses", ()):
@@ -37,7 +37,7 @@ def summarize_response(own: Broker, answer: Any, end: int) -> Any:
 
 @scenario(seconds=120)
 def observer_fetches(broker: Broker) -> Any:
-    """What is wrong with a Fetch of an observer, each alone and some together."""
+    """Send a Fetch as an observer with each error, alone and combined."""
     seen: dict[str, Any] = {}
     with another(broker, IDLE_NODE) as own, RawClient(controller_of(own)) as client:
         cluster_id = client.call("DescribeCluster", 1, EndpointType=2)["ClusterId"]
@@ -131,7 +131,7 @@ PARTITION = {
 
 
 def log_ends(client: RawClient) -> list[int]:
-    """The end of the log, once nothing is added any more."""
+    """Return the log end offset once it does not change any more."""
     asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
     found = [-1]
 
@@ -146,7 +146,7 @@ def log_ends(client: RawClient) -> list[int]:
 
 @scenario(seconds=120)
 def snapshots(broker: Broker) -> Any:
-    """What is wrong with a FetchSnapshot, and pieces of one that there is."""
+    """Send FetchSnapshot with each error, and fetch parts of an existing snapshot."""
     seen: dict[str, Any] = {}
     with another(broker, SMALL_SNAPSHOTS) as own, RawClient(own.bootstrap) as client:
         cluster_id = client.call("DescribeCluster", 0)["ClusterId"]

@@ -1,4 +1,4 @@
-"""AlterPartition and AssignReplicasToDirs of a made-up leader: in-sync sets and directories of all kinds."""
+"""AlterPartition and AssignReplicasToDirs from a simulated leader, with valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEADER, FOLLOWER, ABSENT, UNREGISTERED = 2, 1, 3, 77
 
 
 def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
-    """A topic whose partitions have these replicas; its id, once the node knows it."""
+    """Create a topic with these replicas and return its id once the broker has its metadata."""
     asked = {
         "Name": name,
         "NumPartitions": -1,
@@ -32,14 +32,14 @@ def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **
 
 
 def described_partitions(client: RawClient, name: str) -> list[Fields]:
-    """What the metadata has of its partitions, by index."""
+    """Return the topic's partitions in the metadata, by index."""
     found = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}])["Topics"][0]["Partitions"]
     return sorted(found, key=lambda each: each["PartitionIndex"])
 
 
 @scenario(seconds=180)
 def alter_partition(broker: Broker) -> Any:
-    """AlterPartition: each thing that can be wrong, alone and before others, and what is granted."""
+    """Send AlterPartition with each error, alone and combined, then valid changes."""
     seen: dict[str, Any] = {}
     name = "raw-in-sync"
     with another(broker, PATIENT) as own, FakeBroker(own) as leader, RawClient(own.bootstrap) as client:
@@ -130,14 +130,14 @@ def alter_partition(broker: Broker) -> Any:
 
 
 def wait_for_isr(client: RawClient, name: str, index: int, isr: list[int]) -> Any:
-    """A partition, once its in-sync set is that."""
+    """Wait until the partition has this ISR and return it."""
     until(lambda: sorted(described_partitions(client, name)[index]["IsrNodes"]) == isr)
     return comparable(described_partitions(client, name)[index])
 
 
 @scenario(seconds=120)
 def assign_directories(broker: Broker) -> Any:
-    """AssignReplicasToDirs: directories that are none, replicas of others, and one of each."""
+    """Send AssignReplicasToDirs with unknown directories, foreign replicas and valid ones."""
     seen: dict[str, Any] = {}
     name = "raw-directories"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:

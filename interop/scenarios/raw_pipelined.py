@@ -1,4 +1,4 @@
-"""Requests of one connection, sent together: each sees what those before it have done."""
+"""Pipelined requests on one connection: each one sees the effects of the earlier ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from interop.wire import Fields, encode_request
 
 TOPIC, GROUP = "raw-pipelined", "raw-pipelined-group"
 ROUNDS = 4
-"""The first of them finds a broker that has not done such a thing yet."""
+"""Repetitions: the first one runs on code paths that the broker has not used yet."""
 
 Request = tuple[str, int, Fields]
 
 
 @scenario()
 def reads_after_writes(broker: Broker) -> Any:
-    """Writes, and what looks at them from behind."""
+    """Pipeline writes with reads of what they wrote."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, TOPIC, 2)
         wait_for_coordinator(client, GROUP)
@@ -73,7 +73,7 @@ def reads_after_writes(broker: Broker) -> Any:
 
 
 def send_together(broker: Broker, *requests: Request) -> list[Any]:
-    """Send all of them in one piece, and read their answers."""
+    """Send all requests in one segment and return their responses."""
     frames = [encode_request(api, version, fields) for api, version, fields in requests]
     with RawClient(broker.bootstrap) as client:
         client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))

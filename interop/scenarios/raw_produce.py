@@ -1,4 +1,4 @@
-"""Produce, batch by batch: each way in which a batch can be wrong, and the idempotent producer's rules."""
+"""Produce, batch by batch: each way in which a batch can be invalid, and the idempotent producer's rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from interop.wire import encode_request, versions_of
 
 
 def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) -> Any:
-    """The one partition's answer, or ``closed``; on a connection of its own."""
+    """Produce on a new connection and return the partition's response, or ``closed``."""
     version = fields.pop("version", 9)
     request = {
         "Acks": -1,
@@ -33,14 +33,14 @@ def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) ->
     with RawClient(broker.bootstrap) as client:
         client.socket.settimeout(3)
         outcome = client.outcome(encode_request("Produce", version, request), "Produce", version)
-        # What is wrong with records is told in words of our own, some with the time of day.
+        # Messages on invalid records differ between brokers, and some contain the time.
         answer = comparable(outcome, words=False)
     return answer if isinstance(answer, str) else answer["Responses"][0]["PartitionResponses"][0]
 
 
 @scenario()
 def invalid_batches(broker: Broker) -> Any:
-    """Batches that lie, each in one way."""
+    """Produce batches with one invalid field each."""
     topic = "raw-produce-wrong"
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
@@ -116,7 +116,7 @@ def invalid_batches(broker: Broker) -> Any:
 
 
 def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
-    """One accepted batch more or less shifts all later offsets: tell only that there was one."""
+    """Record whether a batch was accepted instead of its offset, which earlier batches shift."""
     previous = -1
     for answer in seen.values():
         if isinstance(answer, dict) and answer.get("BaseOffset", -1) >= 0:
@@ -132,7 +132,7 @@ def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
 
 @scenario()
 def topic_limits(broker: Broker) -> Any:
-    """Topic configurations that decide what may be produced."""
+    """Produce to topics whose configurations limit batches."""
     big = Batch([Record(b"x" * 3000)]).encode()
     old = Batch([Record()], base_timestamp=BASE_TIMESTAMP).encode()
     future = Batch([Record()], base_timestamp=int(time.time() * 1000) + 3_600_000).encode()
@@ -181,7 +181,7 @@ def topic_limits(broker: Broker) -> Any:
 
 @scenario()
 def unknown_partitions_and_topics(broker: Broker) -> Any:
-    """Where a produce may not go; auto.create.topics.enable never creates by Produce."""
+    """Produce to unknown partitions and topics: Produce never creates a topic automatically."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-where", 2)
     good = Batch().encode()
@@ -210,7 +210,7 @@ def unknown_partitions_and_topics(broker: Broker) -> Any:
 
 @scenario()
 def requests_after_a_rejected_one(broker: Broker) -> Any:
-    """With acks=0, whatever comes behind a request that is refused in part is not done either."""
+    """Pipeline requests after a partly rejected one with acks=0: the broker ignores them too."""
     good, bad, behind = "raw-produce-partly", "raw-produce-nowhere", "raw-produce-behind"
     made = "raw-produce-made"
     batch = Batch().encode()
@@ -231,7 +231,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         ]
         frames = [encode_request(api, version, fields) for api, version, fields in requests]
         with RawClient(broker.bootstrap) as client:
-            # In one segment, so that all of it is there when the first is looked at.
+            # All requests are in one segment, so the broker has them when it handles the first.
             client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
             answers.append(client.answer("Produce", 9))
     with RawClient(broker.bootstrap) as client:
@@ -250,7 +250,7 @@ def new_topic(name: str) -> dict[str, Any]:
 
 @scenario()
 def acks_zero(broker: Broker) -> Any:
-    """No answer; an error closes the connection, as nothing else can tell it."""
+    """Produce with acks=0: there is no response, and an error closes the connection."""
     topic = "raw-produce-acks-zero"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -262,7 +262,7 @@ def acks_zero(broker: Broker) -> Any:
         }
         client.send("Produce", 9, **request)
         client.send("Produce", 9, **request)
-        # The next answer on the wire is that of the next request that has one.
+        # The next response is that of the next request with acks.
         seen["after"] = client.call("ApiVersions", 2)["ErrorCode"]
         seen["appended"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0][
             "HighWatermark"
@@ -287,7 +287,7 @@ def acks_zero(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """The same good, wrong and misdirected batch in each version of Produce."""
+    """Produce a valid batch, an invalid one and one to a wrong partition, in each version."""
     seen: dict[str, Any] = {}
     topic = "raw-produce-versions"
     with RawClient(broker.bootstrap) as client:
@@ -323,7 +323,7 @@ def zstd_needs_version_7(broker: Broker) -> Any:
 
 
 def init_producer(client: RawClient) -> Any:
-    """A producer id; the first block of ids may still be on its way."""
+    """Allocate a producer id, with retries: the broker may not have its first block of ids yet."""
     for _ in range(100):
         answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
         if answer["ErrorCode"] != 14:
@@ -334,7 +334,7 @@ def init_producer(client: RawClient) -> Any:
 
 @scenario()
 def sequences(broker: Broker) -> Any:
-    """The idempotent producer: duplicates, gaps, epochs, and a history of five batches."""
+    """Produce idempotently: duplicates, gaps, epochs, and the last five batches."""
     topic = "raw-produce-sequences"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -395,7 +395,7 @@ def sequences(broker: Broker) -> Any:
 
 @scenario()
 def producer_ids(broker: Broker) -> Any:
-    """InitProducerId without a transactional id, in every version, and with fields that make no sense."""
+    """Send InitProducerId without a transactional id, in every version, and with invalid fields."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         init_producer(client)
@@ -424,7 +424,7 @@ def producer_ids(broker: Broker) -> Any:
 
 @scenario()
 def several_topics(broker: Broker) -> Any:
-    """Several topics and partitions in a request, some wrong."""
+    """Produce to several topics and partitions in one request, some of them invalid."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-many-a", 2)
         create_topic(client, "raw-produce-many-b", 1)
@@ -456,7 +456,7 @@ def several_topics(broker: Broker) -> Any:
 
 @scenario()
 def connection_survives_errors(broker: Broker) -> Any:
-    """After each error the same connection goes on; a decompression bomb harms nobody."""
+    """Keep using a connection after each error. A decompression bomb does no harm."""
     topic = "raw-produce-survives"
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)

@@ -1,7 +1,7 @@
-"""Authentication, request by request: what is answered, how soon, and when the connection ends.
+"""SASL authentication, request by request: responses, their delay, and the end of the connection.
 
-Each scenario has a broker of its own, which tells who fails only after a second: what ends at once is told
-from what is seen to fail.
+Each scenario starts its own broker. Errors are delayed by one second, which distinguishes them from
+immediate ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TOKENS: dict[str, bytes] = {
 
 @scenario(seconds=180)
 def plain_tokens(broker: Broker) -> Any:
-    """What PLAIN makes of what it is told, in each form."""
+    """Send valid and invalid PLAIN messages."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
         for name, token in TOKENS.items():
@@ -79,7 +79,7 @@ def plain_tokens(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def mechanisms(broker: Broker) -> Any:
-    """Which may be asked for, and what is told of the others."""
+    """Request each mechanism, known and unknown, and record the response."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
         for mechanism in (PLAIN, "plain", "PLAIN ", "", "GSSAPI", SCRAM_256, "OAUTHBEARER", "x" * 300):
@@ -93,7 +93,7 @@ def mechanisms(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def requests_before_authentication(broker: Broker) -> Any:
-    """What may come first, and what after it."""
+    """Send different requests first, and requests that follow them."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
 
@@ -145,7 +145,7 @@ def requests_before_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def malformed_frames(broker: Broker) -> Any:
-    """Frames that are no requests, or none that is known, at each point."""
+    """Send malformed frames and unknown requests at each step."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     frames: dict[str, bytes] = {
@@ -187,7 +187,7 @@ def malformed_frames(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def request_sizes(broker: Broker) -> Any:
-    """How long what comes may be, before and after it is known who asks."""
+    """Send requests of different sizes before and after authentication."""
     seen: dict[str, Any] = {}
     limit = 1_000
     with secured(broker, overrides={"sasl.server.max.receive.size": str(limit)}) as one:
@@ -201,7 +201,7 @@ def request_sizes(broker: Broker) -> Any:
                     began = time.monotonic()
                     talk.client.send_bytes(struct.pack(">i", size) + b"\0" * 64)
                     if when == "after all" and size == limit + 1:
-                        continue  # of which the rest is awaited
+                        continue  # the broker waits for the rest
                     talk.next(None, began)
                     seen[f"{size} {when}"] = talk.seen
         for size in (limit, limit + 1):
@@ -222,7 +222,7 @@ def request_sizes(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def pipelined_authentication(broker: Broker) -> Any:
-    """All that is to be said in one segment, and what follows it."""
+    """Send the complete authentication and a request in one segment."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     metadata = encode_request("Metadata", 9, {"Topics": []})
@@ -260,7 +260,7 @@ def pipelined_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def reauthentication(broker: Broker) -> Any:
-    """KIP-368: sessions that end after three seconds, and clients that go on."""
+    """Reauthenticate (KIP-368), with sessions of three seconds."""
     seen: dict[str, Any] = {}
     with secured(broker, (PLAIN, SCRAM_256), {REAUTH: str(SESSION_MS)}) as one:
         for version in versions_of("SaslAuthenticate"):
@@ -333,7 +333,7 @@ def reauthentication(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def listeners_without_sasl(broker: Broker) -> Any:
-    """On the plain listener, and on the controller's."""
+    """Send SASL requests to the plaintext listener and to the controller listener."""
     seen: dict[str, Any] = {}
     one = Secured(broker).broker
     try:
@@ -358,7 +358,7 @@ def framed(frame: bytes) -> bytes:
 
 @scenario(seconds=240)
 def scram(broker: Broker) -> Any:
-    """SCRAM, by both of its mechanisms, with what may be wrong in either of a client's messages."""
+    """Authenticate with both SCRAM mechanisms, with errors in each of the client's messages."""
     seen: dict[str, Any] = {}
     alice, secret = "alice", USERS["alice"]
     with secured(broker, (PLAIN, SCRAM_256, SCRAM_512)) as one:
@@ -413,7 +413,7 @@ FIRST_MESSAGES: dict[str, bytes] = {
     "of a half escaped name": b"n,,n=al=2Cic=e,r=nonce",
     "escaped in small letters": b"n,,n=al=2cice,r=nonce",
     "as nobody": b"n,a=,n=alice,r=nonce",
-    "of nobody as another": b"n,a=bob,n=carol,r=nonce",
+    "with an unknown name as another user": b"n,a=bob,n=carol,r=nonce",
     "with a blank in its nonce": b"n,,n=alice,r=no nce",
     "with a comma more": b"n,,n=alice,r=nonce,",
     "with a line more": b"n,,n=alice,r=nonce\n",
@@ -438,7 +438,7 @@ FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 @scenario(seconds=120)
 def delegation_tokens(broker: Broker) -> Any:
-    """A delegation token is a password by SCRAM: whose it is, for how long, and what he may not ask for."""
+    """Authenticate with delegation tokens: owner, expiry, and requests that are not allowed with a token."""
     seen: dict[str, Any] = {}
     settings = {"delegation.token.secret.key": "a secret of the cluster"}
     with secured(broker, (PLAIN, SCRAM_256, SCRAM_512), settings) as one:
@@ -483,7 +483,7 @@ def delegation_tokens(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def controller_listener(broker: Broker) -> Any:
-    """A controller asks who comes as well, and knows users before there is a broker to ask for them."""
+    """Authenticate at a controller, which knows its users before there is a broker."""
     seen: dict[str, Any] = {}
     node = (
         f'{PLAIN_MODULE} required username="alice" password="{USERS["alice"]}" user_alice="{USERS["alice"]}";'
@@ -534,7 +534,7 @@ def controller_listener(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def unauthenticated_timeout(broker: Broker) -> Any:
-    """How long who connects may take to say who he is: as long as who is known may say nothing."""
+    """Stay idle before and after authentication: both end after connections.max.idle.ms."""
     idle_ms = 2_000
     seen: dict[str, Any] = {}
     with secured(broker, overrides={"connections.max.idle.ms": str(idle_ms)}) as one:

@@ -1,6 +1,6 @@
-"""Settings of SASL on a running broker: how they are shown, what may change, and what changes nothing.
+"""SASL configurations of a running broker: descriptions, accepted and rejected changes (KIP-226).
 
-What a listener asks of clients stays while it is there. Passwords are shown to nobody. KIP-226.
+The SASL settings of an active listener cannot change. Passwords are never described.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CHANGES: list[tuple[str, dict[str, str]]] = [
     ("1", {f"{OWN}plain.connections.max.reauth.ms": "x"}),
     ("1", {"connections.max.reauth.ms": "100"}),
     ("1", {"sasl.server.max.receive.size": "100"}),
-    # They make Kafka compare the listeners, and find what was stored above.
+    # Kafka then compares the listeners and notices the stored values above.
     ("1", {"sasl.jaas.config": LOGIN}),
     ("1", {"sasl.mechanism.inter.broker.protocol": "PLAIN"}),
     ("1", {"sasl.enabled.mechanisms": "PLAIN", f"{OWN}sasl.enabled.mechanisms": "PLAIN"}),
@@ -65,7 +65,7 @@ SECONDS = 10.0
 
 @contextmanager
 def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
-    """A broker of the same kind with a listener of SASL, where nobody has to come by."""
+    """Start a broker of the same kind with an unused SASL listener."""
     own = type(broker)(FIRST)
     own.properties["listeners"] += f",SECURE://127.0.0.1:{free_port()}"
     own.properties["listener.security.protocol.map"] += ",SECURE:SASL_PLAINTEXT,MORE:SASL_PLAINTEXT"
@@ -78,13 +78,13 @@ def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClien
 
 
 def described_configs(client: RawClient) -> list[Any]:
-    """How the keys are described, in their order."""
+    """Describe the keys, in their order."""
     return sorted(entries(client, BROKER, "1", NAMES), key=lambda entry: str(entry["Name"]))
 
 
 @scenario(seconds=90)
 def altered_configs(broker: Broker) -> Any:
-    """One after the other, each beside those that were stored before."""
+    """Apply changes one after another."""
     with broker_with_sasl_listener(broker) as (_, client):
         seen: dict[str, Any] = {"first": described_configs(client)}
         for where, settings in CHANGES:
@@ -101,7 +101,7 @@ def altered_configs(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def added_listener(broker: Broker) -> Any:
-    """A listener of SASL more, while the broker runs: it answers what mechanisms there are."""
+    """Add a SASL listener to a running broker and request its mechanisms."""
     with broker_with_sasl_listener(broker) as (own, client):
         port = free_port()
         settings = {"listeners": f"{own.properties['listeners']},MORE://127.0.0.1:{port}", **MORE}

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions and PushTelemetry (KIP-714), served also where nobody is shown what is pushed.
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714).
 
-The subscription ids are compared to the bit: a client takes its one to another broker. Each subscription is
-for client instances that are named in it, so that none sees another's.
+Subscription ids must be equal, since a client uses its id with another broker. Each subscription matches
+named client instances only, so that scenarios do not affect each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
     ],
     "all": [{"metrics": "a,b", "interval.ms": "5000"}, {"metrics": "*,x"}],
 }
-"""Settings of subscriptions that are for one client instance."""
+"""Configurations of subscriptions that match one client instance."""
 
 MATCHES = (
     *("client_software_name=interop-.*", "client_software_name=interop", "client_software_name=unknown"),
@@ -55,11 +55,11 @@ MATCHES = (
     *("client_source_port=[0-9]+", "client_source_port=0", "client_id=interop,client_software_name=no"),
     "client_id=interop, client_source_port = \\d*",
 )
-"""What a pattern may speak of, and such that match and such that do not."""
+"""Patterns for each property of a client, matching and not."""
 
 
 def client_instance_id(name: str) -> bytes:
-    """The id of a client instance, and of no other."""
+    """Return the id of the client instance with this name."""
     return uuid5(NAMESPACE, name).bytes
 
 
@@ -72,7 +72,7 @@ def get(client: RawClient, instance_id: bytes) -> Fields:
 
 
 def get_until(client: RawClient, instance_id: bytes, is_it: Callable[[Fields], bool]) -> Fields:
-    """Ask until it is that, which takes until the broker has heard of a change."""
+    """Send GetTelemetrySubscriptions until the broker has applied a change."""
     deadline = time.monotonic() + SECONDS
     while not is_it(answer := get(client, instance_id)):
         assert time.monotonic() < deadline, answer
@@ -97,7 +97,7 @@ def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
 
 @scenario()
 def subscription_responses(broker: Broker) -> Any:
-    """What a client instance is told to push, and when it may ask again."""
+    """Get the subscription of a client instance, and repeat too early."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         first = get(client, bytes(16))
@@ -112,19 +112,19 @@ def subscription_responses(broker: Broker) -> Any:
         with RawClient(broker.bootstrap) as another:
             seen["by another connection"] = get(another, own)["ErrorCode"]
     with RawClient(broker.bootstrap) as client:
-        # It is forgotten with the connection, which takes a moment.
+        # The broker forgets the instance soon after its connection closes.
         seen["by a later connection"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
     return seen
 
 
 def is_subscription(metrics: set[str], interval_ms: int, answer: Fields) -> bool:
-    """Whether it is this that a client instance is to push."""
+    """Return whether the response has these metrics and this interval."""
     return (set(answer["RequestedMetrics"]), answer["PushIntervalMs"]) == (metrics, interval_ms)
 
 
 @scenario()
 def subscription_kinds(broker: Broker) -> Any:
-    """Subscriptions of all sorts, and what their clients are told."""
+    """Create different subscriptions and get them as their clients."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, subscriptions in SUBSCRIPTIONS.items():
@@ -155,7 +155,7 @@ def subscription_kinds(broker: Broker) -> Any:
 
 @scenario()
 def client_matches(broker: Broker) -> Any:
-    """Which clients a subscription is for: one that says all of itself, and one that says nothing."""
+    """Match clients with all properties and with none."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for pattern in MATCHES:
@@ -185,7 +185,7 @@ def client_matches(broker: Broker) -> Any:
 
 @scenario()
 def pushes(broker: Broker) -> Any:
-    """Which pushes are taken, and what is said of the others."""
+    """Push valid and invalid metrics."""
     seen: dict[str, Any] = {}
     garbage = b"\xff" * 100
     with RawClient(broker.bootstrap) as client:
@@ -249,7 +249,7 @@ def pushes(broker: Broker) -> Any:
             push(client, own, SubscriptionId=known, **faulty, Terminating=True),
             push(client, own, SubscriptionId=known + 1, **faulty),
         ]
-        # Not asked before: by another broker's answer, as it were.
+        # The instance has not requested a subscription here, as after a change of the broker.
         for name in ("pushed unasked", "pushed unasked, and wrongly"):
             own = client_instance_id(name)
             with RawClient(broker.bootstrap) as another:
@@ -261,7 +261,7 @@ def pushes(broker: Broker) -> Any:
 
 @scenario()
 def subscription_changes(broker: Broker) -> Any:
-    """A subscription that changes while its client pushes."""
+    """Change a subscription while its client pushes."""
     own = client_instance_id("changed")
     settings = {"metrics": "a", "interval.ms": "60000", "match": f"client_instance_id={uuid_text(own)}"}
     seen: dict[str, Any] = {}

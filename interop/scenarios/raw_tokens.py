@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets them, for how long they are good, what can be done by one. KIP-48, KIP-373."""
+"""Delegation tokens: creation, renewal, expiry, and use for authentication (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = SECRET | {
     "delegation.token.max.lifetime.ms": "216000000",
     "delegation.token.expiry.time.ms": "72000000",
 }
-"""For sixty hours, with a renewal after twenty."""
+"""A maximum lifetime of 60 hours and an expiry after 20 hours."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SOON_MS = 8_000
@@ -29,7 +29,7 @@ LONGEST = 2**63 - 1
 
 
 class TokenClient:
-    """A connection of somebody who is known, and what he asks of tokens."""
+    """An authenticated connection, and the token requests on it."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -58,19 +58,19 @@ class TokenClient:
         )
 
     def described(self, *owners: str, version: int = 3) -> list[Any]:
-        """The tokens of some, or of all, by owner and the order of their making."""
+        """Describe the tokens of some or all owners, by owner and age."""
         asked = [user(owner) for owner in owners] or None
         answer = self.client.call("DescribeDelegationToken", version, Owners=asked)
         assert answer["ErrorCode"] == 0, answer
         return sorted(answer["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
 
     def is_known(self, hmac: bytes) -> bool:
-        """Whether the broker has heard of a token."""
+        """Return whether the broker has the token."""
         return any(bytes(token["Hmac"]) == bytes(hmac) for token in self.described())
 
 
 def plain_token_client(one: Served, name: str) -> TokenClient:
-    """Somebody who has come by PLAIN."""
+    """Connect a user with PLAIN."""
     client = RawClient(one.bootstrap)
     client.call("SaslHandshake", 1, Mechanism=PLAIN)
     answer = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
@@ -84,7 +84,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def without_random_values(answer: Any) -> Any:
-    """An answer without what chance decides: times as what is left of them, the token as how long it is."""
+    """Replace random values in a response: times by durations, tokens by their length."""
     answer = comparable(answer)
     now_ms = time.time() * 1000
     for key, value in answer.items():
@@ -99,7 +99,7 @@ def without_random_values(answer: Any) -> Any:
 
 @scenario(seconds=120)
 def token_creation(broker: Broker) -> Any:
-    """By whom, for whom, for how long, in each version."""
+    """Create tokens in each version: requesters, owners, lifetimes."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         for version in (1, 2, 3):
@@ -126,7 +126,7 @@ def token_creation(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def renewal_and_expiry(broker: Broker) -> Any:
-    """By whom and for how long, and ended by whom."""
+    """Renew and expire tokens as different users."""
     seen: list[Any] = []
     with (
         secured(broker, MECHANISMS, SHORT) as one,
@@ -154,14 +154,14 @@ def renewal_and_expiry(broker: Broker) -> Any:
         until(lambda: alice.is_known(now["Hmac"]))
         seen.append(alice.expire(now["Hmac"], 0))
         time.sleep(0.3)
-        # It is there, since the round that removes it is far off, and has run out.
+        # The token has expired, but the check that removes it is still far off.
         seen += [alice.renew(now["Hmac"]), alice.expire(now["Hmac"], 1_000), alice.expire(now["Hmac"])]
     return seen
 
 
 @scenario(seconds=120)
 def token_description(broker: Broker) -> Any:
-    """By owner, by who has asked, by renewer; anybody sees all."""
+    """Describe tokens by owner, requester and renewer: every user can describe all."""
     with (
         secured(broker, MECHANISMS, SECRET) as one,
         plain_token_client(one, "alice") as alice,
@@ -181,7 +181,7 @@ def token_description(broker: Broker) -> Any:
 def scram_exchange(
     talk: Talk, mechanism: str, token_id: str, password: str, extensions: str = ",tokenauth=true"
 ) -> Any:
-    """An exchange of SCRAM to its end, told of step by step."""
+    """Complete a SCRAM exchange and return each step."""
     scram = Scram(mechanism, token_id, password, extensions=extensions)
     talk.handshake(mechanism)
     first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
@@ -200,7 +200,7 @@ def token_password(made: Any) -> str:
 
 @scenario(seconds=120)
 def token_authentication(broker: Broker) -> Any:
-    """A token is shown, rightly and wrongly; who is known by it is its owner, and may ask for no other."""
+    """Authenticate with a token: the user is its owner and cannot create another token."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         made = alice.create(owner="zoe")
@@ -235,7 +235,7 @@ def token_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def session_expiry(broker: Broker) -> Any:
-    """A session ends with its token, and a token that is removed lets nobody in."""
+    """Expire a token: its session ends, and it no longer authenticates."""
     seen: list[Any] = []
     settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
     with (
@@ -260,7 +260,7 @@ def session_expiry(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def expired_token(broker: Broker) -> Any:
-    """A token that has run out, and is not removed yet."""
+    """Use a token that has expired and is not removed yet."""
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         made = alice.create(lifetime_ms=1_000)
         until(lambda: alice.is_known(made["Hmac"]))
@@ -273,7 +273,7 @@ def expired_token(broker: Broker) -> Any:
 
 
 def pipelined_request(one: Served, made: Any) -> Any:
-    """The last word of an exchange, and a request that does not wait for what is answered to it."""
+    """Send the last message of the exchange with a request in the same segment."""
     scram = Scram(SCRAM_256, made["TokenId"], token_password(made), extensions=",tokenauth=true")
     with Talk(one.bootstrap) as talk:
         talk.handshake(SCRAM_256)
@@ -292,7 +292,7 @@ def pipelined_request(one: Served, made: Any) -> Any:
 
 @scenario(seconds=120)
 def tokens_disabled(broker: Broker) -> Any:
-    """There are no tokens."""
+    """Send token requests to a broker without a secret key."""
     with (
         secured(broker, MECHANISMS, {"delegation.token.secret.key": ""}) as one,
         plain_token_client(one, "alice") as alice,

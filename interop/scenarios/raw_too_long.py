@@ -1,6 +1,6 @@
-"""Names as long as the protocol can carry: what a broker would say of them is too long for its reply.
+"""Names of the maximum length, for which an error message would not fit into the response.
 
-Apache Kafka answers UNKNOWN_SERVER_ERROR then to all that was asked, and the connection stays.
+Apache Kafka then returns UNKNOWN_SERVER_ERROR for the complete request and keeps the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JOIN: Fields = {
 
 
 def shorten(value: Any) -> Any:
-    """An answer whose long texts are told by their ends and their length."""
+    """Replace long texts in a response by their ends and their length."""
     if isinstance(value, dict):
         return {name: shorten(one) for name, one in value.items() if name != "TopicId"}
     if isinstance(value, list):
@@ -39,7 +39,7 @@ def shorten(value: Any) -> Any:
 
 
 def observe(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> Any:
-    """Each answer, all of them over one connection for as long as it stays."""
+    """Return each response, on one connection for as long as it stays open."""
     seen: dict[str, Any] = {}
     client = RawClient(broker.bootstrap)
     for what, api, version, fields in asked:
@@ -56,7 +56,7 @@ def observe(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> An
 
 @scenario(seconds=120)
 def topics(broker: Broker) -> Any:
-    """Topics with such names made, changed, moved and asked for."""
+    """Create, change, move and describe topics with long names."""
 
     def asked() -> Iterator[tuple[str, str, int, Fields]]:
         for version in versions_of("CreateTopics"):
@@ -89,7 +89,7 @@ def topics(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def configurations(broker: Broker) -> Any:
-    """Resources, settings and values that long, and features."""
+    """Use long resource names, keys, values and feature names."""
     resources = {
         TOPIC: ("raw-too-long-topic", "retention.ms"),
         BROKER: ("1", "log.retention.ms"),
@@ -133,7 +133,7 @@ def configurations(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def groups(broker: Broker) -> Any:
-    """Groups, members, instances, assignors, topics and expressions that long."""
+    """Use long group ids, member ids, instance ids, assignors, topics and expressions."""
 
     def asked() -> Iterator[tuple[str, str, int, Fields]]:
         for version in versions_of("ConsumerGroupHeartbeat"):
@@ -162,6 +162,6 @@ def groups(broker: Broker) -> Any:
     seen: dict[str, Any] = observe(broker, asked())
     for name, answer in seen.items():
         if name.startswith("ConsumerGroupHeartbeat") and isinstance(answer, dict):
-            # Epochs and assignments depend on who has joined before.
+            # Epochs and assignments depend on the members that have joined before.
             seen[name] = {key: answer[key] for key in ("ErrorCode", "ErrorMessage", "MemberId")}
     return seen

@@ -1,4 +1,4 @@
-"""Metadata and the administration of topics and configurations, request by request."""
+"""Metadata, topic administration and topic configurations, request by request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from interop.scenario import scenario
 from interop.wire import versions_of
 
 TOPIC_CONFIG = 1
-"""The source of a setting that is the topic's own."""
+"""The source of a configuration that is set on the topic."""
 
 
 def create(client: RawClient, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> Any:
-    """The answer to CreateTopics by topic name, the configurations as a dictionary of names."""
+    """Create topics and return the response by topic name, with configurations by key."""
     answer = comparable(
         client.call(
             "CreateTopics", version, Topics=list(topics), timeoutMs=10_000, validateOnly=validate_only
@@ -40,16 +40,16 @@ def settings(**configs: str | None) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that follows soon after an answer."""
+    """Wait for a condition that a response makes true soon."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.05)
 
 
 @scenario()
 def create_topics(broker: Broker) -> Any:
-    """Each way to ask for a topic, right and wrong."""
+    """Create topics in every way, valid and invalid."""
     name = "raw-topics-create"
     asked: dict[str, list[dict[str, Any]]] = {
         "plain": [topic(f"{name}-plain")],
@@ -131,7 +131,7 @@ def create_topics(broker: Broker) -> Any:
 
 @scenario()
 def creation_limits(broker: Broker) -> Any:
-    """More partitions or records than one request may make: who is told so, and what is looked at before."""
+    """Create more partitions or records than one request may, and record which topics fail."""
     name = "raw-topics-much"
     once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
     metadata = topic("__cluster_metadata")
@@ -159,7 +159,7 @@ def creation_limits(broker: Broker) -> Any:
 
 @scenario()
 def growth_limits(broker: Broker) -> Any:
-    """More records than one request may make, and more topics: validated alone, as it is much to make."""
+    """Grow topics by more records than one request may make. Valid requests are only validated."""
     name = "raw-topics-growth"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -197,7 +197,7 @@ def growth_limits(broker: Broker) -> Any:
 
 @scenario()
 def delete_topics(broker: Broker) -> Any:
-    """By name in every version, by id, twice, both and neither."""
+    """Delete by name in every version, by id, twice, by both and by neither."""
     name = "raw-topics-delete"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -287,7 +287,7 @@ def create_partitions(broker: Broker) -> Any:
 
 @scenario()
 def metadata(broker: Broker) -> Any:
-    """One topic, an unknown one, none and all, in every version, with authorized operations."""
+    """Request one topic, an unknown one, none and all, in every version, with authorized operations."""
     name = "raw-topics-metadata"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -324,7 +324,7 @@ def metadata(broker: Broker) -> Any:
 
 @scenario()
 def auto_creation(broker: Broker) -> Any:
-    """Asked for by Metadata, a topic comes into being, unless the request or its name forbids it."""
+    """Create topics automatically by Metadata, unless the request or the topic name forbids it."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
@@ -342,13 +342,13 @@ def auto_creation(broker: Broker) -> Any:
         bad_names = ("", "a b", "..", "__cluster_metadata")
         for bad in bad_names:
             seen[f"name {bad!r}"] = ask(bad, 9, AllowAutoTopicCreation=True)
-        # What is asked for later is made later: none of those was.
+        # The broker creates topics in the order of the requests: it created none of the earlier ones.
         ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
         until(lambda: ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         for bad in bad_names:
             seen[f"name {bad!r}, later"] = ask(bad, 9, AllowAutoTopicCreation=False)
 
-        # The share coordinator's own topic has settings that its reader counts on.
+        # The configurations of the share coordinator's own topic are fixed.
         own = "__share_group_state"
         seen["own"] = ask(own, 9, AllowAutoTopicCreation=True)
         until(lambda: ask(own, 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
@@ -362,7 +362,7 @@ def auto_creation(broker: Broker) -> Any:
 
 @scenario()
 def describe_configs(broker: Broker) -> Any:
-    """All topic configurations with synonyms and documentation, chosen keys, wrong resources."""
+    """Describe all topic keys with synonyms and documentation, chosen keys, and unknown resources."""
     name = "raw-topics-configs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -406,7 +406,7 @@ def describe_configs(broker: Broker) -> Any:
 
 @scenario()
 def alter_configs(broker: Broker) -> Any:
-    """IncrementalAlterConfigs: set, delete, append, subtract, wrong values, wrong resources."""
+    """Set, delete, append and subtract with IncrementalAlterConfigs, with invalid values and resources."""
     name = "raw-topics-alter"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -456,7 +456,7 @@ def alter_configs(broker: Broker) -> Any:
 
 @scenario()
 def cluster(broker: Broker) -> Any:
-    """DescribeCluster in every version, of brokers and of controllers."""
+    """Send DescribeCluster in every version, for brokers and for controllers."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for version in versions_of("DescribeCluster"):
@@ -478,7 +478,7 @@ def cluster(broker: Broker) -> Any:
 
 @scenario()
 def describe_topic_partitions(broker: Broker) -> Any:
-    """Pages and cursors (KIP-966)."""
+    """Page through topics with cursors (KIP-966)."""
     name = "raw-topics-describe"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -516,7 +516,7 @@ def describe_topic_partitions(broker: Broker) -> Any:
 
 @scenario()
 def log_dirs(broker: Broker) -> Any:
-    """DescribeLogDirs of all, of some, of unknown partitions."""
+    """Send DescribeLogDirs for all, some and unknown partitions."""
     name = "raw-topics-dirs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

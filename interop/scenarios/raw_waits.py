@@ -1,6 +1,6 @@
-"""What a waiting fetch counts: bytes up to the end of its own segment, and nothing beyond what is stable.
+"""The conditions that end the wait of a fetch: available bytes, segments, the last stable offset.
 
-Told of each fetch: its error, how many batches came, and whether it was answered before its time was over.
+Each observation has the error, the number of batches, and whether the response came before the timeout.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from interop.scenarios.raw_transactions import (
 )
 
 SEGMENT_BYTES = 1 << 20
-"""The smallest that Apache Kafka takes."""
+"""The minimum that Apache Kafka accepts."""
 LARGE_BYTES = 300_000
-"""The fourth of these begins a segment."""
+"""The fourth of these starts a new segment."""
 WAIT_MS = 1_200
 SOON_S = 0.6
 NEVER_BYTES = 16 << 20
@@ -33,7 +33,7 @@ NEVER_BYTES = 16 << 20
 def write(
     client: RawClient, topic: str, value_bytes: int, who: TransactionalId | None = None, **producer: int
 ) -> list[int]:
-    """One record, of a transaction where there is somebody: the error, and the offset."""
+    """Write one record, transactional if there is an id, and return the error and the offset."""
     batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
     fields: dict[str, Any] = {}
     if who is not None:
@@ -54,7 +54,7 @@ def write(
 
 @contextmanager
 def topic_of_small_segments(broker: Broker, topic: str) -> Iterator[RawClient]:
-    """A topic of small segments, and a client."""
+    """Create a topic with small segments and yield a client."""
     with RawClient(broker.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, configs={"segment.bytes": str(SEGMENT_BYTES)})
@@ -64,7 +64,7 @@ def topic_of_small_segments(broker: Broker, topic: str) -> Iterator[RawClient]:
 def timed_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any
 ) -> Any:
-    """What a fetch from this offset is told, and when."""
+    """Fetch from this offset and return the result and whether it waited."""
     began = time.monotonic()
     answer = fetch(
         client,
@@ -84,7 +84,7 @@ def timed_fetch(
 
 @scenario(seconds=120)
 def min_bytes_across_segments(broker: Broker) -> Any:
-    """More is wanted than there is, from each offset of three segments."""
+    """Request more bytes than there are, from each offset of three segments."""
     topic = "raw-waits-segments"
     seen: dict[str, Any] = {}
     with topic_of_small_segments(broker, topic) as client:
@@ -102,7 +102,7 @@ def min_bytes_across_segments(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def beyond_last_stable_offset(broker: Broker) -> Any:
-    """Committed records are wanted from offsets before and after the start of an open transaction."""
+    """Fetch committed records before and after the first offset of an open transaction."""
     seen: dict[str, Any] = {}
     for name, before, within in (("one-segment", 1, 2), ("two-segments", 1, 5), ("from-the-next", 4, 2)):
         topic = f"raw-waits-{name}"
@@ -127,7 +127,7 @@ def beyond_last_stable_offset(broker: Broker) -> Any:
 
 @scenario()
 def two_partitions(broker: Broker) -> Any:
-    """One partition is read beyond what is stable, which counts against what another has."""
+    """Fetch beyond the last stable offset of one partition while another one has records."""
     topic = "raw-waits-two"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -162,7 +162,7 @@ def two_partitions(broker: Broker) -> Any:
 
 @scenario()
 def batches_above_remaining_limit(broker: Broker) -> Any:
-    """First batches that do not fit into what a limit leaves of the answer: none is cut (KIP-74)."""
+    """Fetch first batches above the remaining limit: the broker truncates no batch (KIP-74)."""
     topic = "raw-waits-too-large"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -203,7 +203,7 @@ def batches_above_remaining_limit(broker: Broker) -> Any:
 def _change_during_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, change: Callable[[], Any]
 ) -> Any:
-    """What a fetch is told that waits while something is done, and whether it waits to the end."""
+    """Make a change during a fetch and return the response and whether it waited to the timeout."""
     partitions = [
         {"Partition": index, "FetchOffset": offset, "PartitionMaxBytes": NEVER_BYTES} for index in (0, 1)
     ]
@@ -232,7 +232,7 @@ def _change_during_fetch(
 
 @scenario(seconds=90)
 def changes_during_fetch(broker: Broker) -> Any:
-    """A segment is rolled, records are deleted, a partition is made, while a fetch waits."""
+    """Roll a segment, delete records or create a partition while a fetch waits."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as other:
         for before in (2, 3, 4):
@@ -266,7 +266,7 @@ def changes_during_fetch(broker: Broker) -> Any:
 
 @scenario()
 def rejected_batch_rolls_segment(broker: Broker) -> Any:
-    """A batch that is refused, or was there before, and for which the segment had no room."""
+    """Send rejected and duplicate batches that do not fit into the active segment."""
     seen: dict[str, Any] = {}
     first: dict[str, Any] = {"producer_id": 700, "producer_epoch": 1}
     for name, last in {

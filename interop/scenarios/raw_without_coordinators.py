@@ -1,4 +1,4 @@
-"""What the coordinators' APIs answer while their topics do not exist: some is wrong whoever coordinates."""
+"""Coordinator APIs before the internal topics exist: some errors do not depend on the coordinator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEARTBEAT: Fields = {
 
 
 def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
-    """An API, what is asked of it, and in which words."""
+    """Yield each API with a label and a request."""
     protocols = [{"Name": "range", "Metadata": b""}]
     offsets = [{"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}]
     for group in GROUPS:
@@ -105,7 +105,7 @@ def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
 
 
 def add_partitions_requests(version: int) -> Iterator[tuple[str, Fields]]:
-    """AddPartitionsToTxn in the words of clients, or of brokers."""
+    """Yield AddPartitionsToTxn requests of clients or of brokers."""
     topics = [{"Name": TOPIC, "Partitions": [0]}]
     for name in ("t", ""):
         if version < 4:
@@ -131,7 +131,7 @@ def add_partitions_requests(version: int) -> Iterator[tuple[str, Fields]]:
 
 
 def offset_fetch_requests(version: int, topic_id: bytes) -> Iterator[tuple[str, Fields]]:
-    """OffsetFetch of one group, or of several."""
+    """Yield OffsetFetch requests for one group or for several."""
     for group in GROUPS:
         topics: list[Fields] = [{"Name": TOPIC, "PartitionIndexes": [0]}]
         for stable in (False, True):
@@ -145,7 +145,7 @@ def offset_fetch_requests(version: int, topic_id: bytes) -> Iterator[tuple[str, 
 
 @scenario(seconds=120)
 def every_version(broker: Broker) -> Any:
-    """Each API in each version, of a broker that nobody has asked for a coordinator."""
+    """Send each API in each version to a broker without coordinators."""
     seen: dict[str, Any] = {}
     own = type(broker)()
     own.start()
@@ -155,7 +155,7 @@ def every_version(broker: Broker) -> Any:
             for api, what, fields in requests(topic_id):
                 for version in versions_of(api):
                     if api == "InitProducerId" and version > 5:
-                        continue  # not served yet: two-phase commits
+                        continue  # two-phase commits are not served yet
                     answer = client.call(api, version, **fields)
                     for groups in (answer.get("Groups"), answer.get("Results")):
                         if groups and "GroupId" in groups[0]:

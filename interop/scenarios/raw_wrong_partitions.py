@@ -1,4 +1,4 @@
-"""Requests that name partitions which are not there, twice or not at all."""
+"""Requests with unknown, repeated or missing partitions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from interop.wire import Fields, versions_of
 Named = list[tuple[str, list[int]]]
 MAX = 2**31 - 1
 CLIENTS_AND_BROKERS = 1, 3, 4, 5
-"""Versions of AddPartitionsToTxn: clients send those below 4."""
+"""Versions of AddPartitionsToTxn. Clients use those below 4."""
 
 
 def sorted_lists(value: Any) -> Any:
-    """An answer without the order that Apache Kafka's hash tables give it."""
+    """Sort the lists of a response, whose order depends on Apache Kafka's hash tables."""
     if isinstance(value, dict):
         return {name: sorted_lists(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -28,7 +28,7 @@ def sorted_lists(value: Any) -> Any:
 
 @scenario()
 def describe_producers(broker: Broker) -> Any:
-    """DescribeProducers, with what is said about each partition."""
+    """Send DescribeProducers and record the error of each partition."""
     topic = "raw-wrong-partitions-producers"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -56,7 +56,7 @@ def describe_producers(broker: Broker) -> Any:
 
 @scenario()
 def list_offsets(broker: Broker) -> Any:
-    """ListOffsets in either isolation level."""
+    """Send ListOffsets at both isolation levels."""
     topic = "raw-wrong-partitions-isolation"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -80,7 +80,7 @@ def list_offsets(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def add_partitions(broker: Broker) -> Any:
-    """AddPartitionsToTxn of one and of several, by nobody, by who is unknown and by a producer."""
+    """Send AddPartitionsToTxn for one and several transactions, with valid and unknown producers."""
     topic, name = "raw-wrong-partitions-transactions", "raw-wrong-partitions"
     asked: list[Named] = [
         [(topic, [0])],
@@ -148,7 +148,7 @@ def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fiel
 
 @scenario(seconds=120)
 def write_markers(broker: Broker) -> Any:
-    """WriteTxnMarkers with several markers, and how much of them is in the logs then."""
+    """Send WriteTxnMarkers with several markers and record the end offsets."""
     topic = "raw-wrong-partitions-markers"
     asked: dict[str, list[tuple[Any, ...]]] = {
         "none": [],
@@ -181,7 +181,7 @@ def log_ends(client: RawClient, topic: str) -> list[int]:
 
 @scenario()
 def group_filters(broker: Broker) -> Any:
-    """ListGroups by states and types with blanks around them."""
+    """Send ListGroups with blanks around states and types."""
     group = "raw-wrong-partitions-states"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

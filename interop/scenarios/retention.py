@@ -1,6 +1,6 @@
-"""What retention deletes, and when a changed configuration takes effect: same requests, same segments.
+"""Retention, and the effect of a changed configuration: same requests, same segments.
 
-On a broker of its own, which looks for what is to go twice a second.
+The scenario starts its own broker, which checks retention twice per second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OVERRIDES = {
 }
 DAY_MS = 24 * 3600 * 1000
 VALUE_BYTES = 300_000
-"""Three of these fill a segment of a mebibyte."""
+"""Three of these fill a segment of 1 MiB."""
 SEGMENT = {"segment.bytes": str(1 << 20)}
 SETTLE_S = 30.0
 QUIET_S = 4.0
@@ -52,7 +52,7 @@ def log_state(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
 
 
 def settled_logs(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
-    """What there is once nothing has changed for a while, and nothing waits to be deleted."""
+    """Return the segments once they have not changed for a while and no file is pending deletion."""
     deadline = time.monotonic() + SETTLE_S
     before: dict[str, Any] = {}
     since = time.monotonic()
@@ -78,7 +78,7 @@ def alter(client: RawClient, kind: int, name: str, **configs: str | None) -> Non
 
 @scenario(seconds=150)
 def segments(broker: Broker) -> Any:
-    """By size, by age, by start offset; of logs with old, new and future timestamps."""
+    """Delete segments by size, by age and by start offset, with old, new and future timestamps."""
     own = type(broker)(OVERRIDES)
     own.start()
     try:

@@ -1,4 +1,4 @@
-"""Spark's format("kafka"): batch and streaming, by offsets and times, killed and resumed.
+"""Spark's Kafka source and sink: batch and streaming, offsets and timestamps, failures.
 
 The Spark programs are in interop/spark_jobs and run in PySpark's own environment.
 """
@@ -33,7 +33,7 @@ JOB_S = 150.0
 
 
 class SparkJob:
-    """A Spark program that is ended, JVM and all, when the scenario is done with it."""
+    """A Spark program, which is killed with its JVM at the end of the scenario."""
 
     def __init__(
         self, program: str, broker: Served, directory: Path, *, seconds: float = JOB_S, **settings: Any
@@ -76,7 +76,7 @@ class SparkJob:
         self.kill()
 
     def next_event(self) -> dict[str, Any]:
-        """The next thing that the program tells."""
+        """Return the next event that the program prints."""
         while True:
             try:
                 line = self.lines.get(timeout=max(0.0, self.deadline - time.monotonic()))
@@ -94,13 +94,13 @@ class SparkJob:
         return event[name]
 
     def resume(self) -> None:
-        """Answer what the program asked."""
+        """Let the program continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL to the driver: to Python and to its JVM, which is in the same group of processes."""
+        """Send SIGKILL to the driver: Python and its JVM are in the same process group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
@@ -110,7 +110,7 @@ class SparkJob:
 
 
 def create_retained_topic(broker: Broker, name: str, partitions: int, **config: str) -> None:
-    """A topic that keeps records of whatever age: here their times are given, and long past."""
+    """Create a topic without time retention: the records have old timestamps."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
@@ -121,7 +121,7 @@ def create_retained_topic(broker: Broker, name: str, partitions: int, **config: 
 
 
 def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, int]]) -> None:
-    """Values with their times, to one partition."""
+    """Produce values with their timestamps to one partition."""
     producer = producer_of(broker)
     for value, timestamp_ms in values:
         producer.produce(topic, value=value.encode(), partition=partition, timestamp=timestamp_ms)
@@ -130,7 +130,7 @@ def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, 
 
 @scenario(seconds=240, needs="spark")
 def batch_read_and_write(broker: Broker) -> Any:
-    """Batch write then read: counts, keys, values, headers, partitions, types of timestamps, codecs."""
+    """Write and read a batch: counts, keys, values, headers, partitions, timestamp types, codecs."""
     create_retained_topic(broker, "spark-batch", 4)
     create_retained_topic(broker, "spark-keyed", 6)
     create_retained_topic(broker, "spark-from-client", 2)
@@ -156,7 +156,7 @@ def batch_read_and_write(broker: Broker) -> Any:
 
 @scenario(seconds=300, needs="spark")
 def offset_ranges(broker: Broker) -> Any:
-    """Where reads start and end by offset, time and pattern, how they are cut, and what lost records do."""
+    """Read ranges by offset, time and pattern, with size limits and with deleted records."""
     topic = "spark-times"
     create_retained_topic(broker, topic, 3)
     for partition in range(3):
@@ -201,7 +201,7 @@ def offset_ranges(broker: Broker) -> Any:
 
 @scenario(seconds=300, needs="spark")
 def options(broker: Broker) -> Any:
-    """The documented options of source and sink that the other scenarios leave out, and what is refused."""
+    """Use the other documented options of source and sink, and invalid ones."""
     create_retained_topic(broker, "spark-options", 4)
     for partition in range(4):
         numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index) for index in range(100)]
@@ -226,7 +226,7 @@ def wait_until_gone(admin: AdminClient, topic: str) -> None:
 
 @scenario(seconds=330, needs="spark")
 def copy_killed_and_resumed(broker: Broker) -> Any:
-    """A streaming copy whose driver is killed, and then its broker: everything arrives at least once."""
+    """Copy with a stream whose driver is killed, and then its broker: at-least-once delivery."""
     source, target = "spark-copy-from", "spark-copy-to"
     create_retained_topic(broker, source, 2)
     create_retained_topic(broker, target, 2)
@@ -277,17 +277,17 @@ def copy_killed_and_resumed(broker: Broker) -> Any:
 
 
 def batches(directory: Path) -> list[int]:
-    """The numbers of the batches in a part of a checkpoint."""
+    """Return the numbers of the batches in a directory of a checkpoint."""
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
 
 def offsets_of(checkpoint: Path, batch_number: int) -> Any:
-    """The offsets at which a batch ends, as the checkpoint has them."""
+    """Return the end offsets of a batch in the checkpoint."""
     return json.loads((checkpoint / "offsets" / str(batch_number)).read_text().splitlines()[-1])
 
 
 def copied_values(broker: Broker, topic: str) -> list[str]:
-    """The values in a topic of two partitions, as often as they are there."""
+    """Return the values in a topic with two partitions, with duplicates."""
     consumer = consumer_of(broker, f"{topic}-reader")
     places = [TopicPartition(topic, partition, 0) for partition in range(2)]
     count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)

@@ -1,4 +1,4 @@
-"""Spark reads exactly the committed records of a topic that has aborted and open transactions too."""
+"""Spark with isolation.level=read_committed on a topic with aborted and open transactions."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -20,12 +20,12 @@ TOPIC = "spark-transactions"
 PARTITIONS = 3
 ROUNDS, EACH = 24, 8
 FROM, TO = (11, 30, 0), (60, 100, 45)
-"""Offsets of a read that is not of all, for each partition."""
+"""The offsets of a partial read, for each partition."""
 WAIT_S = 30
 
 
 class TransactionalWriter:
-    """A transactional producer that keeps account of what it committed."""
+    """A transactional producer that remembers the records that it committed."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class TransactionalWriter:
         self._producer.init_transactions(WAIT_S)
 
     def write(self, number: int, count: int = EACH) -> None:
-        """Begin a transaction, and have its records in the log."""
+        """Begin a transaction and flush its records."""
         self._producer.begin_transaction()
         self._open = [
             ((number + index) % PARTITIONS, f"{self.name}-{number}-{index}") for index in range(count)
@@ -55,10 +55,10 @@ class TransactionalWriter:
 
 
 def count_and_hash(rows: list[list[Any]]) -> list[Any]:
-    """How many records, and a hash of what they are in the order of their offsets.
+    """Return the number of records, and a hash of their values in offset order.
 
-    Not of the offsets: when an end is answered its markers may not be in the log yet, and the records of the
-    next transaction may come before them.
+    The hash does not contain the offsets. When EndTxn returns, the markers may not be in the log yet, and
+    the records of the next transaction may precede them.
     """
     inner = [[partition, value] for partition, _, value in sorted(rows)]
     return [len(rows), hashlib.sha256(repr(inner).encode()).hexdigest()[:16]]
@@ -73,7 +73,7 @@ def committed_only(broker: Broker) -> Any:
     create_retained_topic(broker, TOPIC, PARTITIONS)
     first, second = TransactionalWriter(broker, "spark-first"), TransactionalWriter(broker, "spark-second")
     for number in range(ROUNDS):
-        # The transactions of the two overlap: the records of an aborted one are amid committed ones.
+        # The two transactions overlap, so that aborted records are between committed ones.
         first.write(number)
         second.write(number)
         first.end(commit=number % 3 != 1)
@@ -83,7 +83,7 @@ def committed_only(broker: Broker) -> Any:
     second.write(ROUNDS + 1)
     first.write(ROUNDS + 2)
     first.end(commit=True)
-    # What is behind the first record of the open transaction is not stable yet, committed or not.
+    # Records after the first record of the open transaction are not stable, even if they are committed.
     stable = sorted(row for row in first.committed + second.committed if f"-{ROUNDS + 2}-" not in row[1])
     seen: dict[str, Any] = {}
     streamed: list[list[Any]] = []
@@ -92,7 +92,7 @@ def committed_only(broker: Broker) -> Any:
         part = [row for row in reads["batch, read_committed"] if FROM[row[0]] <= row[1] < TO[row[0]]]
         seen[f"{name}, a part is that part"] = reads.pop("part, read_committed") == part
         seen[name] = {what: count_and_hash(rows) for what, rows in reads.items()}
-        streamed.extend(reads["stream, read_committed"])  # a stream goes on where it was
+        streamed.extend(reads["stream, read_committed"])  # a stream resumes from its checkpoint
         seen[f"{name}, the batch is what was committed"] = values(reads["batch, read_committed"]) == wanted
         seen[f"{name}, the stream is what was committed"] = values(streamed) == wanted
 

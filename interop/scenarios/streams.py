@@ -37,7 +37,7 @@ def lines() -> list[str]:
 
 
 def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> JavaProgram:
-    """The word count; each instance has a state of its own, so that a new one restores from the changelog."""
+    """Start the word count. Each instance has its own state, so a new one restores from the changelog."""
     properties = directory / f"{instance}.properties"
     settings = {
         "application.id": NAME,
@@ -46,7 +46,7 @@ def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> Java
         "state.dir": directory / instance,
         "num.stream.threads": 2,
         "commit.interval.ms": 100,
-        # Without the cache each word gives an output record, so that one counted twice shows.
+        # Without the cache, each word makes an output record, which exposes a word counted twice.
         "statestore.cache.max.bytes": 0,
         "producer.transaction.timeout.ms": 8000,
         "consumer.session.timeout.ms": 6000,
@@ -66,7 +66,7 @@ def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> Java
 
 
 class Output:
-    """Committed counts of each word, in the order of their partition, read until told to stop."""
+    """A reader of the committed counts of each word, in partition order."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.counts: dict[str, list[int]] = defaultdict(list)
@@ -100,7 +100,7 @@ class Output:
         self._consumer.close()
 
     def progress(self) -> str:
-        """How much it has read, where it is, and where it could be, by partition."""
+        """Describe the number of counts read, the position, and the end offsets, by partition."""
         partitions = [TopicPartition(self._topic, partition) for partition in range(PARTITIONS)]
         asked = {partition: OffsetSpec.latest() for partition in partitions}
         ends = {
@@ -111,7 +111,7 @@ class Output:
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 
     def wrong_counts(self, words: Mapping[str, int]) -> dict[str, list[int]]:
-        """The last counts of each word that was not counted one by one, up to how often it occurs."""
+        """Return the last counts of each word whose counts are not 1, 2, 3, ... up to its frequency."""
         return {
             word: self.counts.get(word, [])[-5:]
             for word, count in sorted(words.items())
@@ -134,7 +134,7 @@ def produce_lines(broker: Broker, text: Iterator[str], count: int) -> None:
 
 
 def internal_topics(broker: Broker) -> Any:
-    """What Streams created: the names, and the settings that it gave them."""
+    """Return the topics that Streams created, with their configurations."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = admin.list_topics(timeout=30).topics
     found = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(f"{NAME}-")}
@@ -150,14 +150,14 @@ def internal_topics(broker: Broker) -> Any:
 
 @scenario(seconds=300, is_alone=True)
 def exactly_once(broker: Broker) -> Any:
-    """Each word's committed counts are 1, 2, 3 and so on, whoever was killed meanwhile.
+    """Kill the program and the broker: each word's committed counts must be 1, 2, 3, ...
 
-    Apache Kafka 4.3.1 loses markers, one time of some twenty: killed when a commit is decided and its markers
-    are not written, it notes after its return that the transaction is complete, and writes none (seen in its
-    logs: PrepareCommit and CompleteCommit of an epoch, and no marker of it in any partition). The transaction
-    hangs for good, as `kafka-transactions.sh find-hanging` says, and readers of what is committed stand still
-    before it. Nothing is to be compared then, so Apache Kafka alone is asked again. A failure tells where
-    the logs end for both kinds of readers.
+    In about one of twenty runs, Apache Kafka 4.3.1 loses markers. If it is killed after PrepareCommit and
+    before it writes the markers, it completes the transaction after the restart without writing them. (Its
+    logs have PrepareCommit and CompleteCommit for the epoch, and no marker in any partition.) The transaction
+    then hangs, as `kafka-transactions.sh find-hanging` reports, and read_committed consumers make no
+    progress. No comparison is possible then, so the harness repeats the run with Apache Kafka only. The
+    failure message has the log end offsets at both isolation levels.
     """
     make_topic(broker, NAME, PARTITIONS)
     make_topic(broker, f"{NAME}-counts", PARTITIONS)

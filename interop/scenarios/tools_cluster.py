@@ -1,4 +1,4 @@
-"""The tools of a whole cluster: versions, features, quorum, elections, moves, and the metadata itself."""
+"""Cluster tools: versions, features, quorum, elections, reassignments, and the metadata log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TOPICS = f"{TOOLS}.TopicCommand"
 FEATURES = f"{TOOLS}.FeatureCommand"
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 UNADVERTISED = ("eligible.leader.replicas", "share", "streams")
-"""Features that kwire keeps levels of, but does not advertise before all that they promise is there."""
+"""Features whose levels kwire stores, but which it does not advertise until they are complete."""
 
 
 @scenario(seconds=60)
 def versions_and_cluster_id(broker: Broker) -> Any:
-    """kafka-cluster and kafka-broker-api-versions."""
+    """Run kafka-cluster and kafka-broker-api-versions."""
     tool = f"{TOOLS}.ClusterTool"
     seen: dict[str, Any] = {}
     for label, arguments in {
@@ -45,14 +45,14 @@ def versions_and_cluster_id(broker: Broker) -> Any:
 
 
 def without_unadvertised(lines: list[str]) -> list[str]:
-    """Lines about features that both brokers advertise, without the epoch that they were seen at."""
+    """Return the lines about features that both brokers advertise, without the epoch."""
     kept = [line for line in lines if not any(f"Feature: {name}.version" in line for name in UNADVERTISED)]
     return sorted(re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in kept)
 
 
 @scenario(seconds=120)
 def features(broker: Broker) -> Any:
-    """kafka-features: described, brought up and down, in the ways that are refused, too."""
+    """Describe, upgrade and downgrade features with kafka-features, with errors."""
     with another(broker) as own:
         return observe_level_changes(own)
 
@@ -110,7 +110,7 @@ def observe_level_changes(broker: Broker) -> dict[str, Any]:
 
 @scenario(seconds=60)
 def quorum(broker: Broker) -> Any:
-    """kafka-metadata-quorum describe: the status and the replicas."""
+    """Describe the status and the replicas with kafka-metadata-quorum."""
     return observe_quorum(broker)
 
 
@@ -128,7 +128,7 @@ def observe_quorum(broker: Broker) -> dict[str, Any]:
     for label, arguments in {"replication": (), "readable": ("--human-readable",)}.items():
         lines = asked("describe", "--replication", *arguments)
         rows = [line.split(" ") for line in lines[1:-1]]
-        # Offsets and times are each broker's own.
+        # Offsets and times differ between brokers.
         seen[label] = [lines[0], [[row[0], row[1], row[3], row[-1]] for row in rows], lines[-1]]
     seen["nothing"] = asked("describe")
     seen["both"] = asked("describe", "--status", "--replication")
@@ -137,7 +137,7 @@ def observe_quorum(broker: Broker) -> dict[str, Any]:
 
 @scenario(seconds=60)
 def leader_elections(broker: Broker) -> Any:
-    """kafka-leader-election, of partitions, of a file of them, of all."""
+    """Run kafka-leader-election for partitions, for a file of partitions, and for all."""
     tool = f"{TOOLS}.LeaderElectionCommand"
     said(TOPICS, broker, "--create", "--topic", "tools-elections", "--partitions", "2")
     one = ("--topic", "tools-elections", "--partition", "0")
@@ -172,7 +172,7 @@ def leader_elections(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def partition_reassignments(broker: Broker) -> Any:
-    """kafka-reassign-partitions: a plan made, carried out, looked at, stopped, listed."""
+    """Generate, execute, verify, cancel and list reassignments with kafka-reassign-partitions."""
     tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     topic = "tools-moves"
     said(TOPICS, broker, "--create", "--topic", topic, "--partitions", "2")
@@ -235,7 +235,7 @@ def partition_reassignments(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def acls(broker: Broker) -> Any:
-    """kafka-acls where nobody may be refused: each broker has its own words for it."""
+    """Run kafka-acls without an authorizer: the messages differ between brokers."""
     tool = f"{TOOLS}.AclCommand"
     added = ("--add", "--allow-principal", "User:x", "--operation", "read", "--topic", "t")
     return {
@@ -246,13 +246,13 @@ def acls(broker: Broker) -> Any:
 
 
 SHELL_AT_START = "offset -1, epoch -1"
-"""Where the shell says it is when it answers before it has read the file, as it may on a busy machine."""
+"""The prompt of the shell before it has loaded the file, which happens on a busy machine."""
 SHELL_TRIES = 4
 
 
 @scenario(seconds=120)
 def metadata(broker: Broker) -> Any:
-    """The metadata through Kafka's eyes: kafka-metadata-shell and -dump-log, of a log and a snapshot."""
+    """Read a metadata log and a snapshot with kafka-metadata-shell and kafka-dump-log."""
     with another(broker, {"metadata.log.max.snapshot.interval.ms": "1000"}) as own:
         said(TOPICS, own, "--create", "--topic", "tools.metadata", "--config", "retention.ms=1000")
         directory = own.log_dir / "__cluster_metadata-0"
@@ -268,17 +268,17 @@ def metadata(broker: Broker) -> Any:
 
 
 def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
-    """What the tools for metadata show of a file."""
+    """Return the output of the metadata tools for a file."""
     seen: dict[str, Any] = {}
     for label, arguments in {
         "tree": ("tree", "/image"),
         "list": ("ls", "/image/topics/byName"),
         "nothing": ("ls", "/no/such/place"),
     }.items():
-        # It ends in ways that only a JVM of its own can follow.
+        # The shell needs its own JVM, because it may call System.exit.
         ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
         for _ in range(SHELL_TRIES):
-            # It may have read some of the file when it answers: of the topics, none then.
+            # The shell may respond when it has loaded a part of the file, and then shows no topics.
             if SHELL_AT_START not in ran.stdout and (label != "list" or ran.stdout.strip()):
                 break
             ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
@@ -292,7 +292,7 @@ def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
 
 
 def normalize_records(text: str, broker: Broker) -> str:
-    """Printed records without the ports, epochs and ids of a run."""
+    """Return printed records without ports, epochs and ids."""
     text = text.replace(str(broker.controller_port), "<controller>").replace(str(broker.port), "<port>")
     text = re.sub(r"\b(\w*[eE]poch)([=:])\d+", r"\1\2<n>", text)
     text = re.sub(r"offset \d+, epoch \d+, time \S+", "<place>", text)

@@ -1,4 +1,4 @@
-"""kafka-configs for each kind of entity, and kafka-client-metrics."""
+"""kafka-configs for each entity type, and kafka-client-metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def described_configs(broker: Broker, *entity: str) -> list[str]:
-    """--describe of an entity, in any order."""
+    """Describe an entity, with sorted output."""
     return sorted(said(CONFIGS, broker, "--describe", *entity))
 
 
@@ -22,7 +22,7 @@ def altered_configs(broker: Broker, *arguments: str) -> list[str]:
 
 
 def altered_without_retries(broker: Broker, *arguments: str) -> list[str]:
-    """--alter of what nobody is there to take."""
+    """Alter an entity that cannot be altered, without retries."""
     with a_file(IMPATIENT) as settings:
         return [
             line
@@ -33,7 +33,7 @@ def altered_without_retries(broker: Broker, *arguments: str) -> list[str]:
 
 @scenario(seconds=120)
 def topics(broker: Broker) -> Any:
-    """Settings of topics: set, taken away, wrong, of what is not there."""
+    """Set and delete topic configurations, with invalid values and unknown topics."""
     name = "tools-topic-configs"
     said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", name)
     topic = ("--entity-type", "topics", "--entity-name", name)
@@ -72,7 +72,7 @@ def topics(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def brokers(broker: Broker) -> Any:
-    """Settings of one broker and of all, which change while it runs."""
+    """Set dynamic configurations of one broker and of the cluster."""
     one = ("--entity-type", "brokers", "--entity-name", "1")
     default = ("--entity-type", "brokers", "--entity-default")
     seen: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def brokers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def loggers(broker: Broker) -> Any:
-    """Levels of the broker's loggers; all but the root have names of their own on each broker."""
+    """Set logger levels. Only the root logger has the same name on both brokers."""
     entity = ("--entity-type", "broker-loggers", "--entity-name", "1")
     seen: dict[str, Any] = {}
 
@@ -155,7 +155,7 @@ def loggers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def groups(broker: Broker) -> Any:
-    """Settings of groups, which need not be there."""
+    """Set configurations of groups, which need not exist."""
     group = ("--entity-type", "groups", "--entity-name", "tools-configs-group")
     seen: dict[str, Any] = {}
     seen["describe"] = described_configs(broker, *group)
@@ -184,7 +184,7 @@ def groups(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def client_metrics(broker: Broker) -> Any:
-    """kafka-client-metrics: subscriptions are settings, whether or not anybody sends metrics."""
+    """Create and delete subscriptions with kafka-client-metrics."""
     tool = f"{TOOLS}.ClientMetricsCommand"
     seen: dict[str, Any] = {}
     for label, arguments in {

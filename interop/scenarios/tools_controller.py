@@ -1,4 +1,4 @@
-"""The controller's own listener: what it serves, and tools with `--bootstrap-controller` (KIP-919)."""
+"""The controller listener: the APIs that it serves, and tools with `--bootstrap-controller` (KIP-919)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROLLER_APIS = (
     *("ElectLeaders", "IncrementalAlterConfigs", "AlterPartitionReassignments", "DescribeQuorum"),
     *("ListPartitionReassignments", "UpdateFeatures", "DescribeCluster", "UnregisterBroker"),
 )
-"""Those that kwire has. Apache Kafka has more, most of them for other nodes."""
+"""APIs that kwire serves there. Apache Kafka serves more, most of them for other nodes."""
 BROKER_APIS = ("Produce", "ListOffsets", "Metadata", "FindCoordinator", "DescribeTopicPartitions")
 LOGGER = 8
 METADATA = "__cluster_metadata"
@@ -31,13 +31,13 @@ def controller_of(broker: Broker) -> str:
 
 
 def controller_tool_output(broker: Broker, main: str, *arguments: str) -> list[str]:
-    """What a tool says that was pointed at the controller."""
+    """Run a tool with --bootstrap-controller and return its output."""
     return lines_of(run(main, "--bootstrap-controller", controller_of(broker), *arguments))
 
 
 @scenario()
 def api_versions(broker: Broker) -> Any:
-    """What is advertised to each version of the question, of what both have."""
+    """Send each version of ApiVersions and record the APIs that both brokers serve there."""
     seen: dict[str, Any] = {}
     for version in versions_of("ApiVersions"):
         fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
@@ -62,7 +62,7 @@ SERVED_FEATURES = ("group.version", "kraft.version", "metadata.version", "transa
 
 @scenario()
 def broker_only_apis(broker: Broker) -> Any:
-    """An API of the brokers alone ends the connection, and so does a version that is not served."""
+    """Send broker APIs and unsupported versions: the controller closes the connection."""
     seen: dict[str, Any] = {}
     for api in BROKER_APIS:
         with RawClient(controller_of(broker)) as client:
@@ -83,7 +83,7 @@ def broker_only_apis(broker: Broker) -> Any:
 
 @scenario()
 def cluster_and_quorum(broker: Broker) -> Any:
-    """DescribeCluster in each version and of each kind, and DescribeQuorum."""
+    """Send DescribeCluster in each version and type, and DescribeQuorum."""
     seen: dict[str, Any] = {}
     with RawClient(controller_of(broker)) as client:
         for version in versions_of("DescribeCluster"):
@@ -108,7 +108,7 @@ def cluster_and_quorum(broker: Broker) -> Any:
 
 
 def with_sorted_lists(value: Any) -> Any:
-    """An answer whose lists do not depend on the order of a Java map."""
+    """Sort the lists of a response, whose order depends on a Java map."""
     if isinstance(value, dict):
         return {key: with_sorted_lists(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def with_sorted_lists(value: Any) -> Any:
 
 
 def with_named_ports(broker: Broker, value: Any) -> Any:
-    """An answer with `controller` or `broker` where it has one of the two ports."""
+    """Replace the two ports of the broker in a response by `controller` and `broker`."""
     if isinstance(value, dict):
         return {
             "At" if key == "Port" else key: named_port(broker, item)
@@ -136,7 +136,7 @@ def named_port(broker: Broker, port: int) -> Any:
 
 @scenario(seconds=60)
 def controller_changes(broker: Broker) -> Any:
-    """Topics, settings, leaders, moves and features through the controller."""
+    """Change topics, configurations, leaders, replicas and features through the controller."""
     name = "tools-controller"
     seen: dict[str, Any] = {}
     with RawClient(controller_of(broker)) as client, RawClient(broker.bootstrap) as other:
@@ -207,7 +207,7 @@ def controller_changes(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def tools(broker: Broker) -> Any:
-    """kafka-cluster, -metadata-quorum, -features, -configs and -topics at the controller."""
+    """Run kafka-cluster, -metadata-quorum, -features, -configs and -topics against the controller."""
     cluster = f"{TOOLS}.ClusterTool"
     configs = "kafka.admin.ConfigCommand"
     broker_configs = ("--entity-type", "brokers", "--entity-name", "1")
@@ -229,7 +229,7 @@ def tools(broker: Broker) -> Any:
     seen["replication"] = [replicas[0], [[row[0], row[1], row[3], row[-1]] for row in rows], replicas[-1]]
     alter = ("--alter", *broker_configs, "--add-config", "log.cleaner.threads=2")
     seen["alter"] = controller_tool_output(broker, configs, *alter)
-    # What others have set on the broker that all scenarios share is theirs.
+    # Other scenarios change the configurations of the shared broker.
     altered = controller_tool_output(broker, configs, "--describe", *broker_configs)
     seen["altered"] = [line for line in altered if "=" not in line or line.startswith("log.cleaner.threads=")]
     seen["back"] = controller_tool_output(
@@ -244,7 +244,7 @@ def tools(broker: Broker) -> Any:
 
 
 def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str) -> list[str]:
-    """As `told`, for a tool whose verb comes first."""
+    """Run a tool whose verb precedes its options, as `controller_tool_output` does."""
     outcome = run(main, verb, "--bootstrap-controller", controller_of(broker), *arguments)
     text = outcome.stdout.replace(str(broker.controller_port), "<controller>")
     return lines_of(outcome._replace(stdout=text))
@@ -252,7 +252,7 @@ def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str
 
 @scenario(seconds=120)
 def wildcard_listener(broker: Broker) -> Any:
-    """A listener of all interfaces is told by the name of the machine; it is gone once the node has ended."""
+    """Listen on all interfaces: the endpoint has the machine's host name, and disappears with the node."""
     with another(broker) as own:
         own.stop()
         own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"
@@ -263,7 +263,7 @@ def wildcard_listener(broker: Broker) -> Any:
             def controllers() -> Fields:
                 return client.call("DescribeCluster", 1, EndpointType=2)
 
-            # Apache Kafka's registers some time after it has started.
+            # Apache Kafka's controller registers some time after its start.
             until(lambda: bool(controllers()["Brokers"]))
             answer = with_named_ports(own, controllers())
             for known in answer["Brokers"]:

@@ -1,4 +1,4 @@
-"""kafka-consumer-groups in every form, kafka-groups."""
+"""kafka-consumer-groups with all options, and kafka-groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPICS = f"{TOOLS}.TopicCommand"
 
 
 def topic_with_lines(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
-    """A topic with lines 0, 1, 2..., all of them in one partition."""
+    """Create a topic and produce lines 0, 1, 2, ... to one partition."""
     said(TOPICS, broker, "--create", "--topic", topic, "--partitions", str(partitions))
     text = "".join(f"k\t{number}\n" for number in range(count))
     keyed = ("--reader-property", "parse.key=true")
@@ -25,21 +25,21 @@ def topic_with_lines(broker: Broker, topic: str, count: int, partitions: int = 1
 
 
 def consume_in_group(broker: Broker, group: str, topic: str, count: int, *more: str) -> None:
-    """Have a group read, and commit, so many records."""
+    """Consume this many records in a group and commit."""
     arguments = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
     lines = said(CONSUMER, broker, *arguments, *more)
     assert lines[-1] == "exit 0", lines
 
 
 def group_lines(lines: list[str], word: str) -> list[str]:
-    """The groups with this word in their names, and all that is said beside groups."""
+    """Return the output lines for groups with this word in their name, and the other lines."""
     marks = (word, "GROUP", "Error", "exit", "must be", "Option")
     return sorted(line for line in lines if any(mark in line for mark in marks))
 
 
 @contextmanager
 def running_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
-    """A group with one member in it, which has read all that there is."""
+    """Run one group member, which has read all records."""
     consumer = start_tool(
         CONSUMER,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
@@ -62,7 +62,7 @@ def running_member(broker: Broker, topic: str, group: str, *more: str) -> Iterat
 
 @scenario(seconds=120)
 def list_and_describe(broker: Broker) -> Any:
-    """--list and --describe of groups that are empty, and of some that are not there."""
+    """List and describe empty and unknown groups."""
     topic_with_lines(broker, "tools-groups-look", 5, partitions=2)
     for group in ("tools-look-g1", "tools-look-g2"):
         consume_in_group(broker, group, "tools-groups-look", 5)
@@ -108,7 +108,7 @@ def list_and_describe(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def reset_offsets(broker: Broker) -> Any:
-    """--reset-offsets in every form, to be looked at, exported and executed."""
+    """Reset offsets with all options: dry run, export and execute."""
     topic, group = "tools-reset", "tools-reset-group"
     topic_with_lines(broker, topic, 20)
     topic_with_lines(broker, "tools-reset-other", 4)
@@ -183,7 +183,7 @@ def reset_offsets(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def deleted(broker: Broker) -> Any:
-    """--delete-offsets and --delete."""
+    """Delete offsets and groups."""
     topic = "tools-away"
     topic_with_lines(broker, topic, 3)
     topic_with_lines(broker, "tools-away-too", 3)
@@ -215,7 +215,7 @@ def deleted(broker: Broker) -> Any:
 
 
 def observe_group_in_use(broker: Broker, group: str, *more: str) -> dict[str, Any]:
-    """What is seen of a group that is in use, and what cannot be done to it."""
+    """Describe a group with a member, and attempt changes that need an empty group."""
     topic = f"{group}-topic"
     topic_with_lines(broker, topic, 4, partitions=2)
     seen: dict[str, Any] = {}
@@ -244,27 +244,27 @@ def observe_group_in_use(broker: Broker, group: str, *more: str) -> dict[str, An
 
 @scenario(seconds=180)
 def classic_member(broker: Broker) -> Any:
-    """A group of the classic protocol with a member."""
+    """Observe a classic group with a dynamic member."""
     return observe_group_in_use(broker, "tools-in-use")
 
 
 @scenario(seconds=180)
 def static_member(broker: Broker) -> Any:
-    """A group of the classic protocol with a member that has a name of its own."""
+    """Observe a classic group with a static member."""
     fixed = ("--command-property", "group.instance.id=tools-fixed")
     return observe_group_in_use(broker, "tools-in-use-static", *fixed)
 
 
 @scenario(seconds=180)
 def consumer_member(broker: Broker) -> Any:
-    """A group of the consumer protocol (KIP-848) with a member."""
+    """Observe a consumer protocol group (KIP-848) with a member."""
     newer = ("--command-property", "group.protocol=consumer")
     return observe_group_in_use(broker, "tools-in-use-newer", *newer)
 
 
 @scenario(seconds=120)
 def group_types(broker: Broker) -> Any:
-    """kafka-groups with each of its filters."""
+    """Run kafka-groups with each of its filters."""
     tool = f"{TOOLS}.GroupsCommand"
     topic_with_lines(broker, "tools-kinds", 2)
     consume_in_group(broker, "tools-kinds-1", "tools-kinds", 2)

@@ -1,4 +1,4 @@
-"""Tools for records and logs: console, latency, throughput, dumps, and what coordinators store."""
+"""Tools for records and logs: console clients, latency, throughput, dumps, and coordinator records."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def create(broker: Broker, topic: str, *more: str) -> None:
 
 
 def console_consume(broker: Broker, *arguments: str) -> list[str]:
-    """What a console consumer prints."""
+    """Return the output of a console consumer."""
     return [line for line in said(CONSUMER, broker, *arguments) if not line.startswith(ADVICE)]
 
 
 @scenario(seconds=120)
 def console(broker: Broker) -> Any:
-    """Keys, headers, nulls, partitions, timestamps, isolation, and what cannot be read."""
+    """Produce and consume keys, headers, nulls, partitions, timestamps and transactions, with errors."""
     topic = "tools-console"
     create(broker, topic, "--partitions", "1")
     seen: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def console(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def coordinator_records(broker: Broker) -> Any:
-    """Offsets, groups and transactions, as Kafka's own formatters read them from the internal topics."""
+    """Read offsets, groups and transactions in the internal topics with Kafka's formatters."""
     topic, group = "tools-stored", "tools-stored-group"
     create(broker, topic)
     said(PRODUCER, broker, "--topic", topic, stdin="1\n2\n3\n")
@@ -98,7 +98,7 @@ def coordinator_records(broker: Broker) -> Any:
 
 
 def json_objects(text: str) -> Iterator[Any]:
-    """The JSON objects in a text, one behind the other."""
+    """Yield the JSON objects in a text."""
     decoder, position = json.JSONDecoder(), 0
     while (position := text.find("{", position)) >= 0:
         found, position = decoder.raw_decode(text, position)
@@ -106,7 +106,7 @@ def json_objects(text: str) -> Iterator[Any]:
 
 
 def normalize_record(record: Any, key: str = "") -> Any:
-    """A record that a coordinator stored, without times, ids and bytes of the client's own."""
+    """Return a coordinator's record without times, ids and the client's bytes."""
     if isinstance(record, dict):
         return {name: normalize_record(value, name) for name, value in record.items()}
     if isinstance(record, list):
@@ -120,7 +120,7 @@ def normalize_record(record: Any, key: str = "") -> Any:
 
 @scenario(seconds=120)
 def latency(broker: Broker) -> Any:
-    """kafka-e2e-latency runs to its end; figures are not compared."""
+    """Run kafka-e2e-latency to its end, without comparing figures."""
     create(broker, "tools-latency")
     arguments = ("--topic", "tools-latency", "--num-records", "100", "--producer-acks", "all")
     outcome = run(
@@ -133,7 +133,7 @@ def latency(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def throughput(broker: Broker) -> Any:
-    """kafka-producer-perf-test and kafka-consumer-perf-test in several ways; figures are not compared."""
+    """Run the performance tools with several options, without comparing figures."""
     topic = "tools-throughput"
     create(broker, topic, "--partitions", "2")
     seen: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def throughput(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def dump_log(broker: Broker) -> Any:
-    """kafka-dump-log of a log and its indexes, while the broker has them open."""
+    """Run kafka-dump-log on a log and its indexes while the broker has them open."""
     topic = "tools-dumped"
     create(broker, topic)
     said(PRODUCER, broker, "--topic", topic, stdin="".join(f"{number}\n" for number in range(5)))
@@ -201,7 +201,7 @@ def dump_log(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def streams_reset(broker: Broker) -> Any:
-    """kafka-streams-application-reset of an application that has left nothing but its input."""
+    """Run kafka-streams-application-reset for an application that has only an input topic."""
     create(broker, "tools-reset-input")
     seen: dict[str, Any] = {}
     tool = f"{TOOLS}.StreamsResetter"
@@ -228,7 +228,7 @@ def streams_reset(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def replica_verification(broker: Broker) -> Any:
-    """kafka-replica-verification, which goes on until it is ended: its first report."""
+    """Run kafka-replica-verification until its first report."""
     create(broker, "tools-replicas", "--partitions", "2")
     said(PRODUCER, broker, "--topic", "tools-replicas", stdin="1\n2\n3\n")
     tool = start_tool(
@@ -243,5 +243,5 @@ def replica_verification(broker: Broker) -> Any:
         tool.kill()
         tool.communicate(timeout=30)
     steady = [re.sub(r"^\S+ \S+: ", "<time>: ", line.strip()) for line in lines]
-    # Which of the partitions is named is chance, since none of them lags.
+    # No partition lags, so the tool may name any of them.
     return [re.sub(r"tools-replicas-\d at offset \d+", "<place>", line) for line in steady]

@@ -1,4 +1,4 @@
-"""kafka-topics in every form, kafka-get-offsets, kafka-delete-records and kafka-log-dirs."""
+"""kafka-topics with all options, kafka-get-offsets, kafka-delete-records and kafka-log-dirs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOPICS = f"{TOOLS}.TopicCommand"
 
 
 def produce_lines(broker: Broker, topic: str, count: int) -> None:
-    """Produce lines 0, 1, 2..."""
+    """Produce lines 0, 1, 2, ..."""
     text = "".join(f"{number}\n" for number in range(count))
     said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, stdin=text)
 
 
 @scenario(seconds=120)
 def create(broker: Broker) -> Any:
-    """Topics made in every way, and refused in every way."""
+    """Create topics with all options, with errors."""
     seen: dict[str, Any] = {}
     for label, arguments in {
         "plain": ("--topic", "tools-create"),
@@ -69,7 +69,7 @@ def create(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def list_and_describe(broker: Broker) -> Any:
-    """--list and --describe with each filter, and what they say of what is not there."""
+    """List and describe topics with each filter, including unknown topics."""
     seen: dict[str, Any] = {}
     for name, more in (("tools-look-a", ()), ("tools-look-b", ("--config", "segment.ms=60000"))):
         said(TOPICS, broker, "--create", "--topic", name, "--partitions", "2", *more)
@@ -106,17 +106,17 @@ def list_and_describe(broker: Broker) -> Any:
 
 
 GROWN = {"grow": 4, "grow all": 5, "grow assigned": 7}
-"""How many partitions a topic has after each step."""
+"""The number of partitions after each step."""
 
 
 def wait_for_partitions(broker: Broker, topic: str, count: int) -> None:
-    """Wait until the broker itself knows of so many partitions."""
+    """Wait until the broker itself has this many partitions in its metadata."""
     until(lambda: len(said(TOPICS, broker, "--describe", "--topic", topic)) == count + 2)
 
 
 @scenario(seconds=120)
 def change(broker: Broker) -> Any:
-    """--alter and --delete, of what is there and of what is not."""
+    """Alter and delete existing and unknown topics."""
     seen: dict[str, Any] = {}
     for name in ("tools-change", "tools-change-too"):
         said(TOPICS, broker, "--create", "--topic", name, "--partitions", "2")
@@ -155,7 +155,7 @@ def change(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def offsets(broker: Broker) -> Any:
-    """kafka-get-offsets by each selection and kind of time."""
+    """Run kafka-get-offsets with each selection and kind of time."""
     tool = f"{TOOLS}.GetOffsetShell"
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-offsets", "--partitions", "1")
@@ -183,7 +183,7 @@ def offsets(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def delete_records(broker: Broker) -> Any:
-    """kafka-delete-records up to an offset, to the end, beyond it, and of what is not there."""
+    """Delete records up to an offset, to the end, beyond it, and of unknown partitions."""
     tool = f"{TOOLS}.DeleteRecordsCommand"
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-records")
@@ -221,7 +221,7 @@ def delete_records(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def log_dirs(broker: Broker) -> Any:
-    """kafka-log-dirs, of all brokers, of one that is not there, of some topics."""
+    """Run kafka-log-dirs for all brokers, an unknown broker and some topics."""
     tool = f"{TOOLS}.LogDirsCommand"
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-dirs", "--partitions", "2")
@@ -252,7 +252,7 @@ def log_dirs(broker: Broker) -> Any:
 
 
 def normalize_log_dirs(line: str) -> str:
-    """The JSON of kafka-log-dirs with its partitions in order, sizes left out."""
+    """Return the JSON of kafka-log-dirs with sorted partitions and without sizes."""
     found = json.loads(line)
     for one in found["brokers"]:
         for directory in one["logDirs"]:

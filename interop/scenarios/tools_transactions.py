@@ -1,4 +1,4 @@
-"""kafka-transactions: every verb, on transactions that are open, hang, or are not there."""
+"""kafka-transactions with every verb, on open, hanging and unknown transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSACTIONS = f"{TOOLS}.TransactionsCommand"
 def transaction_tool_output(
     broker: Broker, verb: str, *arguments: str, ids: tuple[TransactionalId, ...] = ()
 ) -> list[str]:
-    """What a verb prints, with names for producer ids, and without times."""
+    """Return the output of a verb with names for producer ids, and without times."""
     with a_file(IMPATIENT) as settings:
         given = ("--command-config", settings, "--bootstrap-server", broker.bootstrap, verb, *arguments)
         lines = lines_of(run(TRANSACTIONS, *given))
@@ -41,7 +41,7 @@ def transaction_tool_output(
 
 @scenario(seconds=120)
 def list_and_describe(broker: Broker) -> Any:
-    """list, describe and describe-producers of transactions in several states."""
+    """Run list, describe and describe-producers on transactions in several states."""
     topic = "tools-transactions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -98,7 +98,7 @@ def list_and_describe(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def abort_and_terminate(broker: Broker) -> Any:
-    """abort and forceTerminateTransaction, of what is open and of what is not."""
+    """Run abort and forceTerminateTransaction on open and unknown transactions."""
     topic = "tools-transactions-ended"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -141,7 +141,7 @@ def abort_and_terminate(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def hanging_transactions(broker: Broker) -> Any:
-    """A transaction that no coordinator knows of is found, and aborted."""
+    """Find and abort a hanging transaction, which no coordinator knows."""
     with another(broker, {"transaction.partition.verification.enable": "false"}) as own:
         return observe_hanging(own)
 

@@ -1,4 +1,4 @@
-"""kafka-configs for passwords, kafka-delegation-tokens, and Java's console clients that come by either."""
+"""kafka-configs for SCRAM, kafka-delegation-tokens, and Java console clients that authenticate with them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ HIDDEN = b64encode(b"x" * 64).decode()
 
 @contextmanager
 def client_config_file(name: str, password: str, mechanism: str = PLAIN, more: str = "") -> Iterator[str]:
-    """The path of what a Java client is told of itself."""
+    """Yield the path of a Java client's configuration file."""
     module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     jaas = f'{module} required username="{name}" password="{password}"{more};'
     lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={jaas}"]
-    # Those who are refused would ask for long.
+    # Rejected clients would retry for a long time.
     lines += ["default.api.timeout.ms=20000", "request.timeout.ms=10000", "max.block.ms=20000"]
     with a_file("\n".join(lines) + "\n") as path:
         yield path
 
 
 def describe_users(broker: Broker, *arguments: str) -> list[str]:
-    """What is printed; mechanisms come in the order of a hash."""
+    """Return the output with sorted mechanisms, whose order depends on a hash table."""
     lines = said(CONFIGS, broker, "--entity-type", "users", *arguments)
     return [CREDENTIALS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line) for line in lines]
 
 
 def has_credentials(broker: Broker, name: str, count: int) -> bool:
-    """Whether the broker has heard of so many credentials of a user."""
+    """Return whether the broker has this many credentials of a user."""
     with RawClient(broker.bootstrap) as client:
         answer = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
     return len(answer["Results"][0]["CredentialInfos"]) == count
@@ -51,14 +51,14 @@ def has_credentials(broker: Broker, name: str, count: int) -> bool:
 
 @scenario(seconds=180)
 def passwords(broker: Broker) -> Any:
-    """Given, described, taken away; in ways that are none."""
+    """Create, describe and delete SCRAM credentials, with errors."""
     alice, bob = ("--entity-name", "tools-alice"), ("--entity-name", "tools-bob")
     both = f"{SCRAM_256}=[iterations=8192,password=a],{SCRAM_512}=[password=b]"
 
     seen = {
         "nobody": describe_users(broker, "--describe", *alice),
         "one": describe_users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
-        # All credentials of one go in one request, in which he may be named once.
+        # One request has all credentials of a user, and may name the user once only.
         "both": describe_users(broker, "--alter", *alice, "--add-config", both),
         "stronger": describe_users(
             broker, "--alter", *alice, "--add-config", f"{SCRAM_256}=[iterations=8192,password=a]"
@@ -85,7 +85,7 @@ def passwords(broker: Broker) -> Any:
 
 
 def delegation_token_output(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, bytes]:
-    """What is printed, and the token's id and HMAC where there is one."""
+    """Return the output, and the token's id and HMAC if there is one."""
     outcome = run(TOKENS, "--bootstrap-server", one.bootstrap, "--command-config", config, *arguments)
     hmac = HMAC.search(outcome.stdout)
     shown = re.search(r"tokenId : (\S+)", outcome.stdout)
@@ -98,7 +98,7 @@ def delegation_token_output(one: Secured, config: str, *arguments: str) -> tuple
 
 @scenario(seconds=240)
 def delegation_tokens(broker: Broker) -> Any:
-    """A token is made, described, renewed, shown, and ended."""
+    """Create, describe, renew, use and expire a token."""
     seen: dict[str, Any] = {}
     with (
         secured(broker, MECHANISMS, SECRET) as one,
@@ -113,7 +113,7 @@ def delegation_tokens(broker: Broker) -> Any:
         alices = ("--describe", "--owner-principal", "User:alice")
         until(lambda: bool(delegation_token_output(one, bob, *alices)[2]))
         seen["described"] = delegation_token_output(one, bob, *alices)[0]
-        # The tool asks for the tokens of no owner at all, not of all owners.
+        # The tool requests the tokens of an empty list of owners, not of all owners.
         seen["one's own"] = delegation_token_output(one, alice, "--describe")[0]
         seen["another's"] = delegation_token_output(one, bob, "--describe", "--owner-principal", "User:zoe")[
             0
@@ -139,7 +139,7 @@ def delegation_tokens(broker: Broker) -> Any:
 
 
 def console_round_trip(one: Secured, config: str) -> Any:
-    """Two records that a console producer writes, and a consumer in a group reads."""
+    """Produce two records with the console producer and read them in a group."""
     to = ("--bootstrap-server", one.bootstrap, "--topic", "by-users")
     produced = run(PRODUCER, *to, "--command-config", config, stdin="one\ntwo\n")
     consumed = run(
@@ -151,7 +151,7 @@ def console_round_trip(one: Secured, config: str) -> Any:
 
 @scenario(seconds=240)
 def scram_clients(broker: Broker) -> Any:
-    """Who was given a password comes by it, and no more once it is taken away."""
+    """Authenticate with a SCRAM password until its credentials are deleted."""
     seen: dict[str, Any] = {}
     carol = ("--entity-name", "carol")
     with secured(broker, MECHANISMS, SECRET) as one:

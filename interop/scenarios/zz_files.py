@@ -1,8 +1,7 @@
 """The files that a broker leaves behind, read by Apache Kafka's kafka-dump-log.
 
-Runs last, since it stops the broker.
-
-The same requests must give the same segments and the same index entries, not only readable ones.
+This module runs last, because it stops the broker. The same requests must give the same segments and index
+entries.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ COMPLAINTS = (
 
 
 def dump(*files: Path, options: tuple[str, ...] = ()) -> list[str]:
-    """The lines that DumpLogSegments prints for the files."""
+    """Return the lines that DumpLogSegments prints for the files."""
     run = run_tool(
         "org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(str(file) for file in files), *options
     )
@@ -48,13 +47,13 @@ def dump_errors(lines: list[str]) -> list[str]:
 
 
 def batches_of(lines: list[str]) -> list[str]:
-    """The batch lines without producer ids and the CRC that they decide."""
+    """Return the batch lines without producer ids and the CRCs that depend on them."""
     kept = [line for line in lines if line.startswith("baseOffset")]
     return [re.sub(r"producerId: \d+|crc: \d+|CreateTime: \d{13}", "", line) for line in kept]
 
 
 def write(broker: Broker) -> None:
-    """Several segments, every kind of batch, an idempotent producer, a group with offsets."""
+    """Write several segments with every kind of batch, an idempotent producer, and a group with offsets."""
     with RawClient(broker.bootstrap) as client, Member(broker, TOPIC) as member:
         create_topic(client, TOPIC, 1, {"segment.bytes": "1048576"})
         producer = init_producer(client)
@@ -80,7 +79,7 @@ def write(broker: Broker) -> None:
 
 @scenario(seconds=240)
 def dump_log(broker: Broker) -> Any:
-    """Segments, indexes, snapshots, the offsets topic and the metadata log."""
+    """Dump segments, indexes, snapshots, the offsets topic and the metadata log."""
     write(broker)
     broker.stop()
     try:
@@ -93,7 +92,7 @@ def observe_files(log_dir: Path) -> Any:
     directory = log_dir / f"{TOPIC}-0"
     seen: dict[str, Any] = {"files": sorted(path.name for path in directory.iterdir())}
     seen["sizes"] = {path.name: path.stat().st_size for path in sorted(directory.glob("*.*index"))}
-    # What kwire writes of a broker that was killed (an earlier scenario may) is its own: docs/operations.md.
+    # An earlier scenario may kill the broker. kwire's files after a kill differ: see docs/operations.md.
     seen["around"] = sorted(
         path.name
         for path in log_dir.iterdir()
@@ -101,7 +100,7 @@ def observe_files(log_dir: Path) -> Any:
     )
     for kind in ("log", "index", "timeindex"):
         files = sorted(directory.glob(f"*.{kind}"))
-        # Deep iteration reads every record; for indexes each entry is checked against its segment.
+        # Deep iteration reads every record. It checks each index entry against the segment.
         lines = dump(*files, options=("--deep-iteration",) if kind == "log" else ())
         seen[f"{kind} complaints"] = dump_errors(lines)
         seen[f"{kind} lines"] = (
@@ -132,7 +131,7 @@ def observe_files(log_dir: Path) -> Any:
 
 
 def offsets_topic_records(log_dir: Path) -> Any:
-    """What the group's partition of __consumer_offsets holds, decoded."""
+    """Return the decoded records in the group's partition of __consumer_offsets."""
     files = [path for path in sorted(log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     lines = dump(*files, options=("--offsets-decoder",))
     mine = [line for line in lines if f'"group":"{TOPIC}"' in line]
@@ -153,7 +152,7 @@ def offsets_topic_records(log_dir: Path) -> Any:
 
 
 def metadata_record_types(directory: Path) -> Any:
-    """The cluster's metadata log is readable throughout; its kinds of records are told."""
+    """Return the record types in the metadata log, all of which is readable."""
     lines = dump(*sorted(directory.glob("*.log")), options=("--cluster-metadata-decoder",))
     kinds = re.findall(r'"type":"([A-Z_]+)","version":(\d+)', "\n".join(lines))
     return {
