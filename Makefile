@@ -61,11 +61,12 @@ format: $(READY) ## format the code
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: $(READY) ## run what every change must pass: format, lint, types, docs, tests
+check: $(READY) ## run what every change must pass: format, lint, spelling, types, docs, tests
 	@failed=""; \
 	try() { echo "== $$1"; "$${@:2}" || failed="$$failed, $$1"; }; \
 	try format $(BIN)/ruff format --quiet --check .; \
 	try lint $(BIN)/ruff check --output-format concise .; \
+	try spelling $(BIN)/codespell; \
 	try types $(BIN)/mypy --strict $(SOURCES); \
 	try docs $(MKDOCS) --quiet; \
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \

@@ -50,14 +50,14 @@ class Network:
         for sender, receiver in product(senders, receivers):
             if sender != receiver:
                 unused = ("lladdr", UNUSED_MAC, "nud", "permanent", "dev", "wire")
-                ip("-n", self._space(sender), "neighbour", "replace", self._address(receiver), *unused)
+                ip("-n", self._space(sender), "neighbor", "replace", self._address(receiver), *unused)
                 self._cuts.append((sender, receiver))
 
     def heal(self) -> None:
         """Reconnect all links."""
         while self._cuts:
             sender, receiver = self._cuts.pop()
-            ip("-n", self._space(sender), "neighbour", "delete", self._address(receiver), "dev", "wire")
+            ip("-n", self._space(sender), "neighbor", "delete", self._address(receiver), "dev", "wire")
 
     def discard(self) -> None:
         for node_id in self._joined:

@@ -73,7 +73,7 @@ def expected(base_offset: int = 0, new_records: list[NewRecord] = RECORDS) -> li
 
 
 def test_crc_is_castagnoli() -> None:
-    """The check value that the catalogue of CRCs gives for CRC-32C."""
+    """The check value that the catalog of CRCs gives for CRC-32C."""
     assert crc32c(b"123456789") == 0xE3069283
 
 

@@ -1,4 +1,4 @@
-"""Tables, colour, JSON and progress."""
+"""Tables, color, JSON and progress."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_a_table_has_numbers_at_the_right() -> None:
         (True, {"TERM": "dumb"}, False),
     ],
 )
-def test_colour_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], colored: bool) -> None:
+def test_color_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], colored: bool) -> None:
     output, out = _output(terminal, **environ)
     output.show(ROWS, empty="", color=lambda row: RED if row["n"] == 5 else None)
     assert ("\x1b[31mx" in out.getvalue()) is colored
     assert ("\x1b" in out.getvalue()) is colored
 
 
-def test_json_is_never_coloured() -> None:
+def test_json_is_never_colored() -> None:
     output, out = _output(True, as_json=True)
     output.show(ROWS, empty="none")
     assert json.loads(out.getvalue()) == ROWS
