@@ -94,17 +94,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()  # objects created during startup stay alive
     if sys.stderr is None:  # standard error is closed
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["pipeline"]:
-        return _pipeline(given[1:])
-    if given and given[0] in TOOLS:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["pipeline"]:
+        return _pipeline(words[1:])
+    if words and words[0] in TOOLS:
         from kwire.cli.tools import main as run_tool
 
-        return run_tool(given[0], given[1:])
-    wanted = given[0] if given and given[0] in COMMANDS else None
+        return run_tool(words[0], words[1:])
+    wanted = words[0] if words and words[0] in COMMANDS else None
     # The completion script needs the parsers of all commands.
     parser = _parser(wanted if wanted != "completion" else None)
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
     if options.command is None and not options.version:
         parser.print_help()
         return 2
@@ -195,7 +195,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--console",
         action="store_true",
         help="serve the web console at /console/ of the HTTP port, which is 127.0.0.1:8080 unless --http is "
-        "given (default: KWIRE_CONSOLE, true or false)",
+        "given; KWIRE_CONSOLE=true does the same",
     )
     parser.add_argument(
         "--console-writes",
@@ -272,9 +272,9 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     )
 
     def action(name: str) -> argparse.ArgumentParser:
-        text, given = CLUSTER_ACTIONS[name]
+        text, words = CLUSTER_ACTIONS[name]
         made = actions.add_parser(name, help=text, parents=[folder], allow_abbrev=False)
-        _describe(made, f"{text}.", f"example:\n  kwire cluster {name} {given}".rstrip())
+        _describe(made, f"{text}.", f"example:\n  kwire cluster {name} {words}".rstrip())
         return made
 
     up = action("up")
@@ -333,9 +333,9 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
             help=f"directory with server.properties (default: {directory})",
         )
 
-    def action(name: str, text: str, given: str = "") -> argparse.ArgumentParser:
+    def action(name: str, text: str, words: str = "") -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=text, parents=[places], allow_abbrev=False)
-        _describe(made, text, f"example:\n  kwire container {name} {given}".rstrip())
+        _describe(made, text, f"example:\n  kwire container {name} {words}".rstrip())
         return made
 
     action("run", "format new data directories, and run the broker", "KAFKA_NUM_PARTITIONS=12").add_argument(

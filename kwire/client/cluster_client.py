@@ -187,10 +187,10 @@ class ClusterClient:
         topics = {topic.name: topic for topic in self.topics(sorted({topic for topic, _ in wanted}))}
         found = {}
         for name, index in wanted:
-            there = topics[name].partitions
-            one = next((each for each in there if each.partition_index == index), None)
+            existing = topics[name].partitions
+            one = next((each for each in existing if each.partition_index == index), None)
             if one is None:
-                raise UnknownPartition(name, index, len(there))
+                raise UnknownPartition(name, index, len(existing))
             if one.leader_id < 0:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
             found[name, index] = one

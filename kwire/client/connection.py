@@ -184,11 +184,13 @@ class Connection:
         about = f"{'token' if credentials.is_token else 'user'} {credentials.username} at {self.address}"
         client = sasl_client(credentials, SystemRandom())
         try:
-            said = client.evaluate(b"")
-            while said is not None:
-                response = self._request(SaslAuthenticateRequest(auth_bytes=said), SaslAuthenticateResponse)
+            auth_message = client.evaluate(b"")
+            while auth_message is not None:
+                response = self._request(
+                    SaslAuthenticateRequest(auth_bytes=auth_message), SaslAuthenticateResponse
+                )
                 raise_for_code(response.error_code, response.error_message, about)
-                said = None if client.is_complete else client.evaluate(bytes(response.auth_bytes))
+                auth_message = None if client.is_complete else client.evaluate(bytes(response.auth_bytes))
         except AuthenticationFailed as error:
             raise SecurityMismatch(
                 f"{self.address} has not proved that it knows the password: {error}"

@@ -120,7 +120,7 @@ class TopicProducer:
             else:
                 failed = failed or one
         if failed is not None:
-            why = [told.batch_index_error_message for told in failed.record_errors]
+            why = [error.batch_index_error_message for error in failed.record_errors]
             message = failed.error_message or next(filter(None, why), None)
             raise_for_code(failed.error_code, message, f"{self._topic}-{failed.index}")
 

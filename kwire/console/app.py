@@ -143,13 +143,13 @@ class Console:
                 if reason := write_refusal(request.headers, form.get(TOKEN_FIELD, ""), self._token):
                     return self._error_page(403, reason)
             work = functools.partial(
-                self._answer, page, request.path_params, dict(request.query_params), form, request.method
+                self._handle, page, request.path_params, dict(request.query_params), form, request.method
             )
             return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
 
         return endpoint
 
-    def _answer(
+    def _handle(
         self,
         page: PageFunction,
         path: Mapping[str, Any],
@@ -159,21 +159,21 @@ class Console:
     ) -> Response:
         """Render the page, or an error page. Runs in a thread."""
 
-        def asked(cluster: CommandClient) -> PageResult:
+        def render(cluster: CommandClient) -> PageResult:
             now_ms = time.time_ns() // 1_000_000
             return page(PageRequest(self.settings, cluster, self._rates, path, query, form, now_ms))
 
         try:
             if method == "POST":  # a change must not be retried
                 with self._clients.connect() as cluster:
-                    response = asked(cluster)
+                    result = render(cluster)
             else:
-                response = self._clients.run(asked)
+                result = self._clients.run(render)
         except PAGE_ERRORS as error:
             return self._error_page(*describe_error(error))
-        if isinstance(response, Redirect):
-            return RedirectResponse(f"{PREFIX}/{response.path}", 303)
-        return self._page(response)
+        if isinstance(result, Redirect):
+            return RedirectResponse(f"{PREFIX}/{result.path}", 303)
+        return self._page(result)
 
     async def _events(self, request: Request) -> Response | Events:
         """Serve the events of a live tail."""

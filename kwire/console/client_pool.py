@@ -44,14 +44,14 @@ class ClientPool:
         The query is repeated if a reused connection failed, for example because the broker closed it or
         restarted. Other errors of the query are raised.
         """
-        if (kept := self._take()) is not None:
+        if (pooled := self._take()) is not None:
             try:
-                response = self._run(kept, query)
+                response = self._run(pooled, query)
             except Exception:
-                if not kept.cluster.has_failed:
+                if not pooled.cluster.has_failed:
                     raise
             else:
-                if not kept.cluster.has_failed:  # the page may have ignored the error
+                if not pooled.cluster.has_failed:  # the page may have ignored the error
                     return response
             self.close()
         return self._run(_PooledClient(self.connect(), self._now() + MAX_AGE_SECONDS), query)

@@ -220,13 +220,13 @@ def _fetch_partition(
     *,
     isolation_level: int,
 ) -> PartitionData:
-    asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size_bytes)
+    fetch_partition = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size_bytes)
     request = FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=size_bytes,
         isolation_level=isolation_level,
-        topics=[FetchTopic(topic=topic, partitions=[asked])],
+        topics=[FetchTopic(topic=topic, partitions=[fetch_partition])],
         forgotten_topics_data=[],
     )
     response = cluster.send_to_node(leader, request, FetchResponse)

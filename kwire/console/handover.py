@@ -53,8 +53,8 @@ async def serve_connections(
 
     async with trio.open_nursery() as nursery:
         while True:
-            said, ancillary, _, _ = await channel.recvmsg(1, ONE_FD)
-            if not said:
+            data, ancillary, _, _ = await channel.recvmsg(1, ONE_FD)
+            if not data:
                 on_disconnect()
                 return
             for _, _, fds in ancillary:

@@ -46,8 +46,8 @@ def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> 
     if partition is not None:
         cluster.leader(topic, partition)
         return [(topic, partition)]
-    there = sorted(one.partition_index for one in cluster.topics([topic])[0].partitions)
-    return [(topic, index) for index in there[:MAX_PARTITIONS]]
+    partitions = sorted(one.partition_index for one in cluster.topics([topic])[0].partitions)
+    return [(topic, index) for index in partitions[:MAX_PARTITIONS]]
 
 
 class Tail:

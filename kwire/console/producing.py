@@ -20,14 +20,14 @@ def produce(request: PageRequest) -> PageResult:
     (topic,) = request.cluster.topics([request.topic])
     if topic.is_internal:
         raise CommandError(f"{request.topic} is an internal topic: the console does not write to it")
-    there = sorted(one.partition_index for one in topic.partitions)
+    partitions = sorted(one.partition_index for one in topic.partitions)
     key = None if not request.form.get("key") else _bytes(request, "key")
     value = None if request.form.get("null") else _bytes(request, "value")
     partition = request.number("partition")
     if partition is None:
-        partition = random.choice(there) if key is None else partition_for_key(key, len(there))
-    elif partition not in there:
-        raise UsageError(f"topic {request.topic} has partitions 0 to {there[-1]}, not {partition}")
+        partition = random.choice(partitions) if key is None else partition_for_key(key, len(partitions))
+    elif partition not in partitions:
+        raise UsageError(f"topic {request.topic} has partitions 0 to {partitions[-1]}, not {partition}")
     sending = TopicProducer(request.cluster, request.topic)
     sending.send({partition: [(request.now_ms, key, value, _headers(request.form.get("headers", "")))]})
     return Redirect(f"topics/{request.topic}/{partition}/{sending.first_offset(partition)}?written=1")

@@ -42,7 +42,7 @@ class ConnectionServer:
     async def serve(self, stream: trio.SocketStream, app: ASGIApp) -> None:
         """Serve the request of a connection with `app`, and close the connection in any case."""
         connection = _Connection(stream, app, self._logger)
-        wrapped = ASGIWrapper(connection.answer)  # type: ignore[arg-type]  # two definitions of ASGI types
+        wrapped = ASGIWrapper(connection.serve)  # type: ignore[arg-type]  # two definitions of ASGI types
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.close_without_request)
             try:
@@ -68,7 +68,7 @@ class _Connection:
         if not self._has_request:
             self._stream.socket.close()
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, with a timeout for each send."""
         if scope["type"] == "websocket":
             await NO_WEBSOCKET_RESPONSE(scope, receive, send)

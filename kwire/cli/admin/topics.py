@@ -63,7 +63,9 @@ def parser(name: str) -> ArgumentParser:
     describe.add_argument("--offsets", action="store_true", help="include first and end offsets")
     describe.add_argument("--configs", action="store_true", help="show topic configurations instead")
     describe.add_argument(
-        "--under-replicated", action="store_true", help="only partitions without a full ISR, or a leader"
+        "--under-replicated",
+        action="store_true",
+        help="only partitions with an incomplete ISR, or without a leader",
     )
     create = actions.add(
         "create",

@@ -57,15 +57,15 @@ def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
         topics=[RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
     )
     running = [node for node in nodes if node.config_error is None and node.pid is not None]
-    asked = [(node.config.controller_endpoints(), QUERY_SECONDS) for node in running if node.is_controller]
+    targets = [(node.config.controller_endpoints(), QUERY_SECONDS) for node in running if node.is_controller]
     if any(node.is_controller and node not in running for node in nodes):
         # The leader may be an Apache Kafka node in place of one of these: a broker can forward the request.
         brokers = [node.config.listener_endpoints() for node in running if node.is_broker]
-        asked += [(at, FORWARDED_QUERY_SECONDS) for at in brokers[:1]]
-    for endpoints, seconds in asked:
+        targets += [(at, FORWARDED_QUERY_SECONDS) for at in brokers[:1]]
+    for endpoints, seconds in targets:
         try:
-            with _connect(endpoints, seconds) as asked_node:
-                response = asked_node.send(request, DescribeQuorumResponse)
+            with _connect(endpoints, seconds) as controller:
+                response = controller.send(request, DescribeQuorumResponse)
         except QUERY_ERRORS:
             continue
         if not response.error_code and not (found := response.topics[0].partitions[0]).error_code:

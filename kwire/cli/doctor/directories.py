@@ -48,8 +48,8 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
         if needs_format(disk, owners, metadata_dir=home, node_id=config.node_id):
             yield ok(AREA, "empty: the first start formats it")
         else:
-            whose = owners.formatted[home]
-            yield ok(AREA, f"belongs to node {whose.node_id} of cluster {whose.cluster_id}")
+            owner = owners.formatted[home]
+            yield ok(AREA, f"belongs to node {owner.node_id} of cluster {owner.cluster_id}")
     except (IncompleteMetaProperties, StartRefused, StorageError) as error:
         yield problem(AREA, "a broker cannot start on it", str(error))
 

@@ -28,7 +28,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 
 def resolve_position(
     cluster: CommandClient,
-    place: str,
+    position: str,
     partitions: Iterable[TopicPartition],
     now_ms: int,
     option: str,
@@ -40,22 +40,22 @@ def resolve_position(
     `committed`: the end of a partition is its last stable offset.
     """
     wanted = list(partitions)
-    if len(place) > MAX_CHARS or (place.isdecimal() and int(place) > MAX_OFFSET):
+    if len(position) > MAX_CHARS or (position.isdecimal() and int(position) > MAX_OFFSET):
         raise UsageError(
-            f"{option} {place[:MAX_CHARS]}: expected {POSITIONS_HELP}, with an offset up to {MAX_OFFSET}"
+            f"{option} {position[:MAX_CHARS]}: expected {POSITIONS_HELP}, with an offset up to {MAX_OFFSET}"
         )
-    if place == BEGINNING:
+    if position == BEGINNING:
         return find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
-    if place.isdecimal():
-        return dict.fromkeys(wanted, int(place))
+    if position.isdecimal():
+        return dict.fromkeys(wanted, int(position))
     ends = find_offsets(cluster, dict.fromkeys(wanted, LATEST), committed=committed)
-    if place == END:
+    if position == END:
         return ends
-    if place[:1] == "-" and place[1:].isdecimal():
+    if position[:1] == "-" and position[1:].isdecimal():
         firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
-        return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
+        return {one: max(firsts[one], ends[one] - int(position[1:])) for one in wanted}
     found = find_offsets(
-        cluster, dict.fromkeys(wanted, parse_timestamp(place, now_ms, option, POSITIONS_HELP))
+        cluster, dict.fromkeys(wanted, parse_timestamp(position, now_ms, option, POSITIONS_HELP))
     )
     return {one: ends[one] if found[one] == NO_OFFSET else found[one] for one in wanted}
 

@@ -155,8 +155,8 @@ async def _serve(
     service = SystemdNotifier(os.environ)
     if service.watchdog_seconds:
         beside.append(service.run_watchdog)
-    async with serve(config, alone=True, stop=stop.asked, background=beside) as broker:
-        if stop.asked.is_set or broker.failure.reason:
+    async with serve(config, alone=True, stop=stop.requested, background=beside) as broker:
+        if stop.requested.is_set or broker.failure.reason:
             return broker.failure.reason
         crash.watch(broker)
         if slow_seconds < math.inf:
@@ -180,7 +180,7 @@ async def _serve(
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        await wait_any(stop.asked, broker.failure.happened)
+        await wait_any(stop.requested, broker.failure.happened)
         if broker.failure.reason:
             crash.write(broker.failure.reason)
         service.notify(STOPPING)
@@ -220,8 +220,8 @@ class _CrashRecorder:
 class _StopSignals:
     """Stop signals: the first starts a clean shutdown, the second ends the process at once."""
 
-    def __init__(self, asked: LoopEvent, token: trio.lowlevel.TrioToken) -> None:
-        self.asked = asked
+    def __init__(self, requested: LoopEvent, token: trio.lowlevel.TrioToken) -> None:
+        self.requested = requested
         self._token = token
         self._count = 0
         signal.signal(signal.SIGTERM, self._received)
@@ -232,4 +232,4 @@ class _StopSignals:
         self._count += 1
         if self._count > 1:
             os._exit(128 + number)
-        self._token.run_sync_soon(self.asked.set)
+        self._token.run_sync_soon(self.requested.set)

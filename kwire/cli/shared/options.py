@@ -54,7 +54,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command-config", metavar="FILE", help="a client's properties file, as for Kafka's own tools"
     )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this (default: 30)")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit (default: 30)")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
