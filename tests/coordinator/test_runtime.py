@@ -14,7 +14,7 @@ from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_what_is_gathered_when_a_shard_ends_is_not_appended(cluster: Cluster, en
 
 
 def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None:
-    rig = Rig(**{"offsets.topic.num.partitions": "1"})
-    node, host = rig.node, rig.host
+    harness = NodeHarness(**{"offsets.topic.num.partitions": "1"})
+    node, host = harness.node, harness.host
     with pytest.raises(ApiError):
         node.groups.find_coordinator("g")
     host.run_pending()

@@ -16,7 +16,7 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsReques
 from kwire.wire.messages.fetch import FetchResponse
 from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.rig import PRODUCE_VERSION, fetch_request, produce_request
+from tests.node_harness import PRODUCE_VERSION, fetch_request, produce_request
 
 ONE, TWO = PeerAddress("one", 9092), PeerAddress("two", 9092)
 CONTROLLER_OF_ONE = PeerAddress("one", 9093)

@@ -326,7 +326,7 @@ class _Listener(logging.Handler):
         self.heard.append(record)
 
 
-class Rig:
+class FuzzHarness:
     """A node on virtual time and a disk in memory, that is sent whatever one likes."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
     python -m tests.broker.api.fuzz --seconds 60 --seed 1
 
 A frame that reaches new lines joins the corpus that others are made from. What it finds is made small, and
-printed as the frames to send to a fresh `Rig`.
+printed as the frames to send to a fresh `FuzzHarness`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.broker.api.frames import (
     SERVED_VERSIONS,
     VARIANTS,
     Change,
+    FuzzHarness,
     Recorded,
-    Rig,
     changed,
     recorded,
 )
@@ -35,7 +35,7 @@ ROOT = str(Path(__file__).resolve().parents[3])
 OURS = (f"{ROOT}/kwire/",)
 GENERATED = "<"
 """Codecs are compiled at run time: the names of their files begin so."""
-SENDS_PER_RIG = 300
+SENDS_PER_HARNESS = 300
 """Then a node is given up: a failure can be told by what this one was sent."""
 REPORT_SECONDS = 10
 
@@ -106,10 +106,10 @@ class Fuzzer:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.coverage = Coverage()
-        self.rig = Rig()
+        self.harness = FuzzHarness()
         self.history: list[Sent] = []
         self.corpus = [
-            recorded(key, version, variant, self.rig.topic_ids)
+            recorded(key, version, variant, self.harness.topic_ids)
             for key, version in SERVED_VERSIONS
             for variant in range(VARIANTS)
         ]
@@ -124,15 +124,15 @@ class Fuzzer:
             if now - reported >= REPORT_SECONDS:
                 reported = now
                 report(self.status())
-            if len(self.history) >= SENDS_PER_RIG:
-                self.rig, self.history = Rig(), []
+            if len(self.history) >= SENDS_PER_HARNESS:
+                self.harness, self.history = FuzzHarness(), []
             frames = [self.next_frame() for _ in range(self.rng.choice((1, 1, 2, 4)))]
             sent = [one.frame for one in frames], self.rng.choice((0, 0, 600, 60_000))
             self.history.append(sent)
             before = len(self.coverage.lines)
             self.coverage.start()
             try:
-                deliver(self.rig, [sent])
+                deliver(self.harness, [sent])
             except Exception:
                 self.coverage.stop()
                 return told(smallest(self.history), traceback.format_exc())
@@ -152,7 +152,7 @@ class Fuzzer:
     def next_frame(self) -> Recorded:
         if self.rng.random() < 0.5:
             key, version = self.rng.choice(SERVED_VERSIONS)
-            chosen = recorded(key, version, self.rng.randrange(1 << 30), self.rig.topic_ids)
+            chosen = recorded(key, version, self.rng.randrange(1 << 30), self.harness.topic_ids)
         else:
             chosen = self.rng.choice(self.found or self.corpus)
         if self.rng.random() < 0.3:
@@ -160,15 +160,15 @@ class Fuzzer:
         return changed(chosen, random_changes(self.rng), reseal=self.rng.random() < 0.7)
 
 
-def deliver(rig: Rig, history: Sequence[Sent]) -> None:
+def deliver(harness: FuzzHarness, history: Sequence[Sent]) -> None:
     for frames, advance_ms in history:
-        rig.send(frames, advance_ms=advance_ms)
-        rig.check_sound()
+        harness.send(frames, advance_ms=advance_ms)
+        harness.check_sound()
 
 
 def breaks(history: Sequence[Sent]) -> bool:
     try:
-        deliver(Rig(), history)
+        deliver(FuzzHarness(), history)
     except Exception:
         return True
     return False
@@ -198,8 +198,8 @@ def told(history: Sequence[Sent], why: str) -> str:
             key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
             lines.append(f"# {API_VERSIONS[key].name if key in API_VERSIONS else key} {version}")
         shown = ", ".join(f"bytes.fromhex('{frame.hex()}')" for frame in frames)
-        lines.append(f"rig.send([{shown}], advance_ms={advance_ms})")
-    return "\n".join([*lines, "rig.check_sound()"])
+        lines.append(f"harness.send([{shown}], advance_ms={advance_ms})")
+    return "\n".join([*lines, "harness.check_sound()"])
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request
+from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, NodeHarness, fetch_request
 
 FAILING = "/d2/"
 MOST_OPERATIONS = 200
@@ -133,8 +133,8 @@ class FailingDisk(MemoryDisk):
 class Workload:
     """Records for a partition of each disk, and what became of them."""
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
+    def __init__(self, harness: NodeHarness) -> None:
+        self.harness = harness
         self.sent = {"a": 0, "b": 0}
         self.acknowledged: dict[str, list[int]] = {"a": [], "b": []}
 
@@ -142,7 +142,7 @@ class Workload:
         sequence = self.sent[topic]
         self.sent[topic] += 1
         value = b"%06d" % sequence * REPEATED
-        data = memoryview(build([(self.rig.host.now_ms(), None, value, [])]))
+        data = memoryview(build([(self.harness.host.now_ms(), None, value, [])]))
         request = ProduceRequest(
             acks=-1,
             timeout_ms=1000,
@@ -150,7 +150,7 @@ class Workload:
                 TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=data)])
             ],
         )
-        answer = self.rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+        answer = self.harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
         if answer.error_code == 0:
             self.acknowledged[topic].append(sequence)
         return int(answer.error_code)
@@ -162,12 +162,12 @@ class Workload:
             assert self.send("a") in (0, ErrorCode.KAFKA_STORAGE_ERROR)
             if turn in (2, 7):
                 # Before the first roll, and behind it.
-                self.rig.host.advance(6_000)
+                self.harness.host.advance(6_000)
 
 
-def served(rig: Rig, topic: str) -> list[int]:
+def served(harness: NodeHarness, topic: str) -> list[int]:
     """The sequence that each record tells, whole ones only."""
-    log = rig.node.log_manager.get(topic, 0)
+    log = harness.node.log_manager.get(topic, 0)
     assert log is not None
     found: list[int] = []
     offset = log.log_start_offset
@@ -183,28 +183,28 @@ def served(rig: Rig, topic: str) -> list[int]:
     return found
 
 
-def metadata(rig: Rig, topic: str) -> Any:
+def metadata(harness: NodeHarness, topic: str) -> Any:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    return rig.call(9, request).topics[0].partitions[0]
+    return harness.call(9, request).topics[0].partitions[0]
 
 
-def check_that_it_is_offline(rig: Rig) -> None:
+def check_that_it_is_offline(harness: NodeHarness) -> None:
     """As Apache Kafka answers: see interop/scenarios/raw_disks.py."""
-    produced, latest = rig.produce("a"), rig.latest("a")
+    produced, latest = harness.produce("a"), harness.latest_offset("a")
     assert produced.error_code == latest.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    fetched = rig.call(FETCH_VERSION, fetch_request("a")).responses[0].partitions[0]
+    fetched = harness.call(FETCH_VERSION, fetch_request("a")).responses[0].partitions[0]
     assert fetched.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    partition = metadata(rig, "a")
+    partition = metadata(harness, "a")
     assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
     assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (-1, [], [1])
-    directories = rig.call(5, DescribeLogDirsRequest(topics=None)).results
+    directories = harness.call(5, DescribeLogDirsRequest(topics=None)).results
     assert [found.error_code for found in directories] == [0, ErrorCode.KAFKA_STORAGE_ERROR]
-    assert metadata(rig, "b").leader_id == 1
-    assert rig.latest("b").error_code == 0
+    assert metadata(harness, "b").leader_id == 1
+    assert harness.latest_offset("b").error_code == 0
 
 
 def check_after_repair(disk: FailingDisk, workload: Workload) -> None:
-    healed = Rig(disk)
+    healed = NodeHarness(disk)
     found = served(healed, "a")
     # All that was acknowledged, in order; and what was not may be there too, but whole and once.
     assert [sequence for sequence in found if sequence in workload.acknowledged["a"]] == (
@@ -221,21 +221,21 @@ def check_after_repair(disk: FailingDisk, workload: Workload) -> None:
 def test_a_disk_may_fail_at_any_operation(fault: str, clean: bool) -> None:
     for operations in range(MOST_OPERATIONS):
         disk = FailingDisk(fault)
-        rig = Rig(disk)
-        rig.create("b", "a")
-        assert rig.directory_of("a") == "/d2/a-0"
-        workload = Workload(rig)
+        harness = NodeHarness(disk)
+        harness.create("b", "a")
+        assert harness.directory_of("a") == "/d2/a-0"
+        workload = Workload(harness)
         disk.left = operations
         workload.live()
         failed = disk.failed
-        assert rig.fatal == []
+        assert harness.fatal == []
         if failed:
-            check_that_it_is_offline(rig)
-            rig.create("new", partitions=2)
-            assert {rig.directory_of("new", index)[:4] for index in range(2)} == {"/d1/"}
+            check_that_it_is_offline(harness)
+            harness.create("new", partitions=2)
+            assert {harness.directory_of("new", index)[:4] for index in range(2)} == {"/d1/"}
         if clean:
-            rig.node.begin_shutdown()
-            rig.node.finish_shutdown()
+            harness.node.begin_shutdown()
+            harness.node.finish_shutdown()
         disk.kill()
         disk.repair()
         check_after_repair(disk, workload)
@@ -247,14 +247,14 @@ def test_a_disk_may_fail_at_any_operation(fault: str, clean: bool) -> None:
 
 def test_a_restart_without_the_disk_serves_what_is_left() -> None:
     disk = FailingDisk(IO_ERROR)
-    rig = Rig(disk)
-    rig.create("b", "a")
-    workload = Workload(rig)
+    harness = NodeHarness(disk)
+    harness.create("b", "a")
+    workload = Workload(harness)
     workload.live()
-    rig.node.begin_shutdown()
-    rig.node.finish_shutdown()
+    harness.node.begin_shutdown()
+    harness.node.finish_shutdown()
     disk.left = 0
-    again = Rig(disk)
+    again = NodeHarness(disk)
     # The cluster knows that nobody has it now, and nothing is made in its place.
     assert again.produce("a").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert metadata(again, "a").leader_id == -1
@@ -267,35 +267,35 @@ def test_a_restart_without_the_disk_serves_what_is_left() -> None:
 
 def test_a_fetch_that_waits_is_told() -> None:
     disk = FailingDisk(IO_ERROR)
-    rig = Rig(disk)
-    rig.create("b", "a")
-    poll = rig.connect()
+    harness = NodeHarness(disk)
+    harness.create("b", "a")
+    poll = harness.connect()
     poll.submit(FETCH_VERSION, fetch_request("a"))
     disk.left = 0
-    assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
-    rig = Rig()
-    rig.create("t", partitions=4)
-    lost = [index for index in range(4) if rig.directory_of("t", index).startswith(FAILING)]
+    harness = NodeHarness()
+    harness.create("t", partitions=4)
+    lost = [index for index in range(4) if harness.directory_of("t", index).startswith(FAILING)]
     request = fetch_request("t")
     request.topics[0].partitions = [
         FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in lost
     ]
     request.session_epoch, request.max_wait_ms = 0, 1
-    poll = rig.connect()
+    poll = harness.connect()
     poll.submit(FETCH_VERSION, request)
-    rig.host.advance(1)
+    harness.host.advance(1)
     session_id = poll.receive(FETCH_VERSION, FetchRequest).session_id
     poll.submit(
         FETCH_VERSION, FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
     )
-    log = rig.node.log_manager.get("t", lost[0])
+    log = harness.node.log_manager.get("t", lost[0])
     assert log is not None
-    rig.node.log_manager.handle_log_failure(log, StorageError("broken"))
+    harness.node.log_manager.handle_log_failure(log, StorageError("broken"))
     [topic] = poll.receive(FETCH_VERSION, FetchRequest).responses
     told = {partition.partition_index: partition.error_code for partition in topic.partitions}
     assert told == dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR)

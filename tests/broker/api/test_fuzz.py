@@ -14,7 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kwire.wire.registry import API_VERSIONS
-from tests.broker.api.frames import KINDS, LIES, SERVED_VERSIONS, VARIANTS, Change, Rig, changed, recorded
+from tests.broker.api.frames import (
+    KINDS,
+    LIES,
+    SERVED_VERSIONS,
+    VARIANTS,
+    Change,
+    FuzzHarness,
+    changed,
+    recorded,
+)
 from tests.broker.api.fuzz import random_changes
 
 CASES = [
@@ -45,10 +54,10 @@ SENT = st.lists(
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 def test_valid_frames_are_answered(key: int, version: int) -> None:
-    rig = Rig()
+    harness = FuzzHarness()
     for variant in range(VARIANTS):
-        rig.send([recorded(key, version, variant, rig.topic_ids).frame], advance_ms=1_000)
-        rig.check_sound()
+        harness.send([recorded(key, version, variant, harness.topic_ids).frame], advance_ms=1_000)
+        harness.check_sound()
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -63,19 +72,19 @@ def test_valid_frames_are_answered(key: int, version: int) -> None:
 def test_changed_frames(
     key: int, version: int, sent: list[tuple[int, list[Change], bool]], advance_ms: int
 ) -> None:
-    rig = Rig()
+    harness = FuzzHarness()
     for variant, changes, reseal in sent:
-        frame = changed(recorded(key, version, variant, rig.topic_ids), changes, reseal=reseal).frame
-        rig.send([frame], advance_ms=advance_ms)
-        rig.check_sound()
+        frame = changed(recorded(key, version, variant, harness.topic_ids), changes, reseal=reseal).frame
+        harness.send([frame], advance_ms=advance_ms)
+        harness.check_sound()
 
 
 def test_many_changed_frames_on_one_node() -> None:
     """Pipelined, of all APIs, so that what one leaves behind is met by the next; and in bounded memory."""
     rng = random.Random(1)
-    rig = Rig()
+    harness = FuzzHarness()
     corpus = [
-        recorded(key, version, variant, rig.topic_ids)
+        recorded(key, version, variant, harness.topic_ids)
         for key, version in SERVED_VERSIONS
         for variant in range(VARIANTS)
     ]
@@ -86,8 +95,8 @@ def test_many_changed_frames_on_one_node() -> None:
                 changed(rng.choice(corpus), random_changes(rng), reseal=rng.random() < 0.7).frame
                 for _ in range(rng.randint(1, 5))
             ]
-            rig.send(frames, advance_ms=rng.choice((0, 0, 600)))
-            rig.check_sound()
+            harness.send(frames, advance_ms=rng.choice((0, 0, 600)))
+            harness.check_sound()
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

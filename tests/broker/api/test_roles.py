@@ -20,7 +20,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 TOPIC, BROKER, LOGGER, NOTHING = 2, 4, 8, 99
 FORWARDED = {
@@ -54,7 +54,7 @@ OF_EACH = {
 }
 
 
-class Roles(Rig):
+class Roles(NodeHarness):
     """A node that is also asked as a controller."""
 
     def ask_controller(self, version: int, request: Any, listener: str = "CONTROLLER") -> Any:
@@ -65,7 +65,7 @@ class Roles(Rig):
 
 
 @pytest.fixture
-def rig() -> Roles:
+def harness() -> Roles:
     listeners = {
         "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
         "controller.listener.names": "CONTROLLER",
@@ -86,39 +86,39 @@ def test_every_api_has_its_role() -> None:
     assert apis_for(ListenerRole.CONTROLLER).keys() >= FORWARDED | OF_EACH | alone
 
 
-def test_api_versions_tells_those_of_the_listener(rig: Roles) -> None:
+def test_api_versions_tells_those_of_the_listener(harness: Roles) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    told = {one.api_key for one in rig.ask_controller(4, request).api_keys}
+    told = {one.api_key for one in harness.ask_controller(4, request).api_keys}
     assert told == apis_for(ListenerRole.CONTROLLER).keys()
-    rig.node.has_telemetry_receiver = True
-    assert {one.api_key for one in rig.call(4, request).api_keys} == apis_for(ListenerRole.BROKER).keys()
+    harness.node.has_telemetry_receiver = True
+    assert {one.api_key for one in harness.call(4, request).api_keys} == apis_for(ListenerRole.BROKER).keys()
 
 
-def test_what_is_the_brokers_alone_closes_a_controllers_connection(rig: Roles) -> None:
+def test_what_is_the_brokers_alone_closes_a_controllers_connection(harness: Roles) -> None:
     with pytest.raises(WireError):
-        rig.ask_controller(12, MetadataRequest(topics=[]))
+        harness.ask_controller(12, MetadataRequest(topics=[]))
 
 
-def test_both_listeners_make_topics(rig: Roles) -> None:
+def test_both_listeners_make_topics(harness: Roles) -> None:
     def asked(name: str) -> CreateTopicsRequest:
         topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
         return CreateTopicsRequest(topics=topics, timeout_ms=1_000)
 
-    for answer in (rig.ask_controller(7, asked("a")), rig.call(7, asked("b"))):
+    for answer in (harness.ask_controller(7, asked("a")), harness.call(7, asked("b"))):
         assert answer.topics[0].error_code == ErrorCode.NONE
         assert answer.topics[0].configs
-    assert set(rig.node.image.topics) == {"a", "b"}
-    assert rig.ask_controller(7, asked("a")).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert set(harness.node.image.topics) == {"a", "b"}
+    assert harness.ask_controller(7, asked("a")).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_controller_describes_controllers(rig: Roles) -> None:
-    answer = rig.ask_controller(1, DescribeClusterRequest(endpoint_type=2))
-    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (0, 2, rig.node.node_id)
+def test_a_controller_describes_controllers(harness: Roles) -> None:
+    answer = harness.ask_controller(1, DescribeClusterRequest(endpoint_type=2))
+    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (0, 2, harness.node.node_id)
     assert [(one.broker_id, one.host, one.port) for one in answer.brokers] == [
-        (rig.node.node_id, "127.0.0.1", 9093)
+        (harness.node.node_id, "127.0.0.1", 9093)
     ]
-    assert answer.cluster_id == rig.node.cluster_id
-    elsewhere = rig.ask_controller(1, DescribeClusterRequest(endpoint_type=2), "ELSEWHERE")
+    assert answer.cluster_id == harness.node.cluster_id
+    elsewhere = harness.ask_controller(1, DescribeClusterRequest(endpoint_type=2), "ELSEWHERE")
     assert (elsewhere.brokers, elsewhere.controller_id) == ([], -1)
 
 
@@ -131,17 +131,17 @@ def test_a_controller_describes_controllers(rig: Roles) -> None:
     ],
 )
 def test_a_controller_does_not_describe_brokers(
-    rig: Roles, version: int, wanted: int, code: ErrorCode
+    harness: Roles, version: int, wanted: int, code: ErrorCode
 ) -> None:
-    assert rig.ask_controller(version, DescribeClusterRequest(endpoint_type=wanted)).error_code == code
+    assert harness.ask_controller(version, DescribeClusterRequest(endpoint_type=wanted)).error_code == code
 
 
-def test_the_quorum_is_the_same_from_both(rig: Roles) -> None:
+def test_the_quorum_is_the_same_from_both(harness: Roles) -> None:
     topic = RequestTopicData(
         topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)]
     )
     request = DescribeQuorumRequest(topics=[topic])
-    assert rig.ask_controller(2, request) == rig.call(2, request)
+    assert harness.ask_controller(2, request) == harness.call(2, request)
 
 
 def settings(*resources: tuple[int, str, str, str]) -> IncrementalAlterConfigsRequest:
@@ -161,10 +161,10 @@ def outcomes(answer: Any) -> list[tuple[int, str, int]]:
     return [(one.resource_type, one.resource_name, one.error_code) for one in answer.responses]
 
 
-def test_a_broker_puts_its_own_refusals_and_the_controllers_answer_together(rig: Roles) -> None:
-    rig.create("t", "u")
-    node = str(rig.node.node_id)
-    answer = rig.call(
+def test_a_broker_puts_its_own_refusals_and_the_controllers_answer_together(harness: Roles) -> None:
+    harness.create("t", "u")
+    node = str(harness.node.node_id)
+    answer = harness.call(
         1,
         settings(
             (TOPIC, "t", "retention.ms", "1"),
@@ -183,12 +183,12 @@ def test_a_broker_puts_its_own_refusals_and_the_controllers_answer_together(rig:
         (NOTHING, "x", ErrorCode.INVALID_REQUEST),
         (TOPIC, "u", ErrorCode.INVALID_CONFIG),
     ]
-    assert rig.node.image.config(TOPIC, "t") == {"retention.ms": "1"}
+    assert harness.node.image.config(TOPIC, "t") == {"retention.ms": "1"}
 
 
-def test_a_controller_looks_at_what_no_broker_has_looked_at(rig: Roles) -> None:
-    rig.create("t")
-    answer = rig.ask_controller(
+def test_a_controller_looks_at_what_no_broker_has_looked_at(harness: Roles) -> None:
+    harness.create("t")
+    answer = harness.ask_controller(
         1,
         settings(
             (TOPIC, "t", "retention.ms", "1"),
@@ -198,7 +198,7 @@ def test_a_controller_looks_at_what_no_broker_has_looked_at(rig: Roles) -> None:
             (BROKER, "77", "log.retention.ms", "1"),
             (BROKER, "x", "log.retention.ms", "1"),
             (BROKER, "-1", "log.retention.ms", "1"),
-            (BROKER, str(rig.node.node_id), "log.retention.ms", "1"),
+            (BROKER, str(harness.node.node_id), "log.retention.ms", "1"),
         ),
     )
     assert outcomes(answer) == [
@@ -208,12 +208,15 @@ def test_a_controller_looks_at_what_no_broker_has_looked_at(rig: Roles) -> None:
         (BROKER, "77", ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
         (BROKER, "-1", ErrorCode.INVALID_REQUEST),
-        (BROKER, str(rig.node.node_id), ErrorCode.NONE),
+        (BROKER, str(harness.node.node_id), ErrorCode.NONE),
     ]
 
 
-def test_a_broker_does_not_forget_itself(rig: Roles) -> None:
-    for ask in (rig.call, rig.ask_controller):
-        answer = ask(0, UnregisterBrokerRequest(broker_id=rig.node.node_id))
+def test_a_broker_does_not_forget_itself(harness: Roles) -> None:
+    for ask in (harness.call, harness.ask_controller):
+        answer = ask(0, UnregisterBrokerRequest(broker_id=harness.node.node_id))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert rig.call(0, UnregisterBrokerRequest(broker_id=77)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert (
+        harness.call(0, UnregisterBrokerRequest(broker_id=77)).error_code
+        == ErrorCode.BROKER_ID_NOT_REGISTERED
+    )

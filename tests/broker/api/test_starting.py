@@ -16,20 +16,20 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 TOPICS = ("t", "u")
 
 
-def stopped(disk: MemoryDisk | None = None) -> Rig:
+def stopped(disk: MemoryDisk | None = None) -> NodeHarness:
     """A broker that has stopped, with the topics t (in /d1 and /d2) and u."""
-    rig = Rig(disk)
+    harness = NodeHarness(disk)
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
-    answer = rig.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
+    answer = harness.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
     assert [topic.error_code for topic in answer.topics] == [0, 0]
-    rig.node.begin_shutdown()
-    rig.node.finish_shutdown()
-    return rig
+    harness.node.begin_shutdown()
+    harness.node.finish_shutdown()
+    return harness
 
 
 def start(disk: MemoryDisk, **settings: str) -> Node:
@@ -53,31 +53,31 @@ def offline(node: Node) -> list[str]:
 
 
 def test_on_unchanged_directories_everything_is_there() -> None:
-    rig = stopped()
-    assert offline(start(rig.disk)) == []
+    harness = stopped()
+    assert offline(start(harness.disk)) == []
 
 
 def test_directories_in_another_order_are_refused_and_untouched() -> None:
     """As Kafka, which finds an unexpected metadata location."""
-    rig = stopped()
-    before = names(rig.disk)
+    harness = stopped()
+    before = names(harness.disk)
     with pytest.raises(StartRefused, match="/d1/__cluster_metadata-0 is a metadata log"):
-        start(rig.disk, log_dirs="/d2,/d1")
+        start(harness.disk, log_dirs="/d2,/d1")
     with pytest.raises(StartRefused, match="is a metadata log"):
-        start(rig.disk, metadata_log_dir="/m")
-    assert names(rig.disk) == before
-    assert offline(start(rig.disk)) == []
+        start(harness.disk, metadata_log_dir="/m")
+    assert names(harness.disk) == before
+    assert offline(start(harness.disk)) == []
 
 
 def test_a_directory_that_is_not_mounted_is_refused_and_not_formatted() -> None:
     """As Kafka, which misses meta.properties."""
-    rig = stopped()
-    rig.disk.rename("/d2", "/elsewhere")
+    harness = stopped()
+    harness.disk.rename("/d2", "/elsewhere")
     with pytest.raises(StartRefused, match=r"no meta\.properties in /d2"):
-        start(rig.disk)
-    assert not rig.disk.is_directory("/d2")
-    rig.disk.rename("/elsewhere", "/d2")
-    assert offline(start(rig.disk)) == []
+        start(harness.disk)
+    assert not harness.disk.is_directory("/d2")
+    harness.disk.rename("/elsewhere", "/d2")
+    assert offline(start(harness.disk)) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\ntopic_id: ???\n"])
@@ -85,53 +85,53 @@ def test_a_garbled_partition_metadata_takes_its_directory_offline(
     content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Kafka fails the directory at the second, and at both if it was the only one."""
-    rig = stopped()
-    second = [name.removeprefix("/d2/") for name in names(rig.disk) if name.startswith("/d2/")]
-    second = [name for name in second if rig.disk.is_directory(f"/d2/{name}")]
-    whole = rig.disk.read(f"/d2/{second[0]}/partition.metadata")
-    rig.disk.write(f"/d2/{second[0]}/partition.metadata", content, sync=True)
+    harness = stopped()
+    second = [name.removeprefix("/d2/") for name in names(harness.disk) if name.startswith("/d2/")]
+    second = [name for name in second if harness.disk.is_directory(f"/d2/{name}")]
+    whole = harness.disk.read(f"/d2/{second[0]}/partition.metadata")
+    harness.disk.write(f"/d2/{second[0]}/partition.metadata", content, sync=True)
     with caplog.at_level(logging.ERROR):
-        node = start(rig.disk)
+        node = start(harness.disk)
     assert offline(node) == second
     assert f"{len(second)} partitions are offline: {', '.join(second)}" in caplog.text
     assert f"/d2 is served without: /d2/{second[0]}/partition.metadata has no valid topic_id" in caplog.text
-    assert not any("stray" in name for name in names(rig.disk))
+    assert not any("stray" in name for name in names(harness.disk))
     node.begin_shutdown()
     node.finish_shutdown()
-    rig.disk.write(f"/d2/{second[0]}/partition.metadata", whole, sync=True)
-    assert offline(start(rig.disk)) == []
+    harness.disk.write(f"/d2/{second[0]}/partition.metadata", whole, sync=True)
+    assert offline(start(harness.disk)) == []
 
 
 def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -> None:
-    rig = stopped()
-    first = next(name for name in names(rig.disk) if name.startswith(("/d1/t-", "/d1/u-")))
-    rig.disk.write(f"{first}/partition.metadata", b"", sync=True)
+    harness = stopped()
+    first = next(name for name in names(harness.disk) if name.startswith(("/d1/t-", "/d1/u-")))
+    harness.disk.write(f"{first}/partition.metadata", b"", sync=True)
     with pytest.raises(
         StartRefused, match=r"log\.dirs is /d1,/d2, whose first.*partition\.metadata has no valid topic_id"
     ):
-        start(rig.disk)
-    assert not any("stray" in name for name in names(rig.disk))
+        start(harness.disk)
+    assert not any("stray" in name for name in names(harness.disk))
 
 
 def test_the_id_of_another_topic_takes_the_partition_offline() -> None:
     """As Kafka, which cannot lead it and leaves it as it is."""
-    rig = stopped()
-    places = {name.rpartition("/")[2]: name for name in names(rig.disk)}
-    foreign = rig.disk.read(f"{places['u-0']}/partition.metadata")
-    rig.disk.write(f"{places['t-0']}/partition.metadata", foreign, sync=True)
-    assert offline(start(rig.disk)) == ["t-0"]
-    assert not any("stray" in name for name in names(rig.disk))
+    harness = stopped()
+    places = {name.rpartition("/")[2]: name for name in names(harness.disk)}
+    foreign = harness.disk.read(f"{places['u-0']}/partition.metadata")
+    harness.disk.write(f"{places['t-0']}/partition.metadata", foreign, sync=True)
+    assert offline(start(harness.disk)) == ["t-0"]
+    assert not any("stray" in name for name in names(harness.disk))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"data_version":9}', b'{"data_version":0}'])
 def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -> None:
     """As Kafka does, with an exception."""
-    rig = stopped()
-    rig.disk.write("/d1/__cluster_metadata-0/quorum-state", content, sync=True)
+    harness = stopped()
+    harness.disk.write("/d1/__cluster_metadata-0/quorum-state", content, sync=True)
     with pytest.raises(
         CorruptMetadata, match=r"/d1/__cluster_metadata-0/quorum-state is invalid: .*: restore"
     ):
-        start(rig.disk)
+        start(harness.disk)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from kwire.wire.messages.consumer_group_describe import ConsumerGroupDescribeReq
 from kwire.wire.messages.describe_groups import DescribeGroupsRequest
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.join_group import JoinGroupRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NOWHERE = ErrorCode.NOT_COORDINATOR
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def rig() -> Rig:
         ("g", 6_000, NOWHERE, ""),
     ],
 )
-def test_who_joins(rig: Rig, group: str, timeout_ms: int, code: ErrorCode, member: str) -> None:
+def test_who_joins(harness: NodeHarness, group: str, timeout_ms: int, code: ErrorCode, member: str) -> None:
     request = JoinGroupRequest(group_id=group, member_id="me", session_timeout_ms=timeout_ms)
-    answer = rig.call(4, request)
+    answer = harness.call(4, request)
     assert (answer.error_code, answer.member_id) == (code, member)
 
 
@@ -45,17 +45,17 @@ def test_who_joins(rig: Rig, group: str, timeout_ms: int, code: ErrorCode, membe
         ("t", 900_000, NOWHERE),
     ],
 )
-def test_who_begins_transactions(rig: Rig, name: str, timeout_ms: int, code: ErrorCode) -> None:
+def test_who_begins_transactions(harness: NodeHarness, name: str, timeout_ms: int, code: ErrorCode) -> None:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-    assert rig.call(4, request).error_code == code
+    assert harness.call(4, request).error_code == code
 
 
-def test_groups_are_described_one_by_one(rig: Rig) -> None:
+def test_groups_are_described_one_by_one(harness: NodeHarness) -> None:
     def ids(answer: Any) -> list[tuple[str, int]]:
         return [(group.group_id, group.error_code) for group in answer.groups]
 
     asked = ["g", "h", "g", ""]
-    found = ids(rig.call(5, DescribeGroupsRequest(groups=asked)))
+    found = ids(harness.call(5, DescribeGroupsRequest(groups=asked)))
     assert found == [("g", NOWHERE), ("h", NOWHERE), ("g", NOWHERE), ("", NOWHERE)]
-    found = ids(rig.call(0, ConsumerGroupDescribeRequest(group_ids=asked)))
+    found = ids(harness.call(0, ConsumerGroupDescribeRequest(group_ids=asked)))
     assert found == [("g", NOWHERE), ("h", NOWHERE), ("g", NOWHERE), ("", ErrorCode.INVALID_GROUP_ID)]

@@ -150,7 +150,7 @@ class Client:
         return taken
 
 
-class Rig:
+class ServerHarness:
     """A server, its fake node, its clock, and as many clients as a test wants."""
 
     def __init__(self, settings: SocketSettings) -> None:
@@ -184,31 +184,31 @@ class Rig:
             self.loop.stop()
 
 
-MakeRig = Callable[..., Awaitable[Rig]]
+MakeHarness = Callable[..., Awaitable[ServerHarness]]
 
 
 @pytest.fixture
-async def make_rig(nursery: trio.Nursery) -> AsyncIterator[MakeRig]:
-    """`await make_rig(max_connections=2)`: a running server with these settings."""
-    rigs: list[Rig] = []
+async def make_harness(nursery: trio.Nursery) -> AsyncIterator[MakeHarness]:
+    """`await make_harness(max_connections=2)`: a running server with these settings."""
+    harnesses: list[ServerHarness] = []
 
-    async def make(**settings: Any) -> Rig:
-        rig = Rig(SocketSettings(**settings))
-        rigs.append(rig)
-        rig.listen()
-        nursery.start_soon(rig.loop.run)
-        return rig
+    async def make(**settings: Any) -> ServerHarness:
+        harness = ServerHarness(SocketSettings(**settings))
+        harnesses.append(harness)
+        harness.listen()
+        nursery.start_soon(harness.loop.run)
+        return harness
 
     with trio.fail_after(20):
         yield make
-        for rig in rigs:
-            await rig.close()
-            while rig.loop.running:
+        for harness in harnesses:
+            await harness.close()
+            while harness.loop.running:
                 await trio.lowlevel.checkpoint()
-            rig.loop.close()
+            harness.loop.close()
 
 
 @pytest.fixture
-async def rig(make_rig: MakeRig) -> Rig:
+async def harness(make_harness: MakeHarness) -> ServerHarness:
     """A running server with Kafka's defaults."""
-    return await make_rig()
+    return await make_harness()

@@ -16,7 +16,7 @@ from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import decode_response, encode_request
-from tests.broker.net.conftest import MakeRig, Rig
+from tests.broker.net.conftest import MakeHarness, ServerHarness
 from tests.broker.net.test_listeners import HOST, broker_in, connect, endpoints, extra, set_listeners
 
 BOTH = {
@@ -25,36 +25,38 @@ BOTH = {
 }
 
 
-def listen_as_controller(rig: Rig) -> int:
-    listener = bind("CONTROLLER", HOST, 0, rig.server.settings, ListenerRole.CONTROLLER)
-    rig.server.listen(listener)
+def listen_as_controller(harness: ServerHarness) -> int:
+    listener = bind("CONTROLLER", HOST, 0, harness.server.settings, ListenerRole.CONTROLLER)
+    harness.server.listen(listener)
     return listener.port
 
 
-async def test_each_role_counts_its_own_connections(make_rig: MakeRig) -> None:
-    rig = await make_rig(max_connections=1)
-    port = listen_as_controller(rig)
-    first, other = await rig.connect(), await rig.connect(port)
+async def test_each_role_counts_its_own_connections(make_harness: MakeHarness) -> None:
+    harness = await make_harness(max_connections=1)
+    port = listen_as_controller(harness)
+    first, other = await harness.connect(), await harness.connect(port)
     assert await first.ask(b"efirst") == b"first"
     assert await other.ask(b"eother") == b"other"
-    assert {role: limits.total for role, limits in rig.server.quotas.items()} == dict.fromkeys(
+    assert {role: limits.total for role, limits in harness.server.quotas.items()} == dict.fromkeys(
         ListenerRole, 1
     )
-    waiting = await rig.connect(port)
+    waiting = await harness.connect(port)
     await waiting.send(b"elater")
     await trio.aclose_forcefully(other.stream)
     assert await waiting.receive() == b"later"
-    assert {connection.channel.role for connection in rig.server.connections.values()} == set(ListenerRole)
+    assert {connection.channel.role for connection in harness.server.connections.values()} == set(
+        ListenerRole
+    )
 
 
-async def test_what_the_broker_listens_to_changes_without_the_controller(rig: Rig) -> None:
-    port = listen_as_controller(rig)
-    rig.server.change_listeners(endpoints(rig, extra()))
-    await wait_any(rig.loop.workers_done())
-    client = await rig.connect(port)
-    rig.server.change_listeners(endpoints(rig))
+async def test_what_the_broker_listens_to_changes_without_the_controller(harness: ServerHarness) -> None:
+    port = listen_as_controller(harness)
+    harness.server.change_listeners(endpoints(harness, extra()))
+    await wait_any(harness.loop.workers_done())
+    client = await harness.connect(port)
+    harness.server.change_listeners(endpoints(harness))
     assert await client.ask(b"estill there") == b"still there"
-    assert [listener.name for listener in rig.server.listeners] == ["PLAINTEXT", "CONTROLLER"]
+    assert [listener.name for listener in harness.server.listeners] == ["PLAINTEXT", "CONTROLLER"]
 
 
 async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_path: Path) -> None:

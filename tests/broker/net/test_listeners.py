@@ -27,107 +27,109 @@ from kwire.wire.registry import decode_response, encode_request
 from tests.broker.net.conftest import Client
 
 if TYPE_CHECKING:
-    from tests.broker.net.conftest import MakeRig, Rig
+    from tests.broker.net.conftest import MakeHarness, ServerHarness
 
 HOST = "127.0.0.1"
 
 
-def endpoints(rig: Rig, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
+def endpoints(harness: ServerHarness, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
     """The listener of the start, and more."""
-    return [ListenerEndpoint("PLAINTEXT", HOST, rig.port), *more]
+    return [ListenerEndpoint("PLAINTEXT", HOST, harness.port), *more]
 
 
 def extra(port: int = 0, host: str = HOST) -> ListenerEndpoint:
     return ListenerEndpoint("EXTRA", host, port)
 
 
-async def take_up(rig: Rig, *more: ListenerEndpoint) -> int:
+async def take_up(harness: ServerHarness, *more: ListenerEndpoint) -> int:
     """Change the listeners, and say at which port the last one is."""
-    rig.server.change_listeners(endpoints(rig, *more))
-    await wait_any(rig.loop.workers_done())
-    return rig.server.listeners[-1].port
+    harness.server.change_listeners(endpoints(harness, *more))
+    await wait_any(harness.loop.workers_done())
+    return harness.server.listeners[-1].port
 
 
-async def test_a_listener_is_taken_up_and_given_up_with_its_connections(rig: Rig) -> None:
-    old = await rig.connect()
-    port = await take_up(rig, extra())
-    new = await rig.connect(port)
+async def test_a_listener_is_taken_up_and_given_up_with_its_connections(harness: ServerHarness) -> None:
+    old = await harness.connect()
+    port = await take_up(harness, extra())
+    new = await harness.connect(port)
     assert await new.ask(b"enew") == b"new"
     assert await old.ask(b"eold") == b"old"
-    assert rig.server.quotas[ListenerRole.BROKER].listeners == 2
-    rig.server.change_listeners(endpoints(rig))
+    assert harness.server.quotas[ListenerRole.BROKER].listeners == 2
+    harness.server.change_listeners(endpoints(harness))
     assert await new.is_closed()
     assert await old.ask(b"estill there") == b"still there"
-    assert rig.server.quotas[ListenerRole.BROKER].listeners == 1
+    assert harness.server.quotas[ListenerRole.BROKER].listeners == 1
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, port))
 
 
-async def test_the_reply_to_what_gives_a_listener_up_is_sent_through_it(rig: Rig) -> None:
-    client = await rig.connect(await take_up(rig, extra()))
+async def test_the_reply_to_what_gives_a_listener_up_is_sent_through_it(harness: ServerHarness) -> None:
+    client = await harness.connect(await take_up(harness, extra()))
     await client.send(b"pgone")
-    await rig.node.until(lambda: "gone" in rig.node.parked)
+    await harness.node.until(lambda: "gone" in harness.node.parked)
 
     def give_up() -> None:
-        if "gone" in rig.node.parked:
-            rig.server.change_listeners(endpoints(rig))
-            rig.node.complete("gone")
+        if "gone" in harness.node.parked:
+            harness.server.change_listeners(endpoints(harness))
+            harness.node.complete("gone")
 
-    rig.node.on_end_turn = give_up
-    rig.loop.wake()
+    harness.node.on_end_turn = give_up
+    harness.loop.wake()
     assert await client.receive() == b"gone"
     assert await client.is_closed()
 
 
-async def test_a_listener_that_stays_is_not_moved(rig: Rig) -> None:
-    port = await take_up(rig, extra())
-    client = await rig.connect(port)
-    assert await take_up(rig, extra(1)) == port
+async def test_a_listener_that_stays_is_not_moved(harness: ServerHarness) -> None:
+    port = await take_up(harness, extra())
+    client = await harness.connect(port)
+    assert await take_up(harness, extra(1)) == port
     assert await client.ask(b"ehere") == b"here"
     # Given up, it is gone from where it is, whatever address was told since.
-    rig.server.change_listeners(endpoints(rig))
+    harness.server.change_listeners(endpoints(harness))
     assert await client.is_closed()
 
 
 @pytest.mark.parametrize(("host", "port"), [(HOST, None), (HOST, -1), (HOST, 65536), ("a..b", 1)])
 async def test_an_address_that_cannot_be_had_is_told_and_tried_once(
-    rig: Rig, host: str, port: int | None, caplog: pytest.LogCaptureFixture
+    harness: ServerHarness, host: str, port: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as taken, caplog.at_level(logging.ERROR):
         taken.bind((HOST, 0))
         wrong = extra(taken.getsockname()[1] if port is None else port, host)
-        assert await take_up(rig, wrong) == rig.port
+        assert await take_up(harness, wrong) == harness.port
         assert caplog.text.count("Cannot open listener EXTRA") == 1
-    await take_up(rig, wrong)
-    await take_up(rig, extra())
-    assert len(rig.server.listeners) == 1
-    await take_up(rig)
-    assert await take_up(rig, extra()) != rig.port
+    await take_up(harness, wrong)
+    await take_up(harness, extra())
+    assert len(harness.server.listeners) == 1
+    await take_up(harness)
+    assert await take_up(harness, extra()) != harness.port
 
 
-async def test_a_listener_that_is_given_up_while_it_is_looked_up_is_not_served(rig: Rig) -> None:
-    rig.server.change_listeners(endpoints(rig, extra()))
-    rig.server.change_listeners(endpoints(rig))
-    rig.server.change_listeners(endpoints(rig, extra()))
-    rig.server.change_listeners(endpoints(rig))
-    await wait_any(rig.loop.workers_done())
-    assert [listener.name for listener in rig.server.listeners] == ["PLAINTEXT"]
+async def test_a_listener_that_is_given_up_while_it_is_looked_up_is_not_served(
+    harness: ServerHarness,
+) -> None:
+    harness.server.change_listeners(endpoints(harness, extra()))
+    harness.server.change_listeners(endpoints(harness))
+    harness.server.change_listeners(endpoints(harness, extra()))
+    harness.server.change_listeners(endpoints(harness))
+    await wait_any(harness.loop.workers_done())
+    assert [listener.name for listener in harness.server.listeners] == ["PLAINTEXT"]
 
 
-async def test_a_server_that_stops_takes_no_listener_up(rig: Rig) -> None:
-    rig.server.change_listeners(endpoints(rig, extra()))
-    await run_waits(rig.server.drain())
-    await wait_any(rig.loop.workers_done())
-    assert not rig.server.listeners
+async def test_a_server_that_stops_takes_no_listener_up(harness: ServerHarness) -> None:
+    harness.server.change_listeners(endpoints(harness, extra()))
+    await run_waits(harness.server.drain())
+    await wait_any(harness.loop.workers_done())
+    assert not harness.server.listeners
 
 
-async def test_a_full_listener_is_given_up(make_rig: MakeRig) -> None:
-    rig = await make_rig(max_connections_by_listener={"EXTRA": 1})
-    port = await take_up(rig, extra())
-    first, second = await rig.connect(port), await rig.connect(port)
+async def test_a_full_listener_is_given_up(make_harness: MakeHarness) -> None:
+    harness = await make_harness(max_connections_by_listener={"EXTRA": 1})
+    port = await take_up(harness, extra())
+    first, second = await harness.connect(port), await harness.connect(port)
     assert await first.ask(b"efirst") == b"first"
     await second.send(b"enever")
-    rig.server.change_listeners(endpoints(rig))
+    harness.server.change_listeners(endpoints(harness))
     assert await first.is_closed()
     assert await second.is_closed()
 

@@ -61,7 +61,7 @@ class ScriptedLine:
         self.answer(-1, ApiVersionsResponse(api_keys=keys))
 
 
-class Rig:
+class PeerLinkHarness:
     """A host with its links, the lines that they have dialled, and what was answered."""
 
     def __init__(self, max_idle_ms: int = 600_000) -> None:
@@ -99,33 +99,33 @@ class Rig:
         return told
 
 
-def ready(**settings: Any) -> Rig:
+def ready(**settings: Any) -> PeerLinkHarness:
     """A link that is connected and has nothing to do."""
-    rig = Rig(**settings)
-    rig.ask()
-    rig.line.open()
-    rig.line.answer(1, MetadataResponse())
-    assert rig.told() == ["MetadataResponse"]
-    return rig
+    harness = PeerLinkHarness(**settings)
+    harness.ask()
+    harness.line.open()
+    harness.line.answer(1, MetadataResponse())
+    assert harness.told() == ["MetadataResponse"]
+    return harness
 
 
 def test_it_says_who_it_is_and_asks_in_order_what_waited() -> None:
-    rig = Rig()
-    rig.ask(MetadataRequest(topics=None))
-    rig.ask(max_version=5)
-    rig.line.hears.opened()
-    (question,) = rig.line.requests
+    harness = PeerLinkHarness()
+    harness.ask(MetadataRequest(topics=None))
+    harness.ask(max_version=5)
+    harness.line.hears.opened()
+    (question,) = harness.line.requests
     assert (question.client_software_name, question.client_software_version) == ("kwire", "1.2")
-    assert rig.line.client_id == "me-test"
-    rig.line.open()
-    assert [(key, version) for key, version, _ in rig.line.asked[-2:]] == [(3, 13), (3, 5)]
-    assert rig.line.requests[-2].topics is None
-    assert rig.told() == []
-    rig.line.answer(-2, MetadataResponse())
-    rig.line.answer(-1, MetadataResponse())
-    rig.ask()
-    assert rig.line.asked[-1][2] == 4, "the correlation ids go on"
-    assert rig.told() == ["MetadataResponse"] * 2
+    assert harness.line.client_id == "me-test"
+    harness.line.open()
+    assert [(key, version) for key, version, _ in harness.line.asked[-2:]] == [(3, 13), (3, 5)]
+    assert harness.line.requests[-2].topics is None
+    assert harness.told() == []
+    harness.line.answer(-2, MetadataResponse())
+    harness.line.answer(-1, MetadataResponse())
+    harness.ask()
+    assert harness.line.asked[-1][2] == 4, "the correlation ids go on"
+    assert harness.told() == ["MetadataResponse"] * 2
 
 
 @pytest.mark.parametrize(
@@ -134,229 +134,229 @@ def test_it_says_who_it_is_and_asks_in_order_what_waited() -> None:
 def test_a_node_that_does_not_know_the_newest_question_is_asked_again(
     told: dict[ApiKey, tuple[int, int]], asked_again: int
 ) -> None:
-    rig = Rig()
-    rig.ask()
-    rig.line.hears.opened()
+    harness = PeerLinkHarness()
+    harness.ask()
+    harness.line.hears.opened()
     keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in told.items()]
-    rig.line.answer(0, ApiVersionsResponse(error_code=NO_SUCH_VERSION, api_keys=keys), version=0)
-    assert rig.line.asked[1][:2] == (18, asked_again)
+    harness.line.answer(0, ApiVersionsResponse(error_code=NO_SUCH_VERSION, api_keys=keys), version=0)
+    assert harness.line.asked[1][:2] == (18, asked_again)
     keys = [ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=3)]
-    rig.line.answer(1, ApiVersionsResponse(api_keys=keys))
-    assert rig.line.asked[2][:2] == (3, 3)
+    harness.line.answer(1, ApiVersionsResponse(api_keys=keys))
+    assert harness.line.asked[2][:2] == (3, 3)
 
 
 def test_a_node_that_does_not_tell_its_versions_is_left() -> None:
-    rig = Rig()
-    rig.ask()
-    rig.line.hears.opened()
+    harness = PeerLinkHarness()
+    harness.ask()
+    harness.line.hears.opened()
     for number in range(5):
-        rig.line.answer(number, ApiVersionsResponse(error_code=NO_SUCH_VERSION), version=0)
-        if rig.line.is_closed:
+        harness.line.answer(number, ApiVersionsResponse(error_code=NO_SUCH_VERSION), version=0)
+        if harness.line.is_closed:
             break
-    assert rig.told() == ["[::1]:9092: protocol error: ApiVersions returned error 35"]
+    assert harness.told() == ["[::1]:9092: protocol error: ApiVersions returned error 35"]
 
 
 def test_what_both_do_not_have_is_not_sent() -> None:
-    rig = Rig()
-    rig.ask()
-    rig.line.open({ApiKey.METADATA: (12, 12)})
-    rig.ask(max_version=11)
-    rig.ask(MetadataRequest(topics=[]), to=TO)
-    assert rig.told() == [
+    harness = PeerLinkHarness()
+    harness.ask()
+    harness.line.open({ApiKey.METADATA: (12, 12)})
+    harness.ask(max_version=11)
+    harness.ask(MetadataRequest(topics=[]), to=TO)
+    assert harness.told() == [
         "[::1]:9092: Metadata is supported in versions 12 to 12, but this node sends 0 to 11"
     ]
-    assert [version for _, version, _ in rig.line.asked] == [4, 12, 12]
-    rig.ask(MetadataRequest(topics=7))  # type: ignore[arg-type]
-    assert rig.told() == ["[::1]:9092: Metadata cannot be encoded"]
-    rig.line.answer(1, MetadataResponse())
-    rig.line.answer(2, MetadataResponse())
-    assert rig.told() == ["MetadataResponse"] * 2
+    assert [version for _, version, _ in harness.line.asked] == [4, 12, 12]
+    harness.ask(MetadataRequest(topics=7))  # type: ignore[arg-type]
+    assert harness.told() == ["[::1]:9092: Metadata cannot be encoded"]
+    harness.line.answer(1, MetadataResponse())
+    harness.line.answer(2, MetadataResponse())
+    assert harness.told() == ["MetadataResponse"] * 2
 
 
 def test_a_connection_that_ends_takes_with_it_what_was_asked() -> None:
-    rig = ready()
-    rig.ask()
-    rig.ask()
-    rig.line.hears.closed("the peer closed the connection")
-    assert rig.told() == ["[::1]:9092: the peer closed the connection"] * 2
+    harness = ready()
+    harness.ask()
+    harness.ask()
+    harness.line.hears.closed("the peer closed the connection")
+    assert harness.told() == ["[::1]:9092: the peer closed the connection"] * 2
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\2", bytes(60), b"\0\0\0\2" + b"\xff" * 60])
 def test_garbage_ends_the_connection(frame: bytes) -> None:
-    rig = ready()
-    rig.ask()
-    rig.ask()
-    rig.line.hears.received(memoryview(bytearray(frame)))
-    assert rig.line.is_closed
-    told = rig.told()
+    harness = ready()
+    harness.ask()
+    harness.ask()
+    harness.line.hears.received(memoryview(bytearray(frame)))
+    assert harness.line.is_closed
+    told = harness.told()
     assert len(told) == 2
     assert all(text.startswith("[::1]:9092: protocol error: ") for text in told)
 
 
 def test_an_answer_to_nothing_ends_the_connection() -> None:
-    rig = ready()
-    rig.line.hears.received(memoryview(bytearray(8)))
-    assert rig.line.is_closed
-    rig.host.advance(60)
-    rig.ask()
-    assert len(rig.lines) == 2
+    harness = ready()
+    harness.line.hears.received(memoryview(bytearray(8)))
+    assert harness.line.is_closed
+    harness.host.advance(60)
+    harness.ask()
+    assert len(harness.lines) == 2
 
 
 def test_it_rests_longer_each_time_that_it_fails() -> None:
-    rig = Rig()
+    harness = PeerLinkHarness()
     rests = []
     for number in range(8):
-        rig.ask()
-        before_ms = rig.host.monotonic_ms()
-        while len(rig.lines) == number:
-            rig.host.advance(1)
-        rests.append(rig.host.monotonic_ms() - before_ms)
-        rig.line.hears.closed("connection refused")
+        harness.ask()
+        before_ms = harness.host.monotonic_ms()
+        while len(harness.lines) == number:
+            harness.host.advance(1)
+        rests.append(harness.host.monotonic_ms() - before_ms)
+        harness.line.hears.closed("connection refused")
     expected = [0, 50, 100, 200, 400, 800, 1000, 1000]
     assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, rests, strict=True)), rests
     assert len(set(rests[1:])) == 7, "no chance in it"
-    assert rig.told() == ["[::1]:9092: connection refused"] * 8
-    rig.ask(timeout_ms=300)
-    rig.host.advance(300)
-    assert rig.told() == ["[::1]:9092: reconnect backoff after failure: connection refused"]
-    rig.ask()
-    rig.host.advance(1_000)
-    rig.line.open()
-    rig.line.hears.closed("the peer closed the connection")
-    rig.told()
-    rig.ask()
-    lines = len(rig.lines)
-    rig.host.advance(60)
-    assert len(rig.lines) == lines + 1, "it was connected, and rests no longer than the first time"
+    assert harness.told() == ["[::1]:9092: connection refused"] * 8
+    harness.ask(timeout_ms=300)
+    harness.host.advance(300)
+    assert harness.told() == ["[::1]:9092: reconnect backoff after failure: connection refused"]
+    harness.ask()
+    harness.host.advance(1_000)
+    harness.line.open()
+    harness.line.hears.closed("the peer closed the connection")
+    harness.told()
+    harness.ask()
+    lines = len(harness.lines)
+    harness.host.advance(60)
+    assert len(harness.lines) == lines + 1, "it was connected, and rests no longer than the first time"
 
 
 def test_a_link_that_rests_with_nothing_to_ask_is_forgotten() -> None:
-    rig = ready()
-    rig.line.hears.closed("the peer closed the connection")
-    assert len(rig.links) == 1
-    rig.host.advance(60)
-    assert len(rig.links) == 0
-    assert rig.host.timers == 0
+    harness = ready()
+    harness.line.hears.closed("the peer closed the connection")
+    assert len(harness.links) == 1
+    harness.host.advance(60)
+    assert len(harness.links) == 0
+    assert harness.host.timers == 0
 
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_connecting_takes_no_longer_than_allowed(opened: bool) -> None:
-    rig = Rig()
-    rig.ask(timeout_ms=2_000)
-    rig.ask(timeout_ms=60_000)
+    harness = PeerLinkHarness()
+    harness.ask(timeout_ms=2_000)
+    harness.ask(timeout_ms=60_000)
     if opened:
-        rig.line.hears.opened()
+        harness.line.hears.opened()
     what = "ApiVersions" if opened else "connection setup"
-    rig.host.advance(1_999)
-    assert rig.told() == []
-    rig.host.advance(1)
-    assert rig.told() == [f"[::1]:9092: {what} timed out"]
-    rig.host.advance(5_999)
-    assert rig.told() == []
-    rig.host.advance(4_000)
-    assert rig.told() == [f"[::1]:9092: {what} timed out"]
-    assert rig.line.is_closed
+    harness.host.advance(1_999)
+    assert harness.told() == []
+    harness.host.advance(1)
+    assert harness.told() == [f"[::1]:9092: {what} timed out"]
+    harness.host.advance(5_999)
+    assert harness.told() == []
+    harness.host.advance(4_000)
+    assert harness.told() == [f"[::1]:9092: {what} timed out"]
+    assert harness.line.is_closed
 
 
 def test_connecting_takes_longer_each_time_that_it_took_too_long() -> None:
-    rig = Rig()
+    harness = PeerLinkHarness()
     times_s = []
     for number in range(4):
-        rig.ask(timeout_ms=100_000)
-        while len(rig.lines) == number:
-            rig.host.advance(10)
-        before_ms = rig.host.monotonic_ms()
-        while not rig.line.is_closed:
-            rig.host.advance(10)
-        times_s.append((rig.host.monotonic_ms() - before_ms) / 1_000)
+        harness.ask(timeout_ms=100_000)
+        while len(harness.lines) == number:
+            harness.host.advance(10)
+        before_ms = harness.host.monotonic_ms()
+        while not harness.line.is_closed:
+            harness.host.advance(10)
+        times_s.append((harness.host.monotonic_ms() - before_ms) / 1_000)
     expected = [10, 20, 30, 30]
     assert all(
         0.8 * least <= real <= 1.2 * least + 0.01 for least, real in zip(expected, times_s, strict=True)
     )
-    assert rig.told() == ["[::1]:9092: connection setup timed out"] * 4
+    assert harness.told() == ["[::1]:9092: connection setup timed out"] * 4
 
 
 def test_answers_may_take_as_long_as_each_allows() -> None:
-    rig = ready()
+    harness = ready()
     for timeout_ms in (30_000, 998, 40_000):
-        rig.ask(timeout_ms=timeout_ms)
-        rig.host.advance(498)
-    assert rig.told() == []
-    rig.host.advance(2)
-    assert rig.told() == ["[::1]:9092: request timed out"] * 3
-    assert rig.line.is_closed
-    rig.ask()
-    rig.host.advance(60)
-    rig.line.open()
-    rig.line.answer(-1, MetadataResponse())
-    assert rig.told() == ["MetadataResponse"]
+        harness.ask(timeout_ms=timeout_ms)
+        harness.host.advance(498)
+    assert harness.told() == []
+    harness.host.advance(2)
+    assert harness.told() == ["[::1]:9092: request timed out"] * 3
+    assert harness.line.is_closed
+    harness.ask()
+    harness.host.advance(60)
+    harness.line.open()
+    harness.line.answer(-1, MetadataResponse())
+    assert harness.told() == ["MetadataResponse"]
 
 
 def test_deadlines_that_are_met_cost_no_timer_each() -> None:
-    rig = ready()
+    harness = ready()
     for _ in range(100):
-        rig.ask(timeout_ms=30_000)
-        rig.line.answer(-1, MetadataResponse())
-        rig.host.advance(500)
-    assert rig.told() == ["MetadataResponse"] * 100
-    assert rig.host.timers == 1
+        harness.ask(timeout_ms=30_000)
+        harness.line.answer(-1, MetadataResponse())
+        harness.host.advance(500)
+    assert harness.told() == ["MetadataResponse"] * 100
+    assert harness.host.timers == 1
 
 
 def test_idle_connections_are_closed_and_others_are_not() -> None:
-    rig = ready(max_idle_ms=1_000)
-    rig.host.advance(700)
-    rig.ask(timeout_ms=5_000)
-    rig.host.advance(3_000)
-    rig.line.answer(-1, MetadataResponse())
-    rig.host.advance(999)
-    assert not rig.line.is_closed
-    rig.host.advance(1)
-    assert rig.line.is_closed
-    assert len(rig.links) == 0
-    assert rig.host.timers == 0
-    rig.ask()
-    rig.line.open()
-    assert rig.line.asked[-1][0] == ApiKey.METADATA
+    harness = ready(max_idle_ms=1_000)
+    harness.host.advance(700)
+    harness.ask(timeout_ms=5_000)
+    harness.host.advance(3_000)
+    harness.line.answer(-1, MetadataResponse())
+    harness.host.advance(999)
+    assert not harness.line.is_closed
+    harness.host.advance(1)
+    assert harness.line.is_closed
+    assert len(harness.links) == 0
+    assert harness.host.timers == 0
+    harness.ask()
+    harness.line.open()
+    assert harness.line.asked[-1][0] == ApiKey.METADATA
     forever = ready(max_idle_ms=-1)
     forever.host.advance(10**10)
     assert not forever.line.is_closed
 
 
 def test_there_are_bounds() -> None:
-    rig = ready()
+    harness = ready()
     for _ in range(MAX_REQUESTS + 3):
-        rig.ask()
-    assert rig.told() == [f"[::1]:9092: {MAX_REQUESTS} requests are already pending"] * 3
+        harness.ask()
+    assert harness.told() == [f"[::1]:9092: {MAX_REQUESTS} requests are already pending"] * 3
     for port in range(MAX_LINKS):
-        rig.ask(to=PeerAddress("many", port))
-    assert len(rig.links) == MAX_LINKS
-    assert rig.told() == [f"many:{MAX_LINKS - 1}: request not sent: too many connections"]
+        harness.ask(to=PeerAddress("many", port))
+    assert len(harness.links) == MAX_LINKS
+    assert harness.told() == [f"many:{MAX_LINKS - 1}: request not sent: too many connections"]
 
 
 def test_a_node_that_stops_hangs_up_and_asks_nothing_more() -> None:
-    rig = ready()
-    rig.ask()
-    rig.ask(purpose="other")
-    rig.links.close()
-    assert all(line.is_closed for line in rig.lines)
-    assert rig.told() == ["[::1]:9092: this node is stopping"] * 2
-    rig.ask()
-    assert rig.told() == ["[::1]:9092: request not sent: this node is stopping"]
-    assert rig.host.timers == 0
+    harness = ready()
+    harness.ask()
+    harness.ask(purpose="other")
+    harness.links.close()
+    assert all(line.is_closed for line in harness.lines)
+    assert harness.told() == ["[::1]:9092: this node is stopping"] * 2
+    harness.ask()
+    assert harness.told() == ["[::1]:9092: request not sent: this node is stopping"]
+    assert harness.host.timers == 0
 
 
 def test_whoever_is_told_may_ask_again_at_once() -> None:
-    rig = Rig()
+    harness = PeerLinkHarness()
 
     def again(answer: Any) -> None:
-        rig.answers.append(answer)
-        if len(rig.answers) < 3:
-            rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
+        harness.answers.append(answer)
+        if len(harness.answers) < 3:
+            harness.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
 
-    rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
-    rig.line.hears.closed("connection refused")
+    harness.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
+    harness.line.hears.closed("connection refused")
     for _ in range(2):
-        rig.host.advance(130)
-        rig.line.hears.closed("connection refused")
-    rig.host.run_pending()
-    assert len(rig.answers) == len(rig.lines) == 3
+        harness.host.advance(130)
+        harness.line.hears.closed("connection refused")
+    harness.host.run_pending()
+    assert len(harness.answers) == len(harness.lines) == 3

@@ -29,7 +29,7 @@ from kwire.wire.messages.list_offsets import (
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from tests.broker.api.groups.client import DELAY_MS, join_request
 from tests.broker.net.conftest import Client
-from tests.rig import FETCH_VERSION, PRODUCE_VERSION, produce_request
+from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, produce_request
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",

@@ -16,7 +16,7 @@ from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, S
 from kwire.broker.storage.disk import FileRegion, RealDisk
 
 if TYPE_CHECKING:
-    from tests.broker.net.conftest import Rig
+    from tests.broker.net.conftest import ServerHarness
 
 
 def file_of(path: Path, content: bytes) -> RealDisk:
@@ -40,29 +40,31 @@ def region(path: str, position: int, size_bytes: int) -> FileRegion:
     return FileRegion(RealDisk().open(path), position, size_bytes)
 
 
-async def test_regions_between_buffers(rig: Rig, segment: str, content: bytes) -> None:
+async def test_regions_between_buffers(harness: ServerHarness, segment: str, content: bytes) -> None:
     spans = [(0, 1), (100, 0), (5, 70_000), (1_000_000, WINDOW_BYTES), (3, len(content) - 3)]
-    rig.node.regions = [region(segment, *span) for span in spans]
-    client = await rig.connect()
+    harness.node.regions = [region(segment, *span) for span in spans]
+    client = await harness.connect()
     await client.send(*(b"f%d" % index for index in range(len(spans))), b"eafter")
     for position, size_bytes in spans:
         assert await client.receive() == b"head" + content[position : position + size_bytes] + b"tail"
     assert await client.receive() == b"after"
 
 
-async def test_a_large_region_goes_out_as_fast_as_its_reader_reads(rig: Rig, segment: str) -> None:
+async def test_a_large_region_goes_out_as_fast_as_its_reader_reads(
+    harness: ServerHarness, segment: str
+) -> None:
     """Many turns, many partial sends; somebody else is served in between."""
-    rig.node.regions = [region(segment, 0, 9 << 20)]
-    slow, other = await rig.connect(), await rig.connect()
+    harness.node.regions = [region(segment, 0, 9 << 20)]
+    slow, other = await harness.connect(), await harness.connect()
     await slow.send(*[b"f0"] * 5)
-    await rig.node.until(lambda: any(c.queue for c in rig.server.connections.values()))
+    await harness.node.until(lambda: any(c.queue for c in harness.server.connections.values()))
     assert await other.ask(b"ehello") == b"hello"
     for _ in range(5):
         assert len(await slow.receive()) == (9 << 20) + 8
 
 
 async def test_cold_data_is_read_by_a_thread_first(
-    rig: Rig, segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[tuple[int, int]] = []
     cold_window = SendQueue.cold_window
@@ -74,8 +76,8 @@ async def test_cold_data_is_read_by_a_thread_first(
 
     monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
     monkeypatch.setattr(SendQueue, "cold_window", noted)
-    rig.node.regions = [region(segment, 10, 3 * WINDOW_BYTES)]
-    client = await rig.connect()
+    harness.node.regions = [region(segment, 10, 3 * WINDOW_BYTES)]
+    client = await harness.connect()
     await client.send(b"f0", b"f0", b"eafter")
     for _ in range(2):
         assert await client.receive() == b"head" + content[10 : 10 + 3 * WINDOW_BYTES] + b"tail"
@@ -87,41 +89,41 @@ async def test_cold_data_is_read_by_a_thread_first(
 
 
 async def test_a_connection_may_close_while_its_data_is_read(
-    rig: Rig, segment: str, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, segment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[object] = []
     monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
-    monkeypatch.setattr(rig.loop, "run_in_worker", lambda work, done: held.append((work, done)))
-    rig.node.regions = [region(segment, 0, SMALL_BYTES + 1)]
-    client = await rig.connect()
+    monkeypatch.setattr(harness.loop, "run_in_worker", lambda work, done: held.append((work, done)))
+    harness.node.regions = [region(segment, 0, SMALL_BYTES + 1)]
+    client = await harness.connect()
     await client.send(b"f0")
-    await rig.node.until(lambda: len(held) == 1)
+    await harness.node.until(lambda: len(held) == 1)
     await client.stream.aclose()
-    await rig.node.until(lambda: len(rig.node.closed) == 1)
+    await harness.node.until(lambda: len(harness.node.closed) == 1)
     work, done = held[0]  # type: ignore[misc]
     done(work())  # type: ignore[has-type]
-    other = await rig.connect()
+    other = await harness.connect()
     assert await other.ask(b"ehello") == b"hello"
 
 
 @pytest.mark.parametrize("cold", [False, True])
 async def test_a_file_that_ends_too_early_closes_the_connection(
-    rig: Rig, segment: str, monkeypatch: pytest.MonkeyPatch, cold: bool
+    harness: ServerHarness, segment: str, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
     if cold:
         monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
-    rig.node.regions = [region(segment, (9 << 20) - 10, 20)]
-    client, other = await rig.connect(), await rig.connect()
+    harness.node.regions = [region(segment, (9 << 20) - 10, 20)]
+    client, other = await harness.connect(), await harness.connect()
     await client.send(b"f0")
     with pytest.raises(AssertionError, match="closed after"):
         await client.receive()
     assert await other.ask(b"ehello") == b"hello"
 
 
-async def test_a_deleted_segment_is_still_sent(rig: Rig, segment: str, content: bytes) -> None:
-    rig.node.regions = [region(segment, 0, 1000)]
+async def test_a_deleted_segment_is_still_sent(harness: ServerHarness, segment: str, content: bytes) -> None:
+    harness.node.regions = [region(segment, 0, 1000)]
     Path(segment).unlink()
-    client = await rig.connect()
+    client = await harness.connect()
     assert await client.ask(b"f0") == b"head" + content[:1000] + b"tail"
 
 
@@ -244,14 +246,14 @@ def test_a_file_system_that_cannot_be_asked_is_taken_to_be_warm(
     right.close()
 
 
-async def test_unsent_regions_count_as_unsent(rig: Rig, segment: str) -> None:
+async def test_unsent_regions_count_as_unsent(harness: ServerHarness, segment: str) -> None:
     """A reader who asks and asks, and never reads, is paused, whatever its replies are made of."""
-    rig.node.regions = [region(segment, 0, 9 << 20)]
-    client = await rig.connect()
+    harness.node.regions = [region(segment, 0, 9 << 20)]
+    client = await harness.connect()
     await client.send(*[b"f0"] * 50)
-    await rig.node.until(lambda: any(c.queue.size_bytes for c in rig.server.connections.values()))
+    await harness.node.until(lambda: any(c.queue.size_bytes for c in harness.server.connections.values()))
     await client.send(b"f0")
-    await rig.node.until(lambda: any(c.is_paused for c in rig.server.connections.values()))
-    assert len(rig.node.frames) < 51
+    await harness.node.until(lambda: any(c.is_paused for c in harness.server.connections.values()))
+    assert len(harness.node.frames) < 51
     with trio.move_on_after(0):
         await client.receive()

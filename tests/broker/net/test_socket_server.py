@@ -14,179 +14,185 @@ from kwire.broker.net.socket_server import LOCAL_SEND_BUFFER_BYTES
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 
 if TYPE_CHECKING:
-    from tests.broker.net.conftest import MakeRig, Rig
+    from tests.broker.net.conftest import MakeHarness, ServerHarness
 
 
-async def test_replies_leave_in_request_order_though_later_ones_are_ready_first(rig: Rig) -> None:
-    client = await rig.connect()
+async def test_replies_leave_in_request_order_though_later_ones_are_ready_first(
+    harness: ServerHarness,
+) -> None:
+    client = await harness.connect()
     await client.send(b"efirst", b"pslow", b"pslower", b"elast")
     assert await client.receive() == b"first"
-    await rig.node.until(lambda: len(rig.node.frames) == 4)  # all are processed, none waits for another
-    rig.node.complete("slower")
-    rig.node.complete("slow")
+    await harness.node.until(
+        lambda: len(harness.node.frames) == 4
+    )  # all are processed, none waits for another
+    harness.node.complete("slower")
+    harness.node.complete("slow")
     assert [await client.receive() for _ in range(3)] == [b"slow", b"slower", b"last"]
 
 
-async def test_requests_wait_for_the_answers_of_those_before(rig: Rig) -> None:
-    rig.node.one_at_a_time = True
-    client, other = await rig.connect(), await rig.connect()
+async def test_requests_wait_for_the_answers_of_those_before(harness: ServerHarness) -> None:
+    harness.node.one_at_a_time = True
+    client, other = await harness.connect(), await harness.connect()
     await client.send(b"e1", b"pfirst", b"e2", b"psecond", b"e3")
     assert await client.receive() == b"1"
-    await rig.node.until(lambda: "first" in rig.node.parked)
-    turns = rig.node.turns
+    await harness.node.until(lambda: "first" in harness.node.parked)
+    turns = harness.node.turns
     assert await other.ask(b"ehello") == b"hello"
-    assert rig.node.frames == [b"e1", b"pfirst", b"ehello"]
-    assert rig.node.turns < turns + 5, "it turns though there is nothing to do"
-    rig.node.complete("first")
+    assert harness.node.frames == [b"e1", b"pfirst", b"ehello"]
+    assert harness.node.turns < turns + 5, "it turns though there is nothing to do"
+    harness.node.complete("first")
     assert [await client.receive() for _ in range(2)] == [b"first", b"2"]
-    await rig.node.until(lambda: "second" in rig.node.parked)
-    assert b"e3" not in rig.node.frames
-    rig.node.complete("second")
+    await harness.node.until(lambda: "second" in harness.node.parked)
+    assert b"e3" not in harness.node.frames
+    harness.node.complete("second")
     assert [await client.receive() for _ in range(2)] == [b"second", b"3"]
     assert await client.ask(b"eand it goes on") == b"and it goes on"
 
 
-async def test_a_parked_reply_can_be_completed_by_another_connection(rig: Rig) -> None:
-    waiting, other = await rig.connect(), await rig.connect()
+async def test_a_parked_reply_can_be_completed_by_another_connection(harness: ServerHarness) -> None:
+    waiting, other = await harness.connect(), await harness.connect()
     await waiting.send(b"pnews")
-    await rig.node.until(lambda: "news" in rig.node.parked)
-    rig.node.on_end_turn = lambda: rig.node.complete("news") if len(rig.node.frames) == 2 else None
+    await harness.node.until(lambda: "news" in harness.node.parked)
+    harness.node.on_end_turn = lambda: (
+        harness.node.complete("news") if len(harness.node.frames) == 2 else None
+    )
     await other.send(b"n")
     assert await waiting.receive() == b"news"
 
 
-async def test_requests_without_reply_leave_no_gap(rig: Rig) -> None:
-    client = await rig.connect()
+async def test_requests_without_reply_leave_no_gap(harness: ServerHarness) -> None:
+    client = await harness.connect()
     await client.send(b"n", b"e1", b"n", b"n", b"e2")
     assert [await client.receive(), await client.receive()] == [b"1", b"2"]
 
 
-async def test_closing_after_the_last_reply(rig: Rig) -> None:
-    client = await rig.connect()
+async def test_closing_after_the_last_reply(harness: ServerHarness) -> None:
+    client = await harness.connect()
     await client.send(b"e1", b"pfirst", b"c", b"enever handled")
     assert await client.receive() == b"1"
-    rig.node.complete("first")
+    harness.node.complete("first")
     assert await client.receive() == b"first"
     assert await client.is_closed()
-    assert b"enever handled" not in rig.node.frames
+    assert b"enever handled" not in harness.node.frames
 
 
-async def test_a_reply_to_a_peer_who_left_is_dropped(rig: Rig) -> None:
-    client = await rig.connect()
+async def test_a_reply_to_a_peer_who_left_is_dropped(harness: ServerHarness) -> None:
+    client = await harness.connect()
     await client.send(b"plate")
-    await rig.node.until(lambda: "late" in rig.node.parked)
+    await harness.node.until(lambda: "late" in harness.node.parked)
     await client.stream.aclose()
-    await rig.node.until(lambda: len(rig.node.closed) == 1)
-    rig.node.complete("late")
-    other = await rig.connect()
+    await harness.node.until(lambda: len(harness.node.closed) == 1)
+    harness.node.complete("late")
+    other = await harness.connect()
     assert await other.ask(b"ehello") == b"hello"
-    assert len(rig.server.connections) == 1
+    assert len(harness.server.connections) == 1
 
 
-async def test_connections_per_address(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_per_address(make_harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    rig = await make_rig(max_connections_per_ip=1, max_connections_per_ip_overrides={"127.0.0.1": 2})
-    first, second = await rig.connect(), await rig.connect()
+    harness = await make_harness(max_connections_per_ip=1, max_connections_per_ip_overrides={"127.0.0.1": 2})
+    first, second = await harness.connect(), await harness.connect()
     assert await first.ask(b"e1") == b"1"
     assert await second.ask(b"e2") == b"2"
-    third = await rig.connect()
+    third = await harness.connect()
     assert await third.is_closed()
     assert "Rejected connection from 127.0.0.1: it already has 2 connections" in caplog.text
     await first.stream.aclose()
-    await rig.node.until(lambda: len(rig.server.connections) == 1)
-    assert await (await rig.connect()).ask(b"e4") == b"4"
+    await harness.node.until(lambda: len(harness.server.connections) == 1)
+    assert await (await harness.connect()).ask(b"e4") == b"4"
 
 
-async def test_at_max_connections_the_next_waits_in_the_backlog(make_rig: MakeRig) -> None:
-    rig = await make_rig(max_connections=2)
-    first, second = await rig.connect(), await rig.connect()
+async def test_at_max_connections_the_next_waits_in_the_backlog(make_harness: MakeHarness) -> None:
+    harness = await make_harness(max_connections=2)
+    first, second = await harness.connect(), await harness.connect()
     assert await first.ask(b"e1") == b"1"
     assert await second.ask(b"e2") == b"2"
-    third = await rig.connect()
+    third = await harness.connect()
     await third.send(b"e3")
     assert await first.ask(b"e1") == b"1"
-    assert b"e3" not in rig.node.frames
+    assert b"e3" not in harness.node.frames
     await second.stream.aclose()
     assert await third.receive() == b"3"
 
 
 async def test_the_listener_between_brokers_makes_room_by_closing_the_oldest_of_the_others(
-    make_rig: MakeRig,
+    make_harness: MakeHarness,
 ) -> None:
-    rig = await make_rig(max_connections=2, inter_broker_listener="INTERNAL")
-    internal_port = rig.listen("INTERNAL")
-    oldest, newer = await rig.connect(), await rig.connect()
+    harness = await make_harness(max_connections=2, inter_broker_listener="INTERNAL")
+    internal_port = harness.listen("INTERNAL")
+    oldest, newer = await harness.connect(), await harness.connect()
     for client in (oldest, newer):
         assert await client.ask(b"e") == b""
-        rig.clock.advance(1)
-    peer = await rig.connect(internal_port)
+        harness.clock.advance(1)
+    peer = await harness.connect(internal_port)
     assert await peer.ask(b"ebroker") == b"broker"
     assert await oldest.is_closed()
     assert await newer.ask(b"ehere") == b"here"
 
 
-async def test_ipv6_and_wildcard_listeners(rig: Rig) -> None:
-    port = rig.listen("ANY", "")
-    over_ipv4 = await rig.connect(port)
+async def test_ipv6_and_wildcard_listeners(harness: ServerHarness) -> None:
+    port = harness.listen("ANY", "")
+    over_ipv4 = await harness.connect(port)
     assert await over_ipv4.ask(b"e4") == b"4"
-    assert rig.node.channels[-1].peer_host == "127.0.0.1"  # not ::ffff:127.0.0.1
-    assert rig.node.channels[-1].listener == "ANY"
+    assert harness.node.channels[-1].peer_host == "127.0.0.1"  # not ::ffff:127.0.0.1
+    assert harness.node.channels[-1].listener == "ANY"
     if socket.has_dualstack_ipv6():
-        over_ipv6 = await rig.connect(port, "::1")
+        over_ipv6 = await harness.connect(port, "::1")
         assert await over_ipv6.ask(b"e6") == b"6"
-        assert rig.node.channels[-1].peer_host == "::1"
+        assert harness.node.channels[-1].peer_host == "::1"
 
 
-async def test_a_port_in_use_is_named(rig: Rig) -> None:
-    with pytest.raises(BindError, match=rf"cannot listen on 127.0.0.1:{rig.port} .*in use"):
-        bind("PLAINTEXT", "127.0.0.1", rig.port, SocketSettings())
+async def test_a_port_in_use_is_named(harness: ServerHarness) -> None:
+    with pytest.raises(BindError, match=rf"cannot listen on 127.0.0.1:{harness.port} .*in use"):
+        bind("PLAINTEXT", "127.0.0.1", harness.port, SocketSettings())
 
 
-async def test_draining_answers_what_was_received_and_takes_nothing_more(rig: Rig) -> None:
-    client, idle = await rig.connect(), await rig.connect()
+async def test_draining_answers_what_was_received_and_takes_nothing_more(harness: ServerHarness) -> None:
+    client, idle = await harness.connect(), await harness.connect()
     assert await idle.ask(b"e1") == b"1"
     await client.send(b"plong poll", b"ebehind it")
-    await rig.node.until(lambda: "long poll" in rig.node.parked)
-    rig.node.on_begin_shutdown = lambda: rig.node.complete("long poll", b"nothing yet")
-    port = rig.port
-    await run_waits(rig.server.drain())
+    await harness.node.until(lambda: "long poll" in harness.node.parked)
+    harness.node.on_begin_shutdown = lambda: harness.node.complete("long poll", b"nothing yet")
+    port = harness.port
+    await run_waits(harness.server.drain())
     assert [await client.receive(), await client.receive()] == [b"nothing yet", b"behind it"]
     assert await client.is_closed()
     assert await idle.is_closed()
     with pytest.raises(OSError, match="all attempts to connect"):
-        await rig.connect(port)
-    assert not rig.server.connections
-    assert len(rig.node.closed) == 2
+        await harness.connect(port)
+    assert not harness.server.connections
+    assert len(harness.node.closed) == 2
 
 
-async def test_draining_ends_though_a_reply_never_comes(rig: Rig) -> None:
-    client = await rig.connect()
+async def test_draining_ends_though_a_reply_never_comes(harness: ServerHarness) -> None:
+    client = await harness.connect()
     await client.send(b"pforever")
-    await rig.node.until(lambda: "forever" in rig.node.parked)
-    await run_waits(rig.server.drain(timeout_ms=1))
+    await harness.node.until(lambda: "forever" in harness.node.parked)
+    await run_waits(harness.server.drain(timeout_ms=1))
     assert await client.is_closed()
 
 
 async def test_frames_that_had_to_wait_are_answered_by_a_drain(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiving_module, "TURN_BUDGET_SECONDS", 0)
-    client = await rig.connect()
+    client = await harness.connect()
     await client.send(b"e0", *(b"e%d" % index for index in range(1, 60)))
     assert await client.receive() == b"0"
-    await run_waits(rig.server.drain())
-    received = [await client.receive() for _ in range(len(rig.node.frames) - 1)]
-    assert received == [b"%d" % index for index in range(1, len(rig.node.frames))]
+    await run_waits(harness.server.drain())
+    received = [await client.receive() for _ in range(len(harness.node.frames) - 1)]
+    assert received == [b"%d" % index for index in range(1, len(harness.node.frames))]
     assert await client.is_closed()
 
 
 @pytest.mark.parametrize(("given", "expected"), [(SYSTEM_DEFAULT, LOCAL_SEND_BUFFER_BYTES), (50_000, 50_000)])
 async def test_the_send_buffer_of_a_local_connection_does_not_grow(
-    make_rig: MakeRig, given: int, expected: int
+    make_harness: MakeHarness, given: int, expected: int
 ) -> None:
-    rig = await make_rig(send_buffer_bytes=given)
-    client = await rig.connect()
+    harness = await make_harness(send_buffer_bytes=given)
+    client = await harness.connect()
     assert await client.ask(b"ehello") == b"hello"
-    (connection,) = rig.server.connections.values()
+    (connection,) = harness.server.connections.values()
     # Linux gives twice of what it is asked for, as far as it is allowed to.
     assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * expected

@@ -14,13 +14,13 @@ from kwire.wire.messages.create_topics import CreatableReplicaAssignment, Creata
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kwire.wire.primitives import Uuid
-from tests.rig import Rig, produce_request
+from tests.node_harness import NodeHarness, produce_request
 
 UNSERVED = ("share.version", "streams.version")
 """What a broker beside kwire's may not find in its cluster."""
 
 
-class Cluster(Rig):
+class Cluster(NodeHarness):
     """A node that is all but broker 2, which only says that it lives, and fetches when the test says so."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.broker.replication.test_directory_moves import move
-from tests.rig import PRODUCE_VERSION, Rig, produce_request
+from tests.node_harness import PRODUCE_VERSION, NodeHarness, produce_request
 
 MINUTE_MS = 60_000
 TOPIC = 2
@@ -60,11 +60,11 @@ def creation(topic: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics, timeout_ms=1000)
 
 
-def sent(rig: Rig, topic: str) -> VirtualClient:
+def sent(harness: NodeHarness, topic: str) -> VirtualClient:
     """Who waits for a record to be acknowledged."""
-    client = rig.connect()
+    client = harness.connect()
     client.submit(PRODUCE_VERSION, produce_request(topic))
-    rig.turn()
+    harness.turn()
     return client
 
 
@@ -74,18 +74,18 @@ def answered(client: VirtualClient) -> int | None:
     return None if answer is None else answer.responses[0].partition_responses[0].base_offset
 
 
-def work(rig: Rig, held: list[WorkerTask]) -> int:
+def work(harness: NodeHarness, held: list[WorkerTask]) -> int:
     """Let every worker end, and those that come after it; how many there were."""
     count = 0
     while held:
         held.pop(0).deliver()
-        rig.turn()
+        harness.turn()
         count += 1
     return count
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+def harness(monkeypatch: pytest.MonkeyPatch) -> NodeHarness:
     disk = WatchedDisk()
     work = WorkerTask.run
 
@@ -95,44 +95,46 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
         disk.in_worker = False
 
     monkeypatch.setattr(WorkerTask, "run", run)
-    rig = Rig(disk, **{"log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "1000"})
-    rig.host.advance(MINUTE_MS)
+    harness = NodeHarness(disk, **{"log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "1000"})
+    harness.host.advance(MINUTE_MS)
     disk.on_loop.clear()
-    return rig
+    return harness
 
 
-def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
-    disk = rig.disk
+def test_nothing_is_synced_on_the_loop(harness: NodeHarness) -> None:
+    disk = harness.disk
     assert isinstance(disk, WatchedDisk)
-    rig.create("plain", "compacted", partitions=4)
+    harness.create("plain", "compacted", partitions=4)
     for topic, key, value in (("plain", "flush.messages", "1"), ("compacted", "cleanup.policy", "compact")):
         change = AlterableConfig(name=key, config_operation=0, value=value)
         resource = AlterConfigsResource(resource_type=TOPIC, resource_name=topic, configs=[change])
-        assert rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code == 0
-    rig.call(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["group"]))
+        assert (
+            harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code == 0
+        )
+    harness.call(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["group"]))
     for _ in range(4):
         for index in range(4):
-            assert rig.produce("plain", index).error_code == 0
-        records = memoryview(build([(rig.host.now_ms(), b"key", b"value", [])]))
+            assert harness.produce("plain", index).error_code == 0
+        records = memoryview(build([(harness.host.now_ms(), b"key", b"value", [])]))
         data = PartitionProduceData(index=0, records=records)
         topics = [TopicProduceData(name="compacted", partition_data=[data])]
-        answer = rig.call(PRODUCE_VERSION, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
+        answer = harness.call(PRODUCE_VERSION, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
         assert answer.responses[0].partition_responses[0].error_code == 0
-        rig.host.advance(MINUTE_MS)
+        harness.host.advance(MINUTE_MS)
     cut = DeleteRecordsPartition(partition_index=0, offset=2)
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name="plain", partitions=[cut])], timeout_ms=1000
     )
-    assert rig.call(2, request).topics[0].partitions[0].error_code == 0
-    rig.host.advance(10 * MINUTE_MS)
-    assert rig.node.cleaner.completed_cleanings
-    assert move(rig, "/d2", "plain", 0, 1, 2, 3) == [0] * 4
-    rig.host.advance(MINUTE_MS)
-    assert {rig.directory_of("plain", index)[:3] for index in range(4)} == {"/d2"}
-    assert rig.call(5, DeleteTopicsRequest(topic_names=["compacted"], timeout_ms=1000)).responses
-    rig.host.advance(10 * MINUTE_MS)
-    rig.create("compacted")
-    assert rig.produce("compacted").base_offset == 0
+    assert harness.call(2, request).topics[0].partitions[0].error_code == 0
+    harness.host.advance(10 * MINUTE_MS)
+    assert harness.node.cleaner.completed_cleanings
+    assert move(harness, "/d2", "plain", 0, 1, 2, 3) == [0] * 4
+    harness.host.advance(MINUTE_MS)
+    assert {harness.directory_of("plain", index)[:3] for index in range(4)} == {"/d2"}
+    assert harness.call(5, DeleteTopicsRequest(topic_names=["compacted"], timeout_ms=1000)).responses
+    harness.host.advance(10 * MINUTE_MS)
+    harness.create("compacted")
+    assert harness.produce("compacted").base_offset == 0
     assert disk.on_loop == []
     kinds = {path.rpartition("/")[2] for path in disk.in_workers}
     assert kinds >= {
@@ -145,41 +147,43 @@ def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("is_second", [False, True])
-def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(rig: Rig, is_second: bool) -> None:
+def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(
+    harness: NodeHarness, is_second: bool
+) -> None:
     """The name of a topic that was deleted just now is given when the checkpoints have forgotten that one."""
-    disk = rig.disk
+    disk = harness.disk
     assert isinstance(disk, WatchedDisk)
     if is_second:
-        rig.create("new")
-        assert rig.produce("new").base_offset == 0
-        rig.host.advance(MINUTE_MS)
-    held = rig.host.hold_work()
+        harness.create("new")
+        assert harness.produce("new").base_offset == 0
+        harness.host.advance(MINUTE_MS)
+    held = harness.host.hold_work()
     if is_second:
-        rig.connect().submit(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
-        rig.turn()
-        work(rig, held)
-    rig.connect().submit(7, creation("new"))
-    rig.turn()
-    while rig.node.log_manager.get("new", 0) is None:
+        harness.connect().submit(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
+        harness.turn()
+        work(harness, held)
+    harness.connect().submit(7, creation("new"))
+    harness.turn()
+    while harness.node.log_manager.get("new", 0) is None:
         held.pop(0).deliver()
-        rig.turn()
-    client = sent(rig, "new")
-    log = rig.node.log_manager.get("new", 0)
+        harness.turn()
+    client = sent(harness, "new")
+    log = harness.node.log_manager.get("new", 0)
     assert log is not None
     assert (answered(client), log.log_end_offset, log.high_watermark) == (None, 1, 0)
-    assert work(rig, held) >= (3 if is_second else 1)
+    assert work(harness, held) >= (3 if is_second else 1)
     assert (answered(client), log.high_watermark) == (0, 1)
     assert disk.on_loop == []
 
 
-def test_an_index_that_is_found_damaged_is_made_anew_and_not_waited_for(rig: Rig) -> None:
-    rig.create("plain")
+def test_an_index_that_is_found_damaged_is_made_anew_and_not_waited_for(harness: NodeHarness) -> None:
+    harness.create("plain")
     for _ in range(3):
-        assert rig.produce("plain").error_code == 0
-        rig.host.advance(MINUTE_MS)
-    rig.node.begin_shutdown()
-    rig.node.finish_shutdown()
-    again = Rig(rig.disk)
+        assert harness.produce("plain").error_code == 0
+        harness.host.advance(MINUTE_MS)
+    harness.node.begin_shutdown()
+    harness.node.finish_shutdown()
+    again = NodeHarness(harness.disk)
     disk = again.disk
     assert isinstance(disk, WatchedDisk)
     log = again.node.log_manager.get("plain", 0)

@@ -20,7 +20,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.wire.otlp import Labels, Point, PointKind
 from kwire.wire.primitives import Uuid
 from tests.broker.observe.conftest import Observed, Series, observed
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 ID = Uuid(bytes(range(16)))
 TOLD = {"client_instance_id": "AAECAwQFBgcICQoLDA0ODw", "client_id": 'a "client"'}
@@ -29,7 +29,7 @@ LATER_MS = 900_000
 
 
 def page(*points: Point, instances: int = 1, client: ClientMetadata = CLIENT) -> str:
-    telemetry = Rig().node.telemetry
+    telemetry = NodeHarness().node.telemetry
     for number in range(instances):
         instance_id = Uuid((int.from_bytes(ID, "big") + number).to_bytes(16, "big"))
         telemetry.pushed_metrics.take(instance_id, client, points, until_ms=LATER_MS)
@@ -99,7 +99,7 @@ def test_what_a_client_says_of_itself_is_not_told_at_any_length() -> None:
 
 
 def test_a_long_page_is_written_in_slices() -> None:
-    telemetry = Rig().node.telemetry
+    telemetry = NodeHarness().node.telemetry
     points = [gauge(f"org.apache.kafka.m{number}", number) for number in range(3 * SLICE // 2)]
     for number in range(2):
         telemetry.pushed_metrics.take(

@@ -28,7 +28,7 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed
 from tests.broker.replication.test_two_brokers import Pair
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 TOPIC = "kafka_server_brokertopicmetrics"
 REQUESTS = "kafka_network_requestmetrics"
@@ -321,18 +321,18 @@ def page_of(broker: Node) -> Series:
 
 
 def test_what_is_offline_is_counted_whether_it_has_failed_since_the_start_or_before() -> None:
-    rig = Rig()
-    rig.create("t", partitions=4)
-    lost = [index for index in range(4) if rig.directory_of("t", index).startswith("/d2/")]
+    harness = NodeHarness()
+    harness.create("t", partitions=4)
+    lost = [index for index in range(4) if harness.directory_of("t", index).startswith("/d2/")]
     assert len(lost) == 2
-    log = rig.node.log_manager.get("t", lost[0])
+    log = harness.node.log_manager.get("t", lost[0])
     assert log is not None
-    rig.node.log_manager.handle_log_failure(log, StorageError("broken"))
-    since = page_of(rig.node)
-    rig.node.begin_shutdown()
-    rig.node.finish_shutdown()
-    rig.disk.write(f"{log.directory}/partition.metadata", b"", sync=True)  # its directory is of no use
-    before = page_of(Rig(rig.disk).node)
+    harness.node.log_manager.handle_log_failure(log, StorageError("broken"))
+    since = page_of(harness.node)
+    harness.node.begin_shutdown()
+    harness.node.finish_shutdown()
+    harness.disk.write(f"{log.directory}/partition.metadata", b"", sync=True)  # its directory is of no use
+    before = page_of(NodeHarness(harness.disk).node)
     kept = {("partition", str(index)) for index in range(4) if index not in lost}
     for page in (since, before):
         assert page.of("kafka_server_replicamanager_partitioncount") == 4

@@ -20,11 +20,11 @@ from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest
 from kwire.wire.records.raft import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from kwire.wire.schema import Message
-from tests.broker.raft.machine_rig import (
+from tests.broker.raft.raft_harness import (
     BACKOFF_MAX_MS,
     ELECTION_TIMEOUT_MS,
     FETCH_TIMEOUT_MS,
-    Rig,
+    RaftHarness,
     begun,
     directory,
     ended,
@@ -49,34 +49,34 @@ def is_granted(answer: object) -> bool:
     return bool(answer.topics[0].partitions[0].vote_granted)  # type: ignore[attr-defined]
 
 
-def unattached() -> Rig:
-    return Rig(remembered=QuorumState(leader_epoch=3), log={2: 5})
+def unattached() -> RaftHarness:
+    return RaftHarness(remembered=QuorumState(leader_epoch=3), log={2: 5})
 
 
-def follower() -> Rig:
+def follower() -> RaftHarness:
     return unattached().follows(leader_id=2, epoch=3)
 
 
-def prospective() -> Rig:
-    rig = unattached()
-    rig.stands()
-    return rig
+def prospective() -> RaftHarness:
+    harness = unattached()
+    harness.stands()
+    return harness
 
 
-def candidate() -> Rig:
-    rig = Rig(remembered=QuorumState(leader_epoch=2), log={2: 5})
-    rig.candidate()
-    return rig
+def candidate() -> RaftHarness:
+    harness = RaftHarness(remembered=QuorumState(leader_epoch=2), log={2: 5})
+    harness.candidate()
+    return harness
 
 
-def leader() -> Rig:
-    return Rig(remembered=QuorumState(leader_epoch=2), log={2: 5}).leads()
+def leader() -> RaftHarness:
+    return RaftHarness(remembered=QuorumState(leader_epoch=2), log={2: 5}).leads()
 
 
-def resigned() -> Rig:
-    rig = leader()
-    rig.do(rig.machine.resign(rig.now_ms, CODE.NOT_CONTROLLER))
-    return rig
+def resigned() -> RaftHarness:
+    harness = leader()
+    harness.do(harness.machine.resign(harness.now_ms, CODE.NOT_CONTROLLER))
+    return harness
 
 
 ROLES = {
@@ -92,8 +92,8 @@ ROLES = {
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_roles_are_what_they_are_called(role: QuorumRole) -> None:
-    rig = ROLES[role]()
-    assert (rig.machine.role, rig.machine.epoch) == (role, 3)
+    harness = ROLES[role]()
+    assert (harness.machine.role, harness.machine.epoch) == (role, 3)
 
 
 def test_every_move_is_known() -> None:
@@ -125,11 +125,11 @@ class TestVotes:
 
     @pytest.mark.parametrize("role", ROLES)
     def test_a_later_epoch_ends_every_role_and_has_a_vote(self, role: QuorumRole) -> None:
-        rig = ROLES[role]()
-        answer = rig.asked(stood(3, 4, last=self.ENDS_LATER))
+        harness = ROLES[role]()
+        answer = harness.asked(stood(3, 4, last=self.ENDS_LATER))
         assert is_granted(answer)
-        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.UNATTACHED, 4)
-        assert remembers(rig.done)[-1] == (4, -1, 3, True)
+        assert (harness.machine.role, harness.machine.epoch) == (QuorumRole.UNATTACHED, 4)
+        assert remembers(harness.done)[-1] == (4, -1, 3, True)
 
     @pytest.mark.parametrize("role", ROLES)
     def test_a_log_that_is_behind_gets_no_vote_of_anybody(self, role: QuorumRole) -> None:
@@ -138,33 +138,37 @@ class TestVotes:
                 assert not is_granted(ROLES[role]().asked(stood(3, 4, last=last, pre_vote=pre_vote)))
 
     def test_a_follower_that_has_not_fetched_would_vote_and_one_that_has_would_not(self) -> None:
-        rig = follower()
-        assert is_granted(rig.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
-        [send] = rig.sends()
-        rig.hears(send, fetched(2, 3))
-        assert not is_granted(rig.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
+        harness = follower()
+        assert is_granted(harness.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
+        [send] = harness.sends()
+        harness.hears(send, fetched(2, 3))
+        assert not is_granted(harness.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
 
     def test_there_is_one_vote_in_an_epoch_and_who_has_it_may_ask_again(self) -> None:
-        rig = unattached()
-        assert is_granted(rig.asked(stood(3, 3, last=self.LAST)))
-        assert not is_granted(rig.asked(stood(2, 3, last=self.LAST)))
-        assert not is_granted(rig.asked(stood(3, 3, last=self.LAST, number=2))), "that is another"
-        assert is_granted(rig.asked(stood(3, 3, last=self.LAST)))
-        assert len([one for one in remembers(rig.done) if one[3]]) == 1
+        harness = unattached()
+        assert is_granted(harness.asked(stood(3, 3, last=self.LAST)))
+        assert not is_granted(harness.asked(stood(2, 3, last=self.LAST)))
+        assert not is_granted(harness.asked(stood(3, 3, last=self.LAST, number=2))), "that is another"
+        assert is_granted(harness.asked(stood(3, 3, last=self.LAST)))
+        assert len([one for one in remembers(harness.done) if one[3]]) == 1
 
     def test_the_promise_comes_before_the_answer_once_for_epoch_and_vote(self) -> None:
-        rig = unattached()
-        outputs = rig.do(rig.machine.asked(stood(3, 4, last=self.LAST), "asker", rig.now_ms, api_version=2))
+        harness = unattached()
+        outputs = harness.do(
+            harness.machine.asked(stood(3, 4, last=self.LAST), "asker", harness.now_ms, api_version=2)
+        )
         assert [type(one).__name__ for one in outputs] == ["Remember", "Answer"]
         assert remembers(outputs) == [(4, -1, 3, True)]
 
     def test_a_vote_outlives_the_process(self) -> None:
         state = QuorumState(leader_epoch=3, voted_id=3, voted_directory_id=directory(3), data_version=1)
-        rig = Rig(remembered=state)
-        assert not is_granted(rig.asked(stood(2, 3)))
-        assert is_granted(rig.asked(stood(3, 3)))
-        rig = Rig(remembered=QuorumState(leader_epoch=3, voted_id=3))  # of a quorum that is not dynamic
-        assert is_granted(rig.asked(stood(3, 3)))
+        harness = RaftHarness(remembered=state)
+        assert not is_granted(harness.asked(stood(2, 3)))
+        assert is_granted(harness.asked(stood(3, 3)))
+        harness = RaftHarness(
+            remembered=QuorumState(leader_epoch=3, voted_id=3)
+        )  # of a quorum that is not dynamic
+        assert is_granted(harness.asked(stood(3, 3)))
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -189,13 +193,13 @@ class TestVotes:
     )
     def test_what_is_wrong_with_a_request(self, request_: VoteRequest, code: ErrorCode) -> None:
         for role in ROLES.values():
-            rig = role()
-            assert code_of(rig.asked(request_)) == code
-            assert rig.machine.epoch in (3, 4)
+            harness = role()
+            assert code_of(harness.asked(request_)) == code
+            assert harness.machine.epoch in (3, 4)
 
     def test_nobody_votes_for_another_that_has_its_own_id(self) -> None:
-        rig = unattached()
-        answer = rig.asked(stood(1, 4, last=self.ENDS_LATER, number=2))
+        harness = unattached()
+        answer = harness.asked(stood(1, 4, last=self.ENDS_LATER, number=2))
         assert (code_of(answer), is_granted(answer)) == (CODE.NONE, False)
 
 
@@ -221,22 +225,26 @@ class TestLeaders:
 
     @pytest.mark.parametrize("role", ROLES)
     def test_a_leader_of_a_later_epoch_is_followed_by_all(self, role: QuorumRole) -> None:
-        rig = ROLES[role]()
-        answer = rig.asked(begun(2, 4, to=key(1)))
+        harness = ROLES[role]()
+        answer = harness.asked(begun(2, 4, to=key(1)))
         assert isinstance(answer, BeginQuorumEpochResponse)
-        assert (rig.machine.role, rig.machine.epoch, rig.machine.leader_id) == (QuorumRole.FOLLOWER, 4, 2)
+        assert (harness.machine.role, harness.machine.epoch, harness.machine.leader_id) == (
+            QuorumRole.FOLLOWER,
+            4,
+            2,
+        )
         assert [(one.node_id, one.host) for one in answer.node_endpoints] == [(2, "n2")]
 
     def test_a_second_leader_of_an_epoch_is_not_believed(self) -> None:
-        rig = leader()
-        assert code_of(rig.asked(begun(2, 3))) == CODE.INVALID_REQUEST
-        assert isinstance(rig.done[-2], Complain)
-        assert rig.machine.role is QuorumRole.LEADER
+        harness = leader()
+        assert code_of(harness.asked(begun(2, 3))) == CODE.INVALID_REQUEST
+        assert isinstance(harness.done[-2], Complain)
+        assert harness.machine.role is QuorumRole.LEADER
 
     def test_where_a_leader_is_goes_with_its_word(self) -> None:
-        rig = follower()
-        rig.asked(begun(2, 3, at="elsewhere"))
-        assert rig.sends()[0].to.host == "elsewhere"
+        harness = follower()
+        harness.asked(begun(2, 3, at="elsewhere"))
+        assert harness.sends()[0].to.host == "elsewhere"
 
     def test_addresses_are_told_from_version_1_on(self) -> None:
         assert leader().asked(stood(3, 3), api_version=0).node_endpoints == []
@@ -246,22 +254,22 @@ class TestLeaders:
 
 class TestElections:
     def test_who_hears_of_no_leader_asks_first_then_begins_an_epoch_and_leads(self) -> None:
-        rig = Rig(log={2: 5})
-        asked = rig.stands()
+        harness = RaftHarness(log={2: 5})
+        asked = harness.stands()
         assert {send.to.host for send in asked} == {"n2", "n3"}
         request = asked[0].request
         assert isinstance(request, VoteRequest)
         [data] = request.topics[0].partitions
         assert (data.replica_epoch, data.pre_vote) == (2, True)
         assert (data.last_offset_epoch, data.last_offset) == (2, 5)
-        assert rig.machine.epoch == 2, "it is that of its log"
-        outputs = rig.hears(asked[0], voted(2))
+        assert harness.machine.epoch == 2, "it is that of its log"
+        outputs = harness.hears(asked[0], voted(2))
         assert remembers(outputs) == [(3, -1, 1, True)]
-        asked = rig.sends()
+        asked = harness.sends()
         request = asked[0].request
         assert isinstance(request, VoteRequest)
         assert not request.topics[0].partitions[0].pre_vote
-        outputs = rig.hears(asked[1], voted(3))
+        outputs = harness.hears(asked[1], voted(3))
         assert remembers(outputs) == [(3, 1, -1, True)]
         [controls] = [one for one in outputs if isinstance(one, AppendControls)]
         [(kind, change)] = controls.controls
@@ -271,162 +279,162 @@ class TestElections:
         assert [one.voter_id for one in change.granting_voters] == [1, 3]
 
     def test_who_would_not_be_elected_begins_no_epoch(self) -> None:
-        rig = Rig(log={2: 5})
-        for send in rig.stands():
-            rig.hears(send, voted(2, granted=False))
-        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.UNATTACHED, 2)
+        harness = RaftHarness(log={2: 5})
+        for send in harness.stands():
+            harness.hears(send, voted(2, granted=False))
+        assert (harness.machine.role, harness.machine.epoch) == (QuorumRole.UNATTACHED, 2)
 
     def test_a_follower_goes_back_to_its_leader_then(self) -> None:
-        rig = follower()
-        [send] = rig.sends()
-        rig.hears(send, fetched(2, 3))
-        rig.passes(FETCH_TIMEOUT_MS)
-        for send in [one for one in rig.done if isinstance(one, Send)][-2:]:
-            rig.hears(send, voted(3, granted=False, leader_id=2))
-        assert (rig.machine.role, rig.machine.leader_id) == (QuorumRole.FOLLOWER, 2)
+        harness = follower()
+        [send] = harness.sends()
+        harness.hears(send, fetched(2, 3))
+        harness.passes(FETCH_TIMEOUT_MS)
+        for send in [one for one in harness.done if isinstance(one, Send)][-2:]:
+            harness.hears(send, voted(3, granted=False, leader_id=2))
+        assert (harness.machine.role, harness.machine.leader_id) == (QuorumRole.FOLLOWER, 2)
         # But not for another whole timeout where the leader says nothing.
-        rig.passes(2 * FETCH_WAIT_MS)
-        assert rig.machine.role is QuorumRole.PROSPECTIVE
+        harness.passes(2 * FETCH_WAIT_MS)
+        assert harness.machine.role is QuorumRole.PROSPECTIVE
 
     def test_a_voter_that_knows_no_pre_votes_has_it_begin_an_epoch_at_once(self) -> None:
-        rig = Rig()
-        send = rig.stands()[0]
-        rig.hears(send, PeerTooOld("Vote 1"))
-        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.CANDIDATE, 1)
+        harness = RaftHarness()
+        send = harness.stands()[0]
+        harness.hears(send, PeerTooOld("Vote 1"))
+        assert (harness.machine.role, harness.machine.epoch) == (QuorumRole.CANDIDATE, 1)
 
     def test_a_candidate_that_is_not_elected_asks_again_later(self) -> None:
-        rig = Rig()
-        for send in rig.candidate():
-            rig.hears(send, voted(1, granted=False))
-        assert rig.machine.role is QuorumRole.CANDIDATE
-        rig.passes(2 * ELECTION_TIMEOUT_MS)
-        assert rig.machine.epoch == 1
+        harness = RaftHarness()
+        for send in harness.candidate():
+            harness.hears(send, voted(1, granted=False))
+        assert harness.machine.role is QuorumRole.CANDIDATE
+        harness.passes(2 * ELECTION_TIMEOUT_MS)
+        assert harness.machine.epoch == 1
 
     def test_a_candidate_that_is_refused_asks_again_soon_whoever_else_is_silent(self) -> None:
-        rig = Rig()
-        asked = rig.candidate()
-        began_ms = rig.now_ms
-        rig.hears(asked[0], voted(1, granted=False))
-        assert rig.machine.role is QuorumRole.CANDIDATE
-        while rig.machine.role is QuorumRole.CANDIDATE:
-            rig.due()
-        assert rig.now_ms - began_ms <= LEAST_BACKOFF_MS + FIRST_BACKOFF_MS < ELECTION_TIMEOUT_MS
+        harness = RaftHarness()
+        asked = harness.candidate()
+        began_ms = harness.now_ms
+        harness.hears(asked[0], voted(1, granted=False))
+        assert harness.machine.role is QuorumRole.CANDIDATE
+        while harness.machine.role is QuorumRole.CANDIDATE:
+            harness.due()
+        assert harness.now_ms - began_ms <= LEAST_BACKOFF_MS + FIRST_BACKOFF_MS < ELECTION_TIMEOUT_MS
 
     def test_a_sole_voter_leads_at_once_with_one_promise(self) -> None:
-        rig = Rig(voters=(1,), remembered=QuorumState(leader_epoch=4, leader_id=1))
-        assert remembers(rig.done) == [(5, 1, -1, True)]
-        assert rig.machine.role is QuorumRole.LEADER
-        assert rig.log.high_watermark == 1
-        assert rig.machine.high_watermark == 1
+        harness = RaftHarness(voters=(1,), remembered=QuorumState(leader_epoch=4, leader_id=1))
+        assert remembers(harness.done) == [(5, 1, -1, True)]
+        assert harness.machine.role is QuorumRole.LEADER
+        assert harness.log.high_watermark == 1
+        assert harness.machine.high_watermark == 1
 
     def test_who_led_when_it_died_leads_no_more_in_that_epoch(self) -> None:
-        rig = Rig(remembered=QuorumState(leader_epoch=4, leader_id=1), log={4: 2})
-        assert (rig.machine.role, rig.machine.leader_id) == (QuorumRole.RESIGNED, 1)
-        assert {type(send.request) for send in rig.sends()} == {EndQuorumEpochRequest}
-        assert not is_granted(rig.asked(stood(3, 4, last=(3, 9))))
-        rig.passes(2 * ELECTION_TIMEOUT_MS)
-        assert rig.machine.epoch == 5
-        assert rig.machine.leader_id == -1
+        harness = RaftHarness(remembered=QuorumState(leader_epoch=4, leader_id=1), log={4: 2})
+        assert (harness.machine.role, harness.machine.leader_id) == (QuorumRole.RESIGNED, 1)
+        assert {type(send.request) for send in harness.sends()} == {EndQuorumEpochRequest}
+        assert not is_granted(harness.asked(stood(3, 4, last=(3, 9))))
+        harness.passes(2 * ELECTION_TIMEOUT_MS)
+        assert harness.machine.epoch == 5
+        assert harness.machine.leader_id == -1
 
     def test_an_observer_never_stands(self) -> None:
-        rig = Rig(7, may_vote=True)
-        rig.passes(20_000)
-        assert rig.machine.role is QuorumRole.UNATTACHED
-        assert all(isinstance(one.request, FetchRequest) for one in rig.done if isinstance(one, Send))
+        harness = RaftHarness(7, may_vote=True)
+        harness.passes(20_000)
+        assert harness.machine.role is QuorumRole.UNATTACHED
+        assert all(isinstance(one.request, FetchRequest) for one in harness.done if isinstance(one, Send))
 
     def test_at_the_end_of_the_epochs_nobody_stands(self) -> None:
-        rig = Rig(remembered=QuorumState(leader_epoch=LAST_EPOCH - 1))
-        rig.passes(20_000)
-        assert rig.machine.role is QuorumRole.UNATTACHED
+        harness = RaftHarness(remembered=QuorumState(leader_epoch=LAST_EPOCH - 1))
+        harness.passes(20_000)
+        assert harness.machine.role is QuorumRole.UNATTACHED
 
 
 class TestLeading:
     def test_what_a_majority_has_is_committed_once_the_epoch_is_among_it(self) -> None:
-        rig = leader()
-        assert rig.machine.high_watermark == -1
-        assert not [one for one in rig.is_fetched(2, 5) if isinstance(one, Advance)]
-        assert Advance(6) in rig.is_fetched(2, 6)
-        rig.appends(2)
-        assert rig.machine.high_watermark == 6
-        assert Advance(8) in rig.is_fetched(3, 8)
+        harness = leader()
+        assert harness.machine.high_watermark == -1
+        assert not [one for one in harness.is_fetched(2, 5) if isinstance(one, Advance)]
+        assert Advance(6) in harness.is_fetched(2, 6)
+        harness.appends(2)
+        assert harness.machine.high_watermark == 6
+        assert Advance(8) in harness.is_fetched(3, 8)
 
     def test_a_leader_counts_what_it_has_synced(self) -> None:
-        rig = leader()
-        rig.is_slow = True
-        rig.appends(2)
-        rig.is_fetched(2, 8)
-        assert rig.machine.high_watermark == 6
-        assert Advance(8) in rig.do(rig.machine.synced(8, rig.now_ms))
+        harness = leader()
+        harness.is_slow = True
+        harness.appends(2)
+        harness.is_fetched(2, 8)
+        assert harness.machine.high_watermark == 6
+        assert Advance(8) in harness.do(harness.machine.synced(8, harness.now_ms))
 
     def test_two_others_commit_what_the_leader_has_not_synced(self) -> None:
-        rig = leader()
-        rig.is_slow = True
-        rig.appends(2)
-        rig.is_fetched(2, 8)
-        assert Advance(8) in rig.is_fetched(3, 8)
+        harness = leader()
+        harness.is_slow = True
+        harness.appends(2)
+        harness.is_fetched(2, 8)
+        assert Advance(8) in harness.is_fetched(3, 8)
 
     def test_the_voters_are_told_until_they_fetch(self) -> None:
-        rig = leader()
-        asked = [one for one in rig.tick() if isinstance(one, Send)]
+        harness = leader()
+        asked = [one for one in harness.tick() if isinstance(one, Send)]
         assert {(type(one.request), one.to.host) for one in asked} == {
             (BeginQuorumEpochRequest, "n2"),
             (BeginQuorumEpochRequest, "n3"),
         }
-        rig.is_fetched(2)
-        rig.now_ms += FETCH_TIMEOUT_MS // 2 - 1
-        rig.is_fetched(2)
-        rig.now_ms += 2
-        assert [one.to.host for one in rig.tick() if isinstance(one, Send)] in (["n3"], [])
-        rig.passes(FETCH_TIMEOUT_MS // 4)
-        assert rig.machine.role is QuorumRole.LEADER
+        harness.is_fetched(2)
+        harness.now_ms += FETCH_TIMEOUT_MS // 2 - 1
+        harness.is_fetched(2)
+        harness.now_ms += 2
+        assert [one.to.host for one in harness.tick() if isinstance(one, Send)] in (["n3"], [])
+        harness.passes(FETCH_TIMEOUT_MS // 4)
+        assert harness.machine.role is QuorumRole.LEADER
 
     def test_a_leader_that_hears_no_majority_resigns(self) -> None:
-        rig = leader()
-        rig.now_ms += FETCH_TIMEOUT_MS
-        rig.is_fetched(2)
-        rig.now_ms += round(1.5 * FETCH_TIMEOUT_MS) - 1
-        rig.tick()
-        assert rig.machine.role is QuorumRole.LEADER
-        rig.now_ms += 1
-        outputs = rig.tick()
+        harness = leader()
+        harness.now_ms += FETCH_TIMEOUT_MS
+        harness.is_fetched(2)
+        harness.now_ms += round(1.5 * FETCH_TIMEOUT_MS) - 1
+        harness.tick()
+        assert harness.machine.role is QuorumRole.LEADER
+        harness.now_ms += 1
+        outputs = harness.tick()
         assert Unlead(CODE.NOT_CONTROLLER) in outputs
-        assert rig.machine.role is QuorumRole.RESIGNED
+        assert harness.machine.role is QuorumRole.RESIGNED
 
     def test_who_loads_a_snapshot_is_heard_too(self) -> None:
-        rig = leader()
-        rig.now_ms += FETCH_TIMEOUT_MS
-        rig.machine.loaded_by(key(3), rig.now_ms)
-        rig.now_ms += FETCH_TIMEOUT_MS
-        rig.tick()
-        assert rig.machine.role is QuorumRole.LEADER
+        harness = leader()
+        harness.now_ms += FETCH_TIMEOUT_MS
+        harness.machine.loaded_by(key(3), harness.now_ms)
+        harness.now_ms += FETCH_TIMEOUT_MS
+        harness.tick()
+        assert harness.machine.role is QuorumRole.LEADER
 
     def test_it_ends_before_the_new_epoch_is_remembered(self) -> None:
-        rig = leader()
+        harness = leader()
         names = [
             type(one).__name__
-            for one in rig.do(rig.machine.asked(begun(2, 4), "asker", rig.now_ms, api_version=1))
+            for one in harness.do(harness.machine.asked(begun(2, 4), "asker", harness.now_ms, api_version=1))
         ]
         assert names == ["Unlead", "Remember", "Answer"]
 
     def test_a_clean_stop_names_successors_and_resigns_until_somebody_leads(self) -> None:
-        rig = leader()
-        rig.is_fetched(3, 6)
-        rig.is_fetched(2, 4)
-        rig.do(rig.machine.stop(rig.now_ms))
-        assert not rig.machine.may_end
-        sends = rig.sends()
+        harness = leader()
+        harness.is_fetched(3, 6)
+        harness.is_fetched(2, 4)
+        harness.do(harness.machine.stop(harness.now_ms))
+        assert not harness.machine.may_end
+        sends = harness.sends()
         request = sends[0].request
         assert isinstance(request, EndQuorumEpochRequest)
         [data] = request.topics[0].partitions
         assert data.preferred_successors == [3, 2]
-        rig.passes(5 * ELECTION_TIMEOUT_MS)
-        assert rig.machine.role is QuorumRole.RESIGNED
-        rig.asked(stood(3, 4, last=(3, 6)))
-        assert rig.machine.role is QuorumRole.UNATTACHED
-        assert not rig.machine.may_end, "its vote may be the one that is missing"
-        rig.asked(begun(3, 4))
-        assert rig.machine.may_end
-        assert rig.machine.due_ms is None
+        harness.passes(5 * ELECTION_TIMEOUT_MS)
+        assert harness.machine.role is QuorumRole.RESIGNED
+        harness.asked(stood(3, 4, last=(3, 6)))
+        assert harness.machine.role is QuorumRole.UNATTACHED
+        assert not harness.machine.may_end, "its vote may be the one that is missing"
+        harness.asked(begun(3, 4))
+        assert harness.machine.may_end
+        assert harness.machine.due_ms is None
 
     @pytest.mark.parametrize(
         ("successors", "wait_ms"),
@@ -439,20 +447,20 @@ class TestLeading:
         ],
     )
     def test_successors_stand_in_their_order(self, successors: tuple[int, ...], wait_ms: int) -> None:
-        rig = follower()
-        [send] = rig.sends()
-        rig.hears(send, fetched(2, 3))
-        rig.asked(ended(2, 3, successors))
-        began_ms = rig.now_ms
-        rig.stands()
-        assert rig.now_ms - began_ms == wait_ms
+        harness = follower()
+        [send] = harness.sends()
+        harness.hears(send, fetched(2, 3))
+        harness.asked(ended(2, 3, successors))
+        began_ms = harness.now_ms
+        harness.stands()
+        assert harness.now_ms - began_ms == wait_ms
 
     def test_it_tells_how_everybody_is_doing(self) -> None:
-        rig = leader()
-        rig.is_fetched(2, 6)
-        rig.is_fetched(9, 3)
-        rig.now_ms += 50
-        told = rig.machine.describe(rig.now_ms)
+        harness = leader()
+        harness.is_fetched(2, 6)
+        harness.is_fetched(9, 3)
+        harness.now_ms += 50
+        told = harness.machine.describe(harness.now_ms)
         assert (told.leader_id, told.epoch, told.high_watermark) == (1, 3, 6)
         assert [(one.key.replica_id, one.end_offset, one.since_fetch_ms) for one in told.voters] == [
             (1, 6, 0),
@@ -462,14 +470,14 @@ class TestLeading:
         assert [(one.key, one.end_offset, one.since_caught_up_ms) for one in told.observers] == [
             (key(9), 3, None)
         ]
-        rig.now_ms += 300_000
-        assert rig.machine.describe(rig.now_ms).observers == []
+        harness.now_ms += 300_000
+        assert harness.machine.describe(harness.now_ms).observers == []
 
 
 class TestDynamicQuorums:
     def test_what_a_fresh_directory_says_the_first_leader_writes(self) -> None:
-        rig = Rig(dynamic=True).leads()
-        [controls] = [one for one in rig.done if isinstance(one, AppendControls)]
+        harness = RaftHarness(dynamic=True).leads()
+        [controls] = [one for one in harness.done if isinstance(one, AppendControls)]
         assert [type(one) for _, one in controls.controls] == [
             LeaderChangeMessage,
             KRaftVersionRecord,
@@ -477,33 +485,35 @@ class TestDynamicQuorums:
         ]
 
     def test_the_next_one_writes_it_no_more(self) -> None:
-        rig = Rig(dynamic=True).leads()
-        rig.is_fetched(2)
-        rig.asked(begun(2, 4))
-        rig.done.clear()
-        [send] = rig.sends()
-        rig.hears(send, fetched(2, 4))
-        rig.asked(ended(2, 4, (1,)))
-        rig.leads()
-        [controls] = [one for one in rig.done if isinstance(one, AppendControls)]
+        harness = RaftHarness(dynamic=True).leads()
+        harness.is_fetched(2)
+        harness.asked(begun(2, 4))
+        harness.done.clear()
+        [send] = harness.sends()
+        harness.hears(send, fetched(2, 4))
+        harness.asked(ended(2, 4, (1,)))
+        harness.leads()
+        [controls] = [one for one in harness.done if isinstance(one, AppendControls)]
         assert len(controls.controls) == 1
 
     def test_a_voter_with_another_directory_is_none(self) -> None:
-        rig = Rig(dynamic=True).leads()
-        assert not [one for one in rig.is_fetched(2, number=2) if isinstance(one, Advance)]
-        assert [one for one in rig.is_fetched(2) if isinstance(one, Advance)]
+        harness = RaftHarness(dynamic=True).leads()
+        assert not [one for one in harness.is_fetched(2, number=2) if isinstance(one, Advance)]
+        assert [one for one in harness.is_fetched(2) if isinstance(one, Advance)]
 
 
 @pytest.mark.parametrize("make", ROLES.values())
-def test_whatever_is_asked_there_is_an_answer(make: Callable[[], Rig]) -> None:
+def test_whatever_is_asked_there_is_an_answer(make: Callable[[], RaftHarness]) -> None:
     """Strangers' numbers, in every combination, harm nobody."""
     numbers = [-(2**31), -1, 0, 2, 3, 4, LAST_EPOCH - 1, LAST_EPOCH]
-    rig = make()
+    harness = make()
     for node_id in (-1, 0, 1, 2, 9):
         for epoch in numbers:
             for last in numbers:
-                assert rig.asked(stood(node_id, epoch, last=(last, last), pre_vote=epoch > last)) is not None
-            assert rig.asked(begun(node_id, epoch)) is not None
-            assert rig.asked(ended(node_id, epoch, (1, 2))) is not None
+                assert (
+                    harness.asked(stood(node_id, epoch, last=(last, last), pre_vote=epoch > last)) is not None
+                )
+            assert harness.asked(begun(node_id, epoch)) is not None
+            assert harness.asked(ended(node_id, epoch, (1, 2))) is not None
             if epoch >= LAST_EPOCH - 1:
-                rig = make()
+                harness = make()

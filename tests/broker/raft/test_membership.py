@@ -17,11 +17,11 @@ from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.records.raft import KRaftVersionRecord, VotersRecord
-from tests.broker.raft.machine_rig import (
+from tests.broker.raft.raft_harness import (
     ADDRESSES,
     FETCH_TIMEOUT_MS,
     LISTENER,
-    Rig,
+    RaftHarness,
     begun,
     directory,
     fetched,
@@ -31,14 +31,14 @@ from tests.broker.raft.machine_rig import (
 CODE = ErrorCode
 
 
-def leader(*, dynamic: bool = True, voters: tuple[int, ...] = (1, 2, 3)) -> Rig:
+def leader(*, dynamic: bool = True, voters: tuple[int, ...] = (1, 2, 3)) -> RaftHarness:
     """One that has committed in its epoch."""
-    rig = Rig(dynamic=dynamic, voters=voters)
+    harness = RaftHarness(dynamic=dynamic, voters=voters)
     if len(voters) > 1:
-        rig.leads()
+        harness.leads()
     for node_id in voters[1:]:
-        rig.is_fetched(node_id)
-    return rig
+        harness.is_fetched(node_id)
+    return harness
 
 
 def add(node_id: int = 4, *, number: int = 1, **fields: Any) -> adding.AddRaftVoterRequest:
@@ -73,39 +73,39 @@ def knows(low: int = 0, high: int = 1) -> ApiVersionsResponse:
     return ApiVersionsResponse(api_keys=[], supported_features=[feature])
 
 
-def asked_versions(rig: Rig) -> Send:
+def asked_versions(harness: RaftHarness) -> Send:
     [send] = [
-        one for one in rig.done if isinstance(one, Send) and isinstance(one.request, ApiVersionsRequest)
+        one for one in harness.done if isinstance(one, Send) and isinstance(one.request, ApiVersionsRequest)
     ]
     return send
 
 
 class TestAdding:
     def test_an_observer_that_has_everything_becomes_a_voter_once_that_is_committed(self) -> None:
-        rig = leader()
-        rig.is_fetched(4)
-        assert rig.asked(add()) is None
-        send = asked_versions(rig)
+        harness = leader()
+        harness.is_fetched(4)
+        assert harness.asked(add()) is None
+        send = asked_versions(harness)
         assert send.to == ADDRESSES[4]
-        rig.hears(send, knows())
-        assert rig.log.voters.ids == [1, 2, 3, 4]
-        assert rig.answers == []
-        rig.is_fetched(2)
-        assert rig.machine.high_watermark < rig.log.end_offset, "three of four have to have it"
-        rig.is_fetched(4)
-        assert rig.answers[-1] == adding.AddRaftVoterResponse(error_code=0, error_message=None)
+        harness.hears(send, knows())
+        assert harness.log.voters.ids == [1, 2, 3, 4]
+        assert harness.answers == []
+        harness.is_fetched(2)
+        assert harness.machine.high_watermark < harness.log.end_offset, "three of four have to have it"
+        harness.is_fetched(4)
+        assert harness.answers[-1] == adding.AddRaftVoterResponse(error_code=0, error_message=None)
 
     def test_it_is_answered_before_that_where_it_is_asked_to(self) -> None:
-        rig = leader()
-        rig.is_fetched(4)
-        rig.asked(add(ack_when_committed=False))
-        rig.hears(asked_versions(rig), knows())
-        assert rig.answers[-1].error_code == CODE.NONE
-        assert rig.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT, "it is not committed yet"
-        before = len(rig.answers)
-        rig.is_fetched(2)
-        rig.is_fetched(4)
-        assert len(rig.answers) == before, "it is answered once"
+        harness = leader()
+        harness.is_fetched(4)
+        harness.asked(add(ack_when_committed=False))
+        harness.hears(asked_versions(harness), knows())
+        assert harness.answers[-1].error_code == CODE.NONE
+        assert harness.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT, "it is not committed yet"
+        before = len(harness.answers)
+        harness.is_fetched(2)
+        harness.is_fetched(4)
+        assert len(harness.answers) == before, "it is answered once"
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -124,8 +124,8 @@ class TestAdding:
         assert leader().asked(request_).error_code == code
 
     def test_only_a_leader_that_has_committed_does_it(self) -> None:
-        assert Rig(dynamic=True).asked(add()).error_code == CODE.NOT_LEADER_OR_FOLLOWER
-        assert Rig(dynamic=True).leads().asked(add()).error_code == CODE.REQUEST_TIMED_OUT
+        assert RaftHarness(dynamic=True).asked(add()).error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert RaftHarness(dynamic=True).leads().asked(add()).error_code == CODE.REQUEST_TIMED_OUT
         assert leader(dynamic=False).asked(add()).error_code == CODE.UNSUPPORTED_VERSION
 
     @pytest.mark.parametrize(
@@ -139,41 +139,41 @@ class TestAdding:
         ],
     )
     def test_who_is_not_fit_is_not_added(self, answer: Any, code: ErrorCode) -> None:
-        rig = leader()
-        rig.is_fetched(4, 0)  # so it has not caught up
-        rig.asked(add())
-        rig.hears(asked_versions(rig), answer)
-        assert rig.answers[-1].error_code == code
-        assert rig.log.voters.ids == [1, 2, 3]
+        harness = leader()
+        harness.is_fetched(4, 0)  # so it has not caught up
+        harness.asked(add())
+        harness.hears(asked_versions(harness), answer)
+        assert harness.answers[-1].error_code == code
+        assert harness.log.voters.ids == [1, 2, 3]
 
     def test_one_change_is_made_at_a_time_and_given_up_after_a_while(self) -> None:
-        rig = leader()
-        rig.is_fetched(4)
-        rig.asked(add())
-        assert rig.asked(add(5)).error_code == CODE.REQUEST_TIMED_OUT
-        assert rig.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT
-        rig.now_ms += rig.terms.request_timeout_ms
-        given_up = rig.asked(remove())
+        harness = leader()
+        harness.is_fetched(4)
+        harness.asked(add())
+        assert harness.asked(add(5)).error_code == CODE.REQUEST_TIMED_OUT
+        assert harness.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT
+        harness.now_ms += harness.terms.request_timeout_ms
+        given_up = harness.asked(remove())
         assert isinstance(given_up, adding.AddRaftVoterResponse)
         assert given_up.error_code == CODE.REQUEST_TIMED_OUT
-        assert rig.log.voters.ids == [1, 2]
+        assert harness.log.voters.ids == [1, 2]
 
     def test_whoever_waits_is_told_when_the_lead_is_lost(self) -> None:
-        rig = leader()
-        rig.is_fetched(4)
-        rig.asked(add())
-        rig.asked(begun(2, 9))
-        assert rig.answers[-2].error_code == CODE.NOT_LEADER_OR_FOLLOWER
-        assert rig.hears(asked_versions(rig), knows()) == []
+        harness = leader()
+        harness.is_fetched(4)
+        harness.asked(add())
+        harness.asked(begun(2, 9))
+        assert harness.answers[-2].error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert harness.hears(asked_versions(harness), knows()) == []
 
 
 class TestRemoving:
     def test_a_voter_votes_no_more_once_that_is_committed(self) -> None:
-        rig = leader()
-        assert rig.asked(remove()) is None
-        assert rig.log.voters.ids == [1, 2]
-        rig.is_fetched(2)
-        assert rig.answers[-1] == RemoveRaftVoterResponse(error_code=0, error_message=None)
+        harness = leader()
+        assert harness.asked(remove()) is None
+        assert harness.log.voters.ids == [1, 2]
+        harness.is_fetched(2)
+        assert harness.answers[-1] == RemoveRaftVoterResponse(error_code=0, error_message=None)
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -191,38 +191,38 @@ class TestRemoving:
         assert leader(voters=(1,)).asked(remove(1)).error_code == CODE.VOTER_NOT_FOUND
 
     def test_a_leader_that_leaves_leads_until_that_is_committed_and_does_not_count(self) -> None:
-        rig = leader()
-        rig.asked(remove(1))
-        rig.is_fetched(2)
-        assert rig.machine.role is QuorumRole.LEADER
-        rig.is_fetched(3)
-        assert rig.answers[-1].error_code == CODE.NONE
-        assert Unlead(CODE.NOT_CONTROLLER) in rig.tick()
-        assert rig.machine.role is QuorumRole.RESIGNED
+        harness = leader()
+        harness.asked(remove(1))
+        harness.is_fetched(2)
+        assert harness.machine.role is QuorumRole.LEADER
+        harness.is_fetched(3)
+        assert harness.answers[-1].error_code == CODE.NONE
+        assert Unlead(CODE.NOT_CONTROLLER) in harness.tick()
+        assert harness.machine.role is QuorumRole.RESIGNED
 
     def test_who_was_taken_out_may_stand_until_that_is_known_to_be_committed(self) -> None:
-        rig = leader()
-        rig.asked(remove(1))
-        rig.asked(begun(2, 9))
-        [send] = rig.sends()
-        rig.hears(send, fetched(2, 9))
-        assert len(rig.stands()) == 2
-        rig = leader()
-        rig.asked(remove(1))
-        rig.is_fetched(2)
-        rig.is_fetched(3)
-        rig.asked(begun(2, 9))
-        rig.passes(5 * FETCH_TIMEOUT_MS)
-        assert rig.machine.role is QuorumRole.FOLLOWER
+        harness = leader()
+        harness.asked(remove(1))
+        harness.asked(begun(2, 9))
+        [send] = harness.sends()
+        harness.hears(send, fetched(2, 9))
+        assert len(harness.stands()) == 2
+        harness = leader()
+        harness.asked(remove(1))
+        harness.is_fetched(2)
+        harness.is_fetched(3)
+        harness.asked(begun(2, 9))
+        harness.passes(5 * FETCH_TIMEOUT_MS)
+        assert harness.machine.role is QuorumRole.FOLLOWER
 
 
 class TestUpdating:
     def test_where_a_voter_is_stands_in_the_log(self) -> None:
-        rig = leader()
-        answer = rig.asked(update(3, rig.machine.epoch, host="moved"))
+        harness = leader()
+        answer = harness.asked(update(3, harness.machine.epoch, host="moved"))
         assert (answer.error_code, answer.current_leader.leader_id) == (CODE.NONE, 1)
         assert answer.current_leader.host == "n1"
-        assert rig.log.voters.address(3, LISTENER) == ("moved", 9093)
+        assert harness.log.voters.address(3, LISTENER) == ("moved", 9093)
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -242,81 +242,83 @@ class TestUpdating:
         assert leader().asked(request_).error_code == code
 
     def test_a_static_quorum_becomes_dynamic_once_every_voter_has_told_where_it_is(self) -> None:
-        rig = leader(dynamic=False)
+        harness = leader(dynamic=False)
         with pytest.raises(ApiError, match="not every voter has registered"):
-            rig.machine.raise_kraft_version(1, validate_only=False)
+            harness.machine.raise_kraft_version(1, validate_only=False)
         for node_id in (2, 3):
-            assert rig.asked(update(node_id, rig.machine.epoch)).error_code == CODE.NONE
-        assert rig.machine.raise_kraft_version(1, validate_only=True) == []
-        [controls] = rig.machine.raise_kraft_version(1, validate_only=False)
+            assert harness.asked(update(node_id, harness.machine.epoch)).error_code == CODE.NONE
+        assert harness.machine.raise_kraft_version(1, validate_only=True) == []
+        [controls] = harness.machine.raise_kraft_version(1, validate_only=False)
         assert isinstance(controls, AppendControls)
         assert [type(one) for _, one in controls.controls] == [KRaftVersionRecord, VotersRecord]
-        assert rig.machine.kraft_version == 1
-        assert rig.machine.raise_kraft_version(1, validate_only=False) == []
-        rig.do([controls])
-        assert rig.log.kraft_version == 1
-        assert [voter.key for voter in rig.log.voters] == [key(1), key(2), key(3)]
+        assert harness.machine.kraft_version == 1
+        assert harness.machine.raise_kraft_version(1, validate_only=False) == []
+        harness.do([controls])
+        assert harness.log.kraft_version == 1
+        assert [voter.key for voter in harness.log.voters] == [key(1), key(2), key(3)]
         with pytest.raises(ApiError, match="cannot be downgraded"):
-            rig.machine.raise_kraft_version(0, validate_only=False)
+            harness.machine.raise_kraft_version(0, validate_only=False)
         with pytest.raises(ApiError, match="this version does not exist"):
-            rig.machine.raise_kraft_version(2, validate_only=False)
+            harness.machine.raise_kraft_version(2, validate_only=False)
 
     def test_only_the_leader_makes_it_dynamic(self) -> None:
         with pytest.raises(ApiError) as caught:
-            Rig().machine.raise_kraft_version(1, validate_only=False)
+            RaftHarness().machine.raise_kraft_version(1, validate_only=False)
         assert caught.value.code == CODE.NOT_CONTROLLER
 
 
 class TestJoining:
     @staticmethod
-    def asks_in_a_while(rig: Rig, leader_id: int = 2, epoch: int = 3) -> Any:
+    def asks_in_a_while(harness: RaftHarness, leader_id: int = 2, epoch: int = 3) -> Any:
         """What a follower asks that is no Fetch, when some of those have gone well."""
-        rig.follows(leader_id, epoch)
+        harness.follows(leader_id, epoch)
         for _ in range(4):
-            [send] = rig.sends()
+            [send] = harness.sends()
             if not isinstance(send.request, FetchRequest):
                 return send
-            rig.hears(send, fetched(leader_id, epoch))
-            rig.now_ms += FETCH_TIMEOUT_MS // 2
+            harness.hears(send, fetched(leader_id, epoch))
+            harness.now_ms += FETCH_TIMEOUT_MS // 2
         return None
 
     def test_a_voter_of_a_static_quorum_tells_each_leader_where_it_is(self) -> None:
-        rig = Rig()
-        send = self.asks_in_a_while(rig)
+        harness = RaftHarness()
+        send = self.asks_in_a_while(harness)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
         told = updating.CurrentLeader(leader_id=2, leader_epoch=3, host="n2", port=9093)
-        rig.hears(send, updating.UpdateRaftVoterResponse(error_code=0, current_leader=told))
-        assert self.asks_in_a_while(rig) is None
-        send = self.asks_in_a_while(rig, 3, 4)
+        harness.hears(send, updating.UpdateRaftVoterResponse(error_code=0, current_leader=told))
+        assert self.asks_in_a_while(harness) is None
+        send = self.asks_in_a_while(harness, 3, 4)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
-        rig.hears(send, PeerTooOld("no such API"))
-        assert self.asks_in_a_while(rig, 3, 4) is None
+        harness.hears(send, PeerTooOld("no such API"))
+        assert self.asks_in_a_while(harness, 3, 4) is None
 
     def test_a_voter_of_a_dynamic_quorum_tells_what_has_changed(self) -> None:
-        assert self.asks_in_a_while(Rig(dynamic=True)) is None
-        rig = Rig(dynamic=True)
-        moved = rig.log.voters.of_id(1)
+        assert self.asks_in_a_while(RaftHarness(dynamic=True)) is None
+        harness = RaftHarness(dynamic=True)
+        moved = harness.log.voters.of_id(1)
         assert moved is not None
         endpoint = moved.endpoints[0]._replace(host="former")
-        rig.log.history.note(7, rig.log.voters.replaced(moved._replace(endpoints=(endpoint,))).record())
-        send = self.asks_in_a_while(rig)
+        harness.log.history.note(
+            7, harness.log.voters.replaced(moved._replace(endpoints=(endpoint,))).record()
+        )
+        send = self.asks_in_a_while(harness)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
         assert send.request.listeners[0].host == "n1"
 
     def test_who_joins_by_itself_asks_for_it(self) -> None:
-        assert self.asks_in_a_while(Rig(4, dynamic=True)) is None
-        rig = Rig(4, dynamic=True, auto_join=True)
-        send = self.asks_in_a_while(rig)
+        assert self.asks_in_a_while(RaftHarness(4, dynamic=True)) is None
+        harness = RaftHarness(4, dynamic=True, auto_join=True)
+        send = self.asks_in_a_while(harness)
         assert isinstance(send.request, adding.AddRaftVoterRequest)
         assert not send.request.ack_when_committed
-        rig.hears(send, adding.AddRaftVoterResponse(error_code=CODE.REQUEST_TIMED_OUT))
-        assert isinstance(rig.sends()[0].request, FetchRequest), "it goes on, and asks again in a while"
+        harness.hears(send, adding.AddRaftVoterResponse(error_code=CODE.REQUEST_TIMED_OUT))
+        assert isinstance(harness.sends()[0].request, FetchRequest), "it goes on, and asks again in a while"
 
     def test_who_has_lost_its_directory_takes_the_former_one_out_first(self) -> None:
-        rig = Rig(3, dynamic=True, auto_join=True)
-        former = rig.log.voters.of_id(3)
+        harness = RaftHarness(3, dynamic=True, auto_join=True)
+        former = harness.log.voters.of_id(3)
         assert former is not None
-        rig.log.history.note(7, rig.log.voters.replaced(former._replace(key=key(3, 9))).record())
-        send = self.asks_in_a_while(rig)
+        harness.log.history.note(7, harness.log.voters.replaced(former._replace(key=key(3, 9))).record())
+        send = self.asks_in_a_while(harness)
         assert isinstance(send.request, RemoveRaftVoterRequest)
         assert send.request.voter_directory_id == directory(3, 9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kwire.broker.raft.voters import OF_CONFIGURATION, ReplicaKey, Voter, VoterHistory, VoterSet
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.records.raft import KRaftVersionRecord
-from tests.broker.raft.machine_rig import ADDRESSES, LISTENER, directory, key, voter
+from tests.broker.raft.raft_harness import ADDRESSES, LISTENER, directory, key, voter
 
 STATIC = VoterSet.of_addresses({one: ADDRESSES[one] for one in (3, 1, 2)}, LISTENER)
 THREE = VoterSet(map(voter, (1, 2, 3)))

@@ -30,10 +30,10 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.rig import (
+from tests.node_harness import (
     FETCH_VERSION,
     PRODUCE_VERSION,
-    Rig,
+    NodeHarness,
     fetch_request,
     produce_request,
 )
@@ -41,27 +41,27 @@ from tests.rig import (
 LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
-def move(rig: Rig, path: str, topic: str = "a", *indexes: int) -> list[int]:
+def move(harness: NodeHarness, path: str, topic: str = "a", *indexes: int) -> list[int]:
     asked = AlterReplicaLogDirTopic(name=topic, partitions=list(indexes or (0,)))
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[asked])])
-    client = rig.connect()
+    client = harness.connect()
     client.submit(2, request)
-    rig.node.end_turn()
+    harness.node.end_turn()
     answer = client.receive(2, AlterReplicaLogDirsRequest)
     return [partition.error_code for result in answer.results for partition in result.partitions]
 
 
-def set_config(rig: Rig, name: str, value: str) -> int:
+def set_config(harness: NodeHarness, name: str, value: str) -> int:
     change = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    code = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code
+    code = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code
     assert isinstance(code, int)
     return code
 
 
-def described(rig: Rig) -> dict[str, Any]:
+def described(harness: NodeHarness) -> dict[str, Any]:
     """By directory, each partition with its lag; a copy on its way is marked."""
-    answer = rig.call(5, DescribeLogDirsRequest(topics=None))
+    answer = harness.call(5, DescribeLogDirsRequest(topics=None))
     return {
         result.log_dir: {
             f"{topic.name}-{partition.partition_index}{' future' if partition.is_future_key else ''}": (
@@ -74,9 +74,9 @@ def described(rig: Rig) -> dict[str, Any]:
     }
 
 
-def offsets(rig: Rig, topic: str = "a") -> list[int]:
+def offsets(harness: NodeHarness, topic: str = "a") -> list[int]:
     """The base offset of every batch that the partition serves."""
-    log = rig.node.log_manager.get(topic, 0)
+    log = harness.node.log_manager.get(topic, 0)
     assert log is not None
     found: list[int] = []
     offset = log.log_start_offset
@@ -88,7 +88,7 @@ def offsets(rig: Rig, topic: str = "a") -> list[int]:
     return found
 
 
-def fill(rig: Rig, count: int, size: int = 1000, topic: str = "a", **fields: Any) -> None:
+def fill(harness: NodeHarness, count: int, size: int = 1000, topic: str = "a", **fields: Any) -> None:
     for sequence in range(count):
         if "producer_id" in fields:
             fields["base_sequence"] = sequence
@@ -97,134 +97,139 @@ def fill(rig: Rig, count: int, size: int = 1000, topic: str = "a", **fields: Any
         request = ProduceRequest(
             acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
         )
-        answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+        answer = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
         assert answer.error_code == 0
 
 
-def restarted(rig: Rig, *, clean: bool = True) -> Rig:
+def restarted(harness: NodeHarness, *, clean: bool = True) -> NodeHarness:
     if clean:
-        rig.node.begin_shutdown()
-        rig.node.finish_shutdown()
+        harness.node.begin_shutdown()
+        harness.node.finish_shutdown()
     else:
-        rig.disk.kill()
-    return Rig(rig.disk)
+        harness.disk.kill()
+    return NodeHarness(harness.disk)
 
 
-def held(rig: Rig) -> None:
+def held(harness: NodeHarness) -> None:
     """Let nothing move any more than has moved already."""
-    assert set_config(rig, LIMIT, "1") == 0
+    assert set_config(harness, LIMIT, "1") == 0
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a")
     assert made.directory_of("a") == "/d1/a-0"
     return made
 
 
 def test_a_follower_moves_as_a_leader_does() -> None:
-    rig = Rig()
-    rig.create("a")
-    partition = rig.node.partition("a", 0)
+    harness = NodeHarness()
+    harness.create("a")
+    partition = harness.node.partition("a", 0)
     assert partition is not None
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=1))
-    old = rig.directory_of("a")
+    old = harness.directory_of("a")
     other = "/d2" if old.startswith("/d1") else "/d1"
-    assert move(rig, other) == [0]
-    rig.turn()
-    assert rig.directory_of("a").startswith(other)
+    assert move(harness, other) == [0]
+    harness.turn()
+    assert harness.directory_of("a").startswith(other)
 
 
-def test_what_cannot_be_moved(rig: Rig) -> None:
-    assert move(rig, "/nowhere") == [ErrorCode.LOG_DIR_NOT_FOUND]
-    assert move(rig, "/d2/") == [ErrorCode.LOG_DIR_NOT_FOUND]
-    assert move(rig, "/d2", "nothing") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert move(rig, "/d2", "a", 1, -1) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
-    assert move(rig, "/d2", "n" * 249) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
-    assert move(rig, "/d1") == [ErrorCode.NONE]
-    assert described(rig) == {"/d1": {"a-0": 0}, "/d2": {}}
+def test_what_cannot_be_moved(harness: NodeHarness) -> None:
+    assert move(harness, "/nowhere") == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert move(harness, "/d2/") == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert move(harness, "/d2", "nothing") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert move(harness, "/d2", "a", 1, -1) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert move(harness, "/d2", "n" * 249) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert move(harness, "/d1") == [ErrorCode.NONE]
+    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
 
 
-def test_a_partition_moves_with_all_that_is_in_it(rig: Rig) -> None:
-    fill(rig, 300, 10_000)
-    assert move(rig, "/d2") == [0]
-    rig.host.advance(1000)
-    assert described(rig) == {"/d1": {}, "/d2": {"a-0": 0}}
-    assert offsets(rig) == list(range(300))
-    assert rig.produce("a").base_offset == 300
-    assert rig.node.log_dirs.assigned_directory("a", 0) == rig.node.log_manager.directories()[1].directory_id
-    rig.host.advance(120_000)
-    assert not rig.disk.tree("/d1/a-0")
-    assert not [name for name in rig.disk.names("/d1") if name.startswith("a-0")]
-    again = restarted(rig)
+def test_a_partition_moves_with_all_that_is_in_it(harness: NodeHarness) -> None:
+    fill(harness, 300, 10_000)
+    assert move(harness, "/d2") == [0]
+    harness.host.advance(1000)
+    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert offsets(harness) == list(range(300))
+    assert harness.produce("a").base_offset == 300
+    assert (
+        harness.node.log_dirs.assigned_directory("a", 0)
+        == harness.node.log_manager.directories()[1].directory_id
+    )
+    harness.host.advance(120_000)
+    assert not harness.disk.tree("/d1/a-0")
+    assert not [name for name in harness.disk.names("/d1") if name.startswith("a-0")]
+    again = restarted(harness)
     assert offsets(again) == list(range(301))
     assert described(again) == {"/d1": {}, "/d2": {"a-0": 0}}
 
 
-def test_a_partition_is_written_to_while_it_moves(rig: Rig) -> None:
-    fill(rig, 50, 100_000)
-    assert move(rig, "/d2") == [0]
+def test_a_partition_is_written_to_while_it_moves(harness: NodeHarness) -> None:
+    fill(harness, 50, 100_000)
+    assert move(harness, "/d2") == [0]
     clients = []
-    while rig.directory_of("a") == "/d1/a-0":
+    while harness.directory_of("a") == "/d1/a-0":
         # Each turn of the move is followed by a request, and the move ends all the same.
         for _ in range(3):
-            if rig.host.events.soon:
-                rig.host.events.soon.popleft()()
-        clients.append(rig.connect())
+            if harness.host.events.soon:
+                harness.host.events.soon.popleft()()
+        clients.append(harness.connect())
         clients[-1].submit(PRODUCE_VERSION, produce_request("a"))
-        rig.node.end_turn()
+        harness.node.end_turn()
         assert len(clients) < 1000
-    rig.turn()
+    harness.turn()
     answers = [client.receive(PRODUCE_VERSION, ProduceRequest) for client in clients]
     written = 50 + len(clients)
     assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == [
         *range(50, written)
     ]
-    assert offsets(rig) == list(range(written))
-    assert offsets(restarted(rig, clean=False)) == list(range(written))
+    assert offsets(harness) == list(range(written))
+    assert offsets(restarted(harness, clean=False)) == list(range(written))
 
 
-def test_a_copy_is_described_until_it_is_complete_or_cancelled(rig: Rig) -> None:
-    fill(rig, 100, 10_000)
-    held(rig)
-    assert move(rig, "/d2") == [0]
-    assert described(rig)["/d2"]["a-0 future"] > 0
-    rig.turn()
-    lag = described(rig)["/d2"]["a-0 future"]
+def test_a_copy_is_described_until_it_is_complete_or_cancelled(harness: NodeHarness) -> None:
+    fill(harness, 100, 10_000)
+    held(harness)
+    assert move(harness, "/d2") == [0]
+    assert described(harness)["/d2"]["a-0 future"] > 0
+    harness.turn()
+    lag = described(harness)["/d2"]["a-0 future"]
     assert 0 < lag < 100
-    assert move(rig, "/d2") == [0]
-    assert rig.produce("a").base_offset == 100
-    assert described(rig) == {"/d1": {"a-0": 0}, "/d2": {"a-0 future": lag + 1}}
-    assert move(rig, "/d1") == [0]
-    assert described(rig) == {"/d1": {"a-0": 0}, "/d2": {}}
-    assert [name.endswith("-delete") for name in rig.disk.names("/d2") if name.startswith("a-0")] == [True]
-    rig.host.advance(120_000)
-    assert not [name for name in rig.disk.names("/d2") if name.startswith("a-0")]
-    assert offsets(rig) == list(range(101))
+    assert move(harness, "/d2") == [0]
+    assert harness.produce("a").base_offset == 100
+    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {"a-0 future": lag + 1}}
+    assert move(harness, "/d1") == [0]
+    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
+    assert [name.endswith("-delete") for name in harness.disk.names("/d2") if name.startswith("a-0")] == [
+        True
+    ]
+    harness.host.advance(120_000)
+    assert not [name for name in harness.disk.names("/d2") if name.startswith("a-0")]
+    assert offsets(harness) == list(range(101))
 
 
-def test_a_limit_that_is_lifted_lets_the_move_end(rig: Rig) -> None:
-    fill(rig, 100, 10_000)
-    held(rig)
-    assert move(rig, "/d2") == [0]
-    rig.host.advance(10_000)
-    assert "a-0 future" in described(rig)["/d2"]
-    assert set_config(rig, LIMIT, "100000") == 0
-    rig.host.advance(5_000)
-    assert "a-0 future" in described(rig)["/d2"]
-    rig.host.advance(10_000)
-    assert described(rig) == {"/d1": {}, "/d2": {"a-0": 0}}
+def test_a_limit_that_is_lifted_lets_the_move_end(harness: NodeHarness) -> None:
+    fill(harness, 100, 10_000)
+    held(harness)
+    assert move(harness, "/d2") == [0]
+    harness.host.advance(10_000)
+    assert "a-0 future" in described(harness)["/d2"]
+    assert set_config(harness, LIMIT, "100000") == 0
+    harness.host.advance(5_000)
+    assert "a-0 future" in described(harness)["/d2"]
+    harness.host.advance(10_000)
+    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_restart_goes_on_with_a_move(rig: Rig, clean: bool) -> None:
-    fill(rig, 100, 10_000)
-    held(rig)
-    assert move(rig, "/d2") == [0]
-    rig.turn()
-    copied = described(rig)["/d2"]["a-0 future"]
-    again = restarted(rig, clean=clean)
+def test_a_restart_goes_on_with_a_move(harness: NodeHarness, clean: bool) -> None:
+    fill(harness, 100, 10_000)
+    held(harness)
+    assert move(harness, "/d2") == [0]
+    harness.turn()
+    copied = described(harness)["/d2"]["a-0 future"]
+    again = restarted(harness, clean=clean)
     assert again.directory_of("a") == "/d1/a-0"
     assert described(again)["/d2"]["a-0 future"] <= copied
     assert again.produce("a").base_offset == 100
@@ -234,15 +239,19 @@ def test_a_restart_goes_on_with_a_move(rig: Rig, clean: bool) -> None:
     assert offsets(again) == list(range(101))
 
 
-def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_there(rig: Rig) -> None:
-    fill(rig, 100, 100)
-    assert move(rig, "/d2") == [0]
-    rig.host.advance(1000)
-    assert rig.directory_of("a") == "/d2/a-0"
-    assert [name.endswith("-delete") for name in rig.disk.names("/d1") if name.startswith("a-0")] == [True]
-    rig.disk.kill()
-    rig.disk.rename("/d2/a-0", f"/d2/a-0.{7:032x}-future")
-    again = restarted(rig, clean=False)
+def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_there(
+    harness: NodeHarness,
+) -> None:
+    fill(harness, 100, 100)
+    assert move(harness, "/d2") == [0]
+    harness.host.advance(1000)
+    assert harness.directory_of("a") == "/d2/a-0"
+    assert [name.endswith("-delete") for name in harness.disk.names("/d1") if name.startswith("a-0")] == [
+        True
+    ]
+    harness.disk.kill()
+    harness.disk.rename("/d2/a-0", f"/d2/a-0.{7:032x}-future")
+    again = restarted(harness, clean=False)
     assert again.directory_of("a") == "/d2/a-0"
     assert offsets(again) == list(range(100))
     again.host.advance(120_000)
@@ -250,42 +259,42 @@ def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_the
     assert offsets(again) == list(range(100))
 
 
-def test_a_topic_that_is_deleted_takes_its_copy_along(rig: Rig) -> None:
-    fill(rig, 100, 10_000)
-    held(rig)
-    assert move(rig, "/d2") == [0]
-    rig.turn()
-    rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
-    assert described(rig) == {"/d1": {}, "/d2": {}}
-    rig.host.advance(120_000)
+def test_a_topic_that_is_deleted_takes_its_copy_along(harness: NodeHarness) -> None:
+    fill(harness, 100, 10_000)
+    held(harness)
+    assert move(harness, "/d2") == [0]
+    harness.turn()
+    harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
+    assert described(harness) == {"/d1": {}, "/d2": {}}
+    harness.host.advance(120_000)
     for directory in ("/d1", "/d2"):
-        assert not [name for name in rig.disk.names(directory) if name.startswith("a-0")]
+        assert not [name for name in harness.disk.names(directory) if name.startswith("a-0")]
 
 
-def test_records_that_are_deleted_meanwhile_stay_deleted(rig: Rig) -> None:
-    fill(rig, 100, 10_000)
-    held(rig)
-    assert move(rig, "/d2") == [0]
-    rig.turn()
+def test_records_that_are_deleted_meanwhile_stay_deleted(harness: NodeHarness) -> None:
+    fill(harness, 100, 10_000)
+    held(harness)
+    assert move(harness, "/d2") == [0]
+    harness.turn()
     for offset in (50, 90):
         partition = DeleteRecordsPartition(partition_index=0, offset=offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name="a", partitions=[partition])], timeout_ms=1000
         )
-        assert rig.call(2, request).topics[0].partitions[0].low_watermark == offset
-    assert set_config(rig, LIMIT, "1000000000") == 0
-    rig.host.advance(3000)
-    assert described(rig) == {"/d1": {}, "/d2": {"a-0": 0}}
-    assert offsets(rig) == list(range(90, 100))
+        assert harness.call(2, request).topics[0].partitions[0].low_watermark == offset
+    assert set_config(harness, LIMIT, "1000000000") == 0
+    harness.host.advance(3000)
+    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert offsets(harness) == list(range(90, 100))
 
 
-def test_a_producer_goes_on_after_the_move(rig: Rig) -> None:
+def test_a_producer_goes_on_after_the_move(harness: NodeHarness) -> None:
     producer = {"producer_id": 5, "producer_epoch": 0}
-    fill(rig, 8, 100, **producer)
-    assert move(rig, "/d2") == [0]
-    rig.host.advance(1000)
-    assert rig.directory_of("a") == "/d2/a-0"
-    again = rig
+    fill(harness, 8, 100, **producer)
+    assert move(harness, "/d2") == [0]
+    harness.host.advance(1000)
+    assert harness.directory_of("a") == "/d2/a-0"
+    again = harness
     for _ in range(2):
         for sequence in (4, 7):
             repeated = again.call(PRODUCE_VERSION, produce_request("a", base_sequence=sequence, **producer))
@@ -296,36 +305,36 @@ def test_a_producer_goes_on_after_the_move(rig: Rig) -> None:
         again = restarted(again, clean=False)
 
 
-def test_a_long_poll_outlives_the_move(rig: Rig) -> None:
-    poll = rig.connect()
+def test_a_long_poll_outlives_the_move(harness: NodeHarness) -> None:
+    poll = harness.connect()
     request = fetch_request("a")
     request.min_bytes = 1
     poll.submit(FETCH_VERSION, request)
-    assert move(rig, "/d2") == [0]
-    rig.host.advance(1000)
-    assert rig.directory_of("a") == "/d2/a-0"
-    assert rig.produce("a").error_code == 0
+    assert move(harness, "/d2") == [0]
+    harness.host.advance(1000)
+    assert harness.directory_of("a") == "/d2/a-0"
+    assert harness.produce("a").error_code == 0
     answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].high_watermark == 1
 
 
-def test_new_partitions_are_made_where_they_were_asked_for(rig: Rig) -> None:
-    assert move(rig, "/d1", "later", 0, 1, 2) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
-    rig.create("later", partitions=4)
-    assert [rig.directory_of("later", index)[:3] for index in range(4)] == ["/d1"] * 3 + ["/d2"]
+def test_new_partitions_are_made_where_they_were_asked_for(harness: NodeHarness) -> None:
+    assert move(harness, "/d1", "later", 0, 1, 2) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+    harness.create("later", partitions=4)
+    assert [harness.directory_of("later", index)[:3] for index in range(4)] == ["/d1"] * 3 + ["/d2"]
 
 
-def test_no_new_partitions_where_it_is_cordoned(rig: Rig) -> None:
-    assert set_config(rig, "cordoned.log.dirs", "/nowhere") == ErrorCode.INVALID_REQUEST
-    assert set_config(rig, "cordoned.log.dirs", "/d2") == 0
-    rig.create("b", partitions=3)
-    assert {rig.directory_of("b", index)[:3] for index in range(3)} == {"/d1"}
-    assert move(rig, "/d2") == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
-    answer = rig.call(5, DescribeLogDirsRequest(topics=None))
+def test_no_new_partitions_where_it_is_cordoned(harness: NodeHarness) -> None:
+    assert set_config(harness, "cordoned.log.dirs", "/nowhere") == ErrorCode.INVALID_REQUEST
+    assert set_config(harness, "cordoned.log.dirs", "/d2") == 0
+    harness.create("b", partitions=3)
+    assert {harness.directory_of("b", index)[:3] for index in range(3)} == {"/d1"}
+    assert move(harness, "/d2") == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    answer = harness.call(5, DescribeLogDirsRequest(topics=None))
     assert [result.is_cordoned for result in answer.results] == [False, True]
-    assert set_config(rig, "cordoned.log.dirs", "") == 0
-    rig.create("c", partitions=3)
-    assert {rig.directory_of("c", index)[:3] for index in range(3)} == {"/d2"}
+    assert set_config(harness, "cordoned.log.dirs", "") == 0
+    harness.create("c", partitions=3)
+    assert {harness.directory_of("c", index)[:3] for index in range(3)} == {"/d2"}
 
 
 MOST_OPERATIONS = 400
@@ -336,21 +345,21 @@ def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
     """At every operation of the disk: what was acknowledged is there, once, and may move again."""
     for operations in range(MOST_OPERATIONS):
         disk = MemoryDisk()
-        rig = Rig(disk)
-        rig.create("a")
-        fill(rig, 40, 1000)
-        log = rig.node.log_manager.get("a", 0)
+        harness = NodeHarness(disk)
+        harness.create("a")
+        fill(harness, 40, 1000)
+        log = harness.node.log_manager.get("a", 0)
         assert log is not None
         log.flush()
         disk.fails_after = operations
-        move(rig, "/d2")
-        rig.host.advance(1000)
+        move(harness, "/d2")
+        harness.host.advance(1000)
         finished = disk.fails_after is not None and disk.fails_after > 0
         if power:
             disk.power_cut(random.Random(operations))
         else:
             disk.kill()
-        again = Rig(disk)
+        again = NodeHarness(disk)
         assert offsets(again) == list(range(40)), operations
         assert again.produce("a").base_offset == 40
         again.host.advance(2000)

@@ -13,7 +13,7 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsReques
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import ProduceRequest
-from tests.rig import PRODUCE_VERSION, produce_request
+from tests.node_harness import PRODUCE_VERSION, produce_request
 
 SETTINGS = {"log.dirs": "/d1,/d2", "log.flush.interval.messages": "1"}
 TOPICS = ("a", "b", "c")

@@ -22,11 +22,11 @@ from kwire.wire.batch import build
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kwire.wire.records.metadata import PartitionRecord, TopicRecord
-from tests.broker.replication.follower_rig import (
+from tests.broker.replication.follower_harness import (
     NOW_MS,
     SESSION,
     TOPIC_ID,
-    FollowerRig,
+    FollowerHarness,
     Sent,
     asked_of,
     data,
@@ -55,7 +55,7 @@ class Trouble:
         self.is_flushed = self.rng.random() < 0.5
         self.disk = MemoryDisk(random.Random(seed))
         settings = {"log.flush.interval.messages": "1"} if self.is_flushed else {}
-        self.rig = FollowerRig(settings, directories=2, disk=self.disk)
+        self.harness = FollowerHarness(settings, directories=2, disk=self.disk)
         self.leader, self.epoch = PEER, 4
         self.theirs = [3, 3, 3]
         """The epochs of the records that the others have."""
@@ -68,7 +68,7 @@ class Trouble:
         self.positions: dict[int, tuple[int, int, int]] = {}
         """What each leader was asked for last."""
         self.heard: Sent | None = None
-        self.rig.write(
+        self.harness.write(
             TopicRecord(name="t", topic_id=TOPIC_ID),
             PartitionRecord(
                 partition_id=0,
@@ -79,15 +79,15 @@ class Trouble:
                 leader_epoch=self.epoch,
             ),
         )
-        self.held = self.rig.host.hold_work()
+        self.held = self.harness.host.hold_work()
 
     @property
     def log(self) -> Log:
-        return self.rig.log()
+        return self.harness.log()
 
     @property
     def role(self) -> Role:
-        return self.rig.partition().role
+        return self.harness.partition().role
 
     def go_on(self) -> None:
         steps = {
@@ -103,7 +103,7 @@ class Trouble:
         for _ in range(self.rng.randrange(120)):
             (step,) = self.rng.choices(list(steps), list(steps.values()))
             step()
-            self.rig.turn()
+            self.harness.turn()
             self.listen()
 
     def listen(self) -> None:
@@ -111,7 +111,7 @@ class Trouble:
         here = epochs_in(self.log)
         del self.told[len(here) :]  # it was cut, as its leader had it
         assert here[: len(self.told)] == self.told
-        for sent in self.rig.sent:
+        for sent in self.harness.sent:
             if sent is not self.heard and isinstance(sent.request, FetchRequest):
                 self.heard = sent
                 asked = asked_of(sent).get(0)
@@ -122,7 +122,7 @@ class Trouble:
 
     def fetch(self) -> None:
         """The leader answers, or one that leads no more does not."""
-        for sent in [one for one in self.rig.sent if isinstance(one.request, FetchRequest)]:
+        for sent in [one for one in self.harness.sent if isinstance(one.request, FetchRequest)]:
             broker_id = sent.to.port - 9000
             asked = asked_of(sent).get(0) or self.positions.get(broker_id)
             if asked is None or broker_id != self.leader or asked[1] != self.epoch:
@@ -143,9 +143,9 @@ class Trouble:
             self.answer(sent, data(stored(offset, *records), high_watermark=self.committed))
 
     def answer(self, sent: Sent, *partitions: PartitionData) -> None:
-        self.rig.sent.remove(sent)
+        self.harness.sent.remove(sent)
         topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(partitions))]
-        self.rig.answer(
+        self.harness.answer(
             sent, FetchResponse(session_id=SESSION, responses=topics if partitions else [], error_code=0)
         )
 
@@ -166,13 +166,13 @@ class Trouble:
             records = memoryview(bytearray(build([(NOW_MS, None, b"v", [])])))
             self.waiting.add(end_offset)
             kind = self.rng.choice(["on_written", "on_replicated"])
-            self.rig.partition().append(records, now_ms=NOW_MS, **{kind: told})  # type: ignore[arg-type]
+            self.harness.partition().append(records, now_ms=NOW_MS, **{kind: told})  # type: ignore[arg-type]
 
     def peer_fetches(self) -> None:
         if self.role is Role.LEADER:
             end_offset = self.log.written_end_offset
             self.peer_offset = min(self.peer_offset + self.rng.randrange(3), end_offset)
-            self.rig.partition().record_follower_fetch(PEER, self.peer_offset, broker_epoch=20)
+            self.harness.partition().record_follower_fetch(PEER, self.peer_offset, broker_epoch=20)
 
     # --- around it
 
@@ -193,10 +193,10 @@ class Trouble:
         if leader != ME:
             self.theirs += [self.epoch] * self.rng.randrange(3)
         self.positions.clear()
-        for sent in list(self.rig.sent):
-            self.rig.sent.remove(sent)
-            self.rig.answer(sent, PeerUnreachable("it leads no more"))
-        self.rig.change(leader=leader, isr=[ME, PEER])
+        for sent in list(self.harness.sent):
+            self.harness.sent.remove(sent)
+            self.harness.answer(sent, PeerUnreachable("it leads no more"))
+        self.harness.change(leader=leader, isr=[ME, PEER])
 
     def work(self) -> None:
         if self.held:
@@ -207,19 +207,19 @@ class Trouble:
                 self.held.pop(index).deliver()
 
     def move(self) -> None:
-        directory = self.rng.choice(self.rig.logs.directories())
-        future = self.rig.logs.future_log("t", 0)
-        if future is not None and self.rig.logs.directory_of(future) is not directory:
-            self.rig.moves.cancel(self.rig.partition())
-        self.rig.moves.start(self.rig.partition(), directory)
+        directory = self.rng.choice(self.harness.logs.directories())
+        future = self.harness.logs.future_log("t", 0)
+        if future is not None and self.harness.logs.directory_of(future) is not directory:
+            self.harness.moves.cancel(self.harness.partition())
+        self.harness.moves.start(self.harness.partition(), directory)
 
     def wait(self) -> None:
-        self.rig.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
+        self.harness.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
 
     def keep_house(self) -> None:
-        self.rig.logs.tick(self.rig.host.monotonic_ms())
-        self.rig.replicas.flush_due_logs()
-        self.rig.logs.checkpoint(self.rig.host)
+        self.harness.logs.tick(self.harness.host.monotonic_ms())
+        self.harness.replicas.flush_due_logs()
+        self.harness.logs.checkpoint(self.harness.host)
 
     # --- the end
 
@@ -229,14 +229,14 @@ class Trouble:
             if self.held:
                 self.held.pop(0).deliver()
             else:
-                self.rig.host.advance(300)
-            self.rig.turn()
+                self.harness.host.advance(300)
+            self.harness.turn()
             self.fetch()
             self.peer_fetches()
-            self.rig.turn()
+            self.harness.turn()
             self.listen()
         assert self.log.is_recoverable
-        assert self.rig.logs.future_log("t", 0) is None
+        assert self.harness.logs.future_log("t", 0) is None
         assert (self.role is Role.LEADER) == (self.leader == ME)
         if self.role is Role.LEADER:
             assert not self.waiting
@@ -249,11 +249,11 @@ class Trouble:
         if ending == "settle":
             self.settle()
         elif ending == "stop":
-            self.rig.moves.stop()
-            self.rig.host.held_work = None
-            self.rig.turn()
+            self.harness.moves.stop()
+            self.harness.host.held_work = None
+            self.harness.turn()
             self.listen()
-            self.rig.logs.shutdown(self.rig.host.now_ms())
+            self.harness.logs.shutdown(self.harness.host.now_ms())
         if ending == "power":
             self.disk.power_cut()
         else:
@@ -261,7 +261,7 @@ class Trouble:
 
     def check(self) -> None:
         logs = LogManager(self.disk, ["/d", "/e"], logger=STORAGE_LOGGER, rng=random.Random(0))
-        logs.open(self.rig.host.now_ms())
+        logs.open(self.harness.host.now_ms())
         log = logs.get("t", 0) or logs.future_log("t", 0)
         here = [] if log is None else epochs_in(log)
         assert here[: len(self.told)] == self.told

@@ -20,7 +20,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.produce import ProduceRequest
 from tests.broker.replication.test_directory_moves import fill, move, offsets
 from tests.broker.replication.trouble import Break, hold, miss
-from tests.rig import PRODUCE_VERSION, Rig, produce_request
+from tests.node_harness import PRODUCE_VERSION, NodeHarness, produce_request
 
 SEEDS = 100
 FLUSHED = {"log.flush.interval.messages": "1"}
@@ -33,12 +33,12 @@ class Trouble:
         self.rng = random.Random(seed)
         self.disk = MemoryDisk(random.Random(seed))
         self.is_flushed = self.rng.random() < 0.5
-        self.rig = Rig(self.disk, **(FLUSHED if self.is_flushed else {}))
+        self.harness = NodeHarness(self.disk, **(FLUSHED if self.is_flushed else {}))
         if self.rng.random() < 0.5:
-            self.rig.create("z")  # so that the other one lies in the second directory
-        self.rig.create("a")
-        fill(self.rig, 3)
-        self.held = self.rig.host.hold_work()
+            self.harness.create("z")  # so that the other one lies in the second directory
+        self.harness.create("a")
+        fill(self.harness, 3)
+        self.held = self.harness.host.hold_work()
         self.asked: list[VirtualClient] = []
         self.acknowledged = {0, 1, 2}
         self.has_failed = False
@@ -49,11 +49,11 @@ class Trouble:
                 [self.produce, self.work, self.move, self.wait, self.break_down], [10, 20, 4, 2, 0.3]
             )
             step()
-            self.rig.turn()
+            self.harness.turn()
         self.hear()
 
     def produce(self) -> None:
-        self.asked.append(self.rig.connect())
+        self.asked.append(self.harness.connect())
         self.asked[-1].submit(PRODUCE_VERSION, produce_request("a"))
 
     def work(self) -> None:
@@ -65,10 +65,10 @@ class Trouble:
                 self.held.pop(index).deliver()
 
     def move(self) -> None:
-        move(self.rig, self.rng.choice(["/d1", "/d2"]))
+        move(self.harness, self.rng.choice(["/d1", "/d2"]))
 
     def wait(self) -> None:
-        self.rig.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
+        self.harness.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
 
     def break_down(self) -> None:
         self.has_failed = self.disk.broken_directories["/d2"] = True  # in the other one is the metadata log
@@ -87,10 +87,10 @@ class Trouble:
         if ending == "stop":
             while self.held and self.rng.random() < 0.9:
                 self.work()
-                self.rig.turn()
-            self.rig.host.held_work = None
-            self.rig.node.begin_shutdown()
-            self.rig.node.finish_shutdown()
+                self.harness.turn()
+            self.harness.host.held_work = None
+            self.harness.node.begin_shutdown()
+            self.harness.node.finish_shutdown()
             self.hear()
             self.disk.kill()
         elif ending == "kill":
@@ -107,10 +107,10 @@ class Trouble:
             # Nothing can leave a directory that fails. Should it come back somebody has to look at it.
             assert self.has_failed, "no broker starts on these"
             with pytest.raises(StartRefused, match="written to last"):
-                Rig(self.disk)
+                NodeHarness(self.disk)
             self.disk.kill()
             self.disk.remove_tree("/d2/a-0")
-        again = Rig(self.disk)
+        again = NodeHarness(self.disk)
         found = offsets(again)
         assert self.acknowledged <= set(found)
         assert found == list(range(len(found)))

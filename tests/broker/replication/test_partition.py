@@ -34,7 +34,7 @@ class Poll:
     complete = partition_grew
 
 
-class Rig:
+class PartitionHarness:
     def __init__(self, topic_id: Uuid | None = None) -> None:
         self.host = VirtualHost(seed=1)
         self.cluster = Cluster(self.host)
@@ -77,150 +77,154 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> PartitionHarness:
+    return PartitionHarness()
 
 
-def test_with_one_replica_both_promises_are_kept_in_the_turn(rig: Rig) -> None:
-    rig.partition.become_leader(ALONE)
-    timers = rig.host.timers
-    rig.append("one", to_all=False)
-    rig.append("all", to_all=True, timeout_ms=1_000)
-    assert rig.staged == [rig.partition]
-    assert (rig.news(), rig.partition.high_watermark) == ([], 0)
-    assert rig.commit() == [("one", None), ("all", None)]
-    assert (rig.partition.high_watermark, rig.host.timers) == (2, timers)
+def test_with_one_replica_both_promises_are_kept_in_the_turn(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(ALONE)
+    timers = harness.host.timers
+    harness.append("one", to_all=False)
+    harness.append("all", to_all=True, timeout_ms=1_000)
+    assert harness.staged == [harness.partition]
+    assert (harness.news(), harness.partition.high_watermark) == ([], 0)
+    assert harness.commit() == [("one", None), ("all", None)]
+    assert (harness.partition.high_watermark, harness.host.timers) == (2, timers)
 
 
-def test_written_is_before_replicated(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
-    rig.append("first", to_all=True, timeout_ms=1_000)
-    rig.append("one", to_all=False)
-    rig.append("second", to_all=True)
-    assert rig.commit() == [("one", None)]
-    rig.partition.record_follower_fetch(2, 0)
-    rig.partition.record_follower_fetch(3, 9)
-    assert rig.news() == []
-    rig.partition.record_follower_fetch(2, 1)
-    assert (rig.news(), rig.partition.high_watermark) == ([("first", None)], 1)
-    rig.host.advance(2_000)
-    assert rig.news() == [], "its timer is gone, and who gives no limit waits on"
-    rig.partition.record_follower_fetch(2, 3)
-    assert rig.news() == [("second", None)]
+def test_written_is_before_replicated(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
+    harness.append("first", to_all=True, timeout_ms=1_000)
+    harness.append("one", to_all=False)
+    harness.append("second", to_all=True)
+    assert harness.commit() == [("one", None)]
+    harness.partition.record_follower_fetch(2, 0)
+    harness.partition.record_follower_fetch(3, 9)
+    assert harness.news() == []
+    harness.partition.record_follower_fetch(2, 1)
+    assert (harness.news(), harness.partition.high_watermark) == ([("first", None)], 1)
+    harness.host.advance(2_000)
+    assert harness.news() == [], "its timer is gone, and who gives no limit waits on"
+    harness.partition.record_follower_fetch(2, 3)
+    assert harness.news() == [("second", None)]
 
 
-def test_an_in_sync_set_that_shrinks_keeps_promises(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
-    rig.append("all", to_all=True)
-    assert rig.commit() == []
-    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
-    assert rig.news() == [("all", None)]
+def test_an_in_sync_set_that_shrinks_keeps_promises(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
+    harness.append("all", to_all=True)
+    assert harness.commit() == []
+    harness.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
+    assert harness.news() == [("all", None)]
 
 
-def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(min_insync_replicas=2)
-    rig.partition.become_leader(TWO)
-    rig.append("all", to_all=True, timeout_ms=500)
-    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
-    assert rig.commit() == []
+def test_one_that_shrinks_too_far_does_not(harness: PartitionHarness) -> None:
+    harness.log.config = harness.log.config._replace(min_insync_replicas=2)
+    harness.partition.become_leader(TWO)
+    harness.append("all", to_all=True, timeout_ms=500)
+    harness.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
+    assert harness.commit() == []
     with pytest.raises(ApiError) as refused:
-        rig.append("more", to_all=True)
+        harness.append("more", to_all=True)
     assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
-    rig.host.advance(500)
-    assert rig.news() == [("all", ErrorCode.REQUEST_TIMED_OUT)]
-    assert rig.log.log_end_offset == 1
+    harness.host.advance(500)
+    assert harness.news() == [("all", ErrorCode.REQUEST_TIMED_OUT)]
+    assert harness.log.log_end_offset == 1
 
 
-def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_told_so(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(min_insync_replicas=2)
-    rig.partition.become_leader(TWO)
-    rig.append("all", to_all=True)
-    rig.partition.record_follower_fetch(2, 1)
-    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
-    rig.log.high_watermark = 1
-    assert rig.commit() == [("all", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_told_so(
+    harness: PartitionHarness,
+) -> None:
+    harness.log.config = harness.log.config._replace(min_insync_replicas=2)
+    harness.partition.become_leader(TWO)
+    harness.append("all", to_all=True)
+    harness.partition.record_follower_fetch(2, 1)
+    harness.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
+    harness.log.high_watermark = 1
+    assert harness.commit() == [("all", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
 
 
-def send_again(rig: Rig, name: str, *, to_all: bool) -> None:
+def send_again(harness: PartitionHarness, name: str, *, to_all: bool) -> None:
     """The same batch of one producer, whenever it is sent."""
-    told = rig.tell(name)
-    rig.partition.append(
+    told = harness.tell(name)
+    harness.partition.append(
         batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0),
-        now_ms=rig.host.now_ms(),
+        now_ms=harness.host.now_ms(),
         on_written=None if to_all else told,
         on_replicated=told if to_all else None,
     )
 
 
-def test_a_batch_that_is_sent_again_waits_for_what_it_waited_for(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
-    send_again(rig, "first", to_all=True)
-    assert rig.commit() == []
-    send_again(rig, "again", to_all=True)
-    send_again(rig, "again, for one", to_all=False)
-    assert rig.news() == [("again, for one", None)]
-    rig.partition.record_follower_fetch(2, 1)
-    assert rig.news() == [("first", None), ("again", None)]
-    send_again(rig, "once more", to_all=True)
-    assert rig.news() == [("once more", None)]
+def test_a_batch_that_is_sent_again_waits_for_what_it_waited_for(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
+    send_again(harness, "first", to_all=True)
+    assert harness.commit() == []
+    send_again(harness, "again", to_all=True)
+    send_again(harness, "again, for one", to_all=False)
+    assert harness.news() == [("again, for one", None)]
+    harness.partition.record_follower_fetch(2, 1)
+    assert harness.news() == [("first", None), ("again", None)]
+    send_again(harness, "once more", to_all=True)
+    assert harness.news() == [("once more", None)]
 
 
 def test_one_that_is_sent_again_while_the_first_is_on_its_way_to_the_disk_waits_for_the_disk(
-    rig: Rig,
+    harness: PartitionHarness,
 ) -> None:
-    rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.become_leader(ALONE)
-    held = rig.host.hold_work()
-    send_again(rig, "first", to_all=False)
-    assert rig.commit() == []
-    send_again(rig, "again", to_all=False)
-    assert rig.commit() == []
+    harness.log.config = harness.log.config._replace(flush_messages=1)
+    harness.partition.become_leader(ALONE)
+    held = harness.host.hold_work()
+    send_again(harness, "first", to_all=False)
+    assert harness.commit() == []
+    send_again(harness, "again", to_all=False)
+    assert harness.commit() == []
     while held:
         held.pop().deliver()
-        rig.host.run_pending()
-    assert rig.news() == [("first", None), ("again", None)]
+        harness.host.run_pending()
+    assert harness.news() == [("first", None), ("again", None)]
 
 
-def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.become_leader(ALONE)
-    rig.append("one", to_all=False)
-    rig.append("all", to_all=True)
-    rig.partition.commit()
-    assert (rig.news(), rig.partition.high_watermark) == ([], 0)
-    rig.host.run_pending()
-    assert rig.news() == [("one", None), ("all", None)]
-    assert rig.partition.high_watermark == rig.log.recovery_point == 2
+def test_nothing_is_promised_before_a_sync_that_is_asked_for(harness: PartitionHarness) -> None:
+    harness.log.config = harness.log.config._replace(flush_messages=1)
+    harness.partition.become_leader(ALONE)
+    harness.append("one", to_all=False)
+    harness.append("all", to_all=True)
+    harness.partition.commit()
+    assert (harness.news(), harness.partition.high_watermark) == ([], 0)
+    harness.host.run_pending()
+    assert harness.news() == [("one", None), ("all", None)]
+    assert harness.partition.high_watermark == harness.log.recovery_point == 2
 
 
-def test_how_long_ago_the_last_sync_was_is_not_told_by_the_clock_on_the_wall(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(flush_ms=1_000)
-    rig.partition.become_leader(ALONE)
-    rig.append("first", to_all=False)
-    rig.commit()
-    rig.host.skew_ms = 3_600_000  # somebody sets the clock
-    rig.append("second", to_all=False)
-    rig.commit()
-    assert rig.log.recovery_point == 0
-    rig.host.skew_ms = -3_600_000
-    rig.host.advance(1_000)
-    rig.append("third", to_all=False)
-    rig.commit()
-    assert rig.log.recovery_point == 3
+def test_how_long_ago_the_last_sync_was_is_not_told_by_the_clock_on_the_wall(
+    harness: PartitionHarness,
+) -> None:
+    harness.log.config = harness.log.config._replace(flush_ms=1_000)
+    harness.partition.become_leader(ALONE)
+    harness.append("first", to_all=False)
+    harness.commit()
+    harness.host.skew_ms = 3_600_000  # somebody sets the clock
+    harness.append("second", to_all=False)
+    harness.commit()
+    assert harness.log.recovery_point == 0
+    harness.host.skew_ms = -3_600_000
+    harness.host.advance(1_000)
+    harness.append("third", to_all=False)
+    harness.commit()
+    assert harness.log.recovery_point == 3
 
 
 @pytest.fixture
-def new() -> Rig:
+def new() -> PartitionHarness:
     """Of a log that is not in its place yet."""
-    return Rig(Uuid(b"\7" * 16))
+    return PartitionHarness(Uuid(b"\7" * 16))
 
 
-def place(rig: Rig) -> None:
-    name(rig.log)
-    rig.waiting.pop()()
+def place(harness: PartitionHarness) -> None:
+    name(harness.log)
+    harness.waiting.pop()()
 
 
-def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: Rig) -> None:
+def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: PartitionHarness) -> None:
     new.partition.become_leader(ALONE)
     assert new.waiting == []  # for nothing is in it
     for value in ("one", "two"):
@@ -231,7 +235,7 @@ def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: Rig) -> None
     assert (new.news(), new.partition.high_watermark) == ([("one", None), ("two", None)], 2)
 
 
-def test_a_flush_that_is_asked_for_comes_after_that(new: Rig) -> None:
+def test_a_flush_that_is_asked_for_comes_after_that(new: PartitionHarness) -> None:
     new.partition.become_leader(ALONE)
     new.log.config = new.log.config._replace(flush_messages=1)
     held = new.host.hold_work()
@@ -244,7 +248,7 @@ def test_a_flush_that_is_asked_for_comes_after_that(new: Rig) -> None:
     assert new.news() == [("one", None)]
 
 
-def test_who_comes_to_lead_shows_nothing_before_that(new: Rig) -> None:
+def test_who_comes_to_lead_shows_nothing_before_that(new: PartitionHarness) -> None:
     new.partition.become_follower(ELSEWHERE)
     new.log.append_stored(batch(b"fetched"))
     new.log.commit()
@@ -254,125 +258,131 @@ def test_who_comes_to_lead_shows_nothing_before_that(new: Rig) -> None:
     assert new.partition.high_watermark == 1
 
 
-def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
+def test_a_follower_serves_nobody_and_keeps_its_log(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
     poll = Poll()
-    rig.partition.delayed_fetches[poll] = None
-    rig.append("late", to_all=True, timeout_ms=1_000)
-    assert rig.commit() == []
-    rig.append("staged", to_all=True)
-    rig.append("written", to_all=False)
-    rig.partition.become_follower(ELSEWHERE)
-    assert rig.news() == [
+    harness.partition.delayed_fetches[poll] = None
+    harness.append("late", to_all=True, timeout_ms=1_000)
+    assert harness.commit() == []
+    harness.append("staged", to_all=True)
+    harness.append("written", to_all=False)
+    harness.partition.become_follower(ELSEWHERE)
+    assert harness.news() == [
         ("written", None),
         ("late", ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ("staged", ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ]
-    assert (rig.partition.role, rig.partition.leader_epoch, rig.log.log_end_offset) == (Role.FOLLOWER, 1, 3)
-    assert rig.log.latest_epoch == 0, "epochs begin with leaders"
+    assert (harness.partition.role, harness.partition.leader_epoch, harness.log.log_end_offset) == (
+        Role.FOLLOWER,
+        1,
+        3,
+    )
+    assert harness.log.latest_epoch == 0, "epochs begin with leaders"
     assert poll.woken
     with pytest.raises(ApiError) as refused:
-        rig.append("refused", to_all=False)
+        harness.append("refused", to_all=False)
     assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    rig.host.advance(1_000)
-    assert rig.commit() == []
+    harness.host.advance(1_000)
+    assert harness.commit() == []
 
 
-def test_a_leader_epoch_never_goes_back(rig: Rig) -> None:
-    rig.partition.become_leader(ALONE._replace(leader_epoch=5))
-    rig.partition.become_follower(ELSEWHERE)
-    assert rig.partition.leader_epoch == 5
-    rig.partition.become_leader(ALONE)
-    assert rig.partition.leader_epoch == 5
+def test_a_leader_epoch_never_goes_back(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(ALONE._replace(leader_epoch=5))
+    harness.partition.become_follower(ELSEWHERE)
+    assert harness.partition.leader_epoch == 5
+    harness.partition.become_leader(ALONE)
+    assert harness.partition.leader_epoch == 5
 
 
-def test_a_follower_can_lead_again_and_knows_nothing_of_others(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
-    rig.append("one", to_all=False)
-    rig.commit()
-    rig.partition.record_follower_fetch(2, 1)
-    rig.partition.become_follower(ELSEWHERE)
-    rig.partition.record_follower_fetch(2, 9)
-    rig.partition.become_leader(TWO._replace(leader_epoch=2, partition_epoch=2))
-    rig.append("all", to_all=True)
-    assert rig.commit()[1:] == []
-    assert (rig.partition.high_watermark, rig.log.leader_epochs) == (1, [(0, 0), (2, 1)])
-    rig.partition.record_follower_fetch(2, 2)
-    assert rig.news() == [("all", None)]
+def test_a_follower_can_lead_again_and_knows_nothing_of_others(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
+    harness.append("one", to_all=False)
+    harness.commit()
+    harness.partition.record_follower_fetch(2, 1)
+    harness.partition.become_follower(ELSEWHERE)
+    harness.partition.record_follower_fetch(2, 9)
+    harness.partition.become_leader(TWO._replace(leader_epoch=2, partition_epoch=2))
+    harness.append("all", to_all=True)
+    assert harness.commit()[1:] == []
+    assert (harness.partition.high_watermark, harness.log.leader_epochs) == (1, [(0, 0), (2, 1)])
+    harness.partition.record_follower_fetch(2, 2)
+    assert harness.news() == [("all", None)]
 
 
-def test_a_sync_that_ends_after_the_lead_is_lost_moves_nothing(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.become_leader(ALONE)
-    rig.append("one", to_all=False)
-    rig.partition.commit()
-    rig.partition.become_follower(ELSEWHERE)
-    assert rig.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-    rig.host.run_pending()
-    assert (rig.news(), rig.partition.high_watermark, rig.log.recovery_point) == ([], 0, 1)
+def test_a_sync_that_ends_after_the_lead_is_lost_moves_nothing(harness: PartitionHarness) -> None:
+    harness.log.config = harness.log.config._replace(flush_messages=1)
+    harness.partition.become_leader(ALONE)
+    harness.append("one", to_all=False)
+    harness.partition.commit()
+    harness.partition.become_follower(ELSEWHERE)
+    assert harness.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    harness.host.run_pending()
+    assert (harness.news(), harness.partition.high_watermark, harness.log.recovery_point) == ([], 0, 1)
 
 
-def test_who_waits_for_a_log_that_fails_is_told_so_once(rig: Rig) -> None:
-    rig.partition.become_leader(TWO)
-    rig.append("late", to_all=True)
-    rig.commit()
-    rig.append("staged", to_all=False)
+def test_who_waits_for_a_log_that_fails_is_told_so_once(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO)
+    harness.append("late", to_all=True)
+    harness.commit()
+    harness.append("staged", to_all=False)
     for _ in range(2):
-        rig.log.fail(StorageError("broken"))
-        rig.partition.fail(StorageError("broken"))
+        harness.log.fail(StorageError("broken"))
+        harness.partition.fail(StorageError("broken"))
     failed = ErrorCode.KAFKA_STORAGE_ERROR
-    assert rig.commit() == [("late", failed), ("staged", failed)]
-    assert len(rig.offline) == 1
-    for again in (rig.partition.become_leader, rig.partition.become_follower):
+    assert harness.commit() == [("late", failed), ("staged", failed)]
+    assert len(harness.offline) == 1
+    for again in (harness.partition.become_leader, harness.partition.become_follower):
         again(ALONE._replace(leader_epoch=5))
-        assert rig.partition.role is Role.OFFLINE
+        assert harness.partition.role is Role.OFFLINE
     with pytest.raises(ApiError) as refused:
-        rig.append("refused", to_all=False)
+        harness.append("refused", to_all=False)
     assert refused.value.code == failed
 
 
 @pytest.mark.parametrize("take_up", [Partition.become_leader, Partition.become_follower])
 def test_a_log_that_has_failed_is_not_taken_up(
-    rig: Rig, take_up: Callable[[Partition, PartitionImage], None]
+    harness: PartitionHarness, take_up: Callable[[Partition, PartitionImage], None]
 ) -> None:
-    rig.log.fail(StorageError("broken"))
+    harness.log.fail(StorageError("broken"))
     with pytest.raises(StorageError):
-        take_up(rig.partition, ALONE)
+        take_up(harness.partition, ALONE)
 
 
-def test_a_replica_that_has_left_takes_no_role_again(rig: Rig) -> None:
-    rig.partition.become_leader(ALONE)
-    rig.append("staged", to_all=False)
-    rig.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert rig.commit() == [("staged", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+def test_a_replica_that_has_left_takes_no_role_again(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(ALONE)
+    harness.append("staged", to_all=False)
+    harness.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert harness.commit() == [("staged", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     with pytest.raises(AssertionError):
-        rig.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        harness.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def test_who_leads_again_shows_nothing_that_is_still_on_its_way_to_the_disk(rig: Rig) -> None:
-    rig.log.config = rig.log.config._replace(flush_messages=1)
-    held = rig.host.hold_work()
-    rig.partition.become_leader(ALONE)
-    rig.append("one", to_all=False)
-    assert rig.commit() == []
-    rig.partition.become_follower(ELSEWHERE)
-    assert rig.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-    rig.partition.become_leader(ALONE._replace(leader_epoch=2))
-    assert rig.partition.high_watermark == 0
+def test_who_leads_again_shows_nothing_that_is_still_on_its_way_to_the_disk(
+    harness: PartitionHarness,
+) -> None:
+    harness.log.config = harness.log.config._replace(flush_messages=1)
+    held = harness.host.hold_work()
+    harness.partition.become_leader(ALONE)
+    harness.append("one", to_all=False)
+    assert harness.commit() == []
+    harness.partition.become_follower(ELSEWHERE)
+    assert harness.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    harness.partition.become_leader(ALONE._replace(leader_epoch=2))
+    assert harness.partition.high_watermark == 0
     held[0].run()
     held[0].deliver()
-    rig.host.run_pending()
-    assert (rig.partition.high_watermark, rig.news()) == (1, [])
+    harness.host.run_pending()
+    assert (harness.partition.high_watermark, harness.news()) == (1, [])
 
 
-def test_an_acknowledgement_that_fails_holds_up_nobody(rig: Rig) -> None:
+def test_an_acknowledgement_that_fails_holds_up_nobody(harness: PartitionHarness) -> None:
     def fails(error: ApiError | None) -> None:
         raise ValueError(error)
 
-    rig.partition.become_leader(ALONE)
-    rig.partition.append(batch(b"v"), now_ms=rig.host.now_ms(), on_written=fails)
-    rig.append("next", to_all=False)
-    assert rig.commit() == [("next", None)]
+    harness.partition.become_leader(ALONE)
+    harness.partition.append(batch(b"v"), now_ms=harness.host.now_ms(), on_written=fails)
+    harness.append("next", to_all=False)
+    assert harness.commit() == [("next", None)]
 
 
 @pytest.mark.parametrize(
@@ -384,45 +394,47 @@ def test_an_acknowledgement_that_fails_holds_up_nobody(rig: Rig) -> None:
         (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_clients_of_another_epoch_are_fenced(rig: Rig, epoch: int, code: ErrorCode | None) -> None:
-    rig.partition.become_leader(ALONE._replace(leader_epoch=3))
+def test_clients_of_another_epoch_are_fenced(
+    harness: PartitionHarness, epoch: int, code: ErrorCode | None
+) -> None:
+    harness.partition.become_leader(ALONE._replace(leader_epoch=3))
     if code is None:
-        rig.partition.check_leader_epoch(epoch)
+        harness.partition.check_leader_epoch(epoch)
     else:
         with pytest.raises(ApiError) as refused:
-            rig.partition.check_leader_epoch(epoch)
+            harness.partition.check_leader_epoch(epoch)
         assert refused.value.code == code
 
 
-def test_a_controller_that_is_behind_is_asked_again_after_a_while(rig: Rig) -> None:
-    rig.partition.become_leader(TWO._replace(isr=(1,)))
-    rig.partition.record_follower_fetch(2, 0, broker_epoch=20)
-    assert rig.cluster.wanted() == [(1, 2)]
-    rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
-    assert rig.cluster.wanted() == []
-    rig.host.advance(50)
-    assert rig.cluster.wanted() == [(1, 2)]
-    rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
-    rig.partition.become_leader(TWO._replace(partition_epoch=1))
-    rig.host.advance(50)
-    assert rig.cluster.wanted() == [], "the metadata has told meanwhile"
+def test_a_controller_that_is_behind_is_asked_again_after_a_while(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO._replace(isr=(1,)))
+    harness.partition.record_follower_fetch(2, 0, broker_epoch=20)
+    assert harness.cluster.wanted() == [(1, 2)]
+    harness.cluster.answer(ErrorCode.NOT_CONTROLLER)
+    assert harness.cluster.wanted() == []
+    harness.host.advance(50)
+    assert harness.cluster.wanted() == [(1, 2)]
+    harness.cluster.answer(ErrorCode.NOT_CONTROLLER)
+    harness.partition.become_leader(TWO._replace(partition_epoch=1))
+    harness.host.advance(50)
+    assert harness.cluster.wanted() == [], "the metadata has told meanwhile"
 
 
-def test_the_isr_grows_and_shrinks_as_the_controller_agrees(rig: Rig) -> None:
-    rig.partition.become_leader(TWO._replace(isr=(1,)))
-    rig.append("alone", to_all=True)
-    assert rig.commit() == [("alone", None)]
-    rig.partition.record_follower_fetch(2, 1, broker_epoch=20)
-    rig.append("waits for both", to_all=True)
-    assert rig.commit() == [], "before it is known whether the controller agrees"
-    rig.cluster.answer()
-    assert rig.news() == []
-    leading = rig.cluster.leading
+def test_the_isr_grows_and_shrinks_as_the_controller_agrees(harness: PartitionHarness) -> None:
+    harness.partition.become_leader(TWO._replace(isr=(1,)))
+    harness.append("alone", to_all=True)
+    assert harness.commit() == [("alone", None)]
+    harness.partition.record_follower_fetch(2, 1, broker_epoch=20)
+    harness.append("waits for both", to_all=True)
+    assert harness.commit() == [], "before it is known whether the controller agrees"
+    harness.cluster.answer()
+    assert harness.news() == []
+    leading = harness.cluster.leading
     assert (leading.isr_expands, leading.isr_shrinks) == (1, 0)
-    rig.host.advance(30_001)
-    rig.partition.maybe_shrink_isr()
-    assert rig.cluster.wanted() == [(1,)]
-    assert rig.news() == []
-    rig.cluster.answer()
+    harness.host.advance(30_001)
+    harness.partition.maybe_shrink_isr()
+    assert harness.cluster.wanted() == [(1,)]
+    assert harness.news() == []
+    harness.cluster.answer()
     assert (leading.isr_expands, leading.isr_shrinks) == (1, 1)
-    assert rig.news() == [("waits for both", None)]
+    assert harness.news() == [("waits for both", None)]

@@ -46,7 +46,7 @@ class Coordinator:
         self.heard.append(("resigned", index, leader_epoch))
 
 
-class Rig:
+class ReplicaManagerHarness:
     """The replicas of broker 1, on one directory, and a log of metadata to write to."""
 
     def __init__(self, disk: MemoryDisk | None = None, image: MetadataImage | None = None) -> None:
@@ -156,14 +156,14 @@ def change(index: int = 0, **fields: Any) -> PartitionChangeRecord:
 def test_the_metadata_gives_a_replica_its_role(
     leader: int, replicas: tuple[int, ...], role: Role, code: ErrorCode
 ) -> None:
-    rig = Rig()
-    rig.create(leader=leader, replicas=replicas)
-    assert (rig.replicas.role("t", 0), rig.code("t")) == (role, code)
-    assert (rig.logs.get("t", 0) is not None) == (1 in replicas)
-    assert rig.replicas.exists("t", 0)
-    assert rig.code("t", 1) == rig.code("u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    rig.logs.shutdown(rig.host.now_ms())
-    again = Rig(rig.disk, rig.image)
+    harness = ReplicaManagerHarness()
+    harness.create(leader=leader, replicas=replicas)
+    assert (harness.replicas.role("t", 0), harness.code("t")) == (role, code)
+    assert (harness.logs.get("t", 0) is not None) == (1 in replicas)
+    assert harness.replicas.exists("t", 0)
+    assert harness.code("t", 1) == harness.code("u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    harness.logs.shutdown(harness.host.now_ms())
+    again = ReplicaManagerHarness(harness.disk, harness.image)
     assert again.replicas.role("t", 0) is role
 
 
@@ -175,8 +175,8 @@ class Slow:
     """A topic of so many replicas that the last three are not taken up in the turn of its creation."""
 
     def __init__(self) -> None:
-        self.rig = rig = Rig(SlowDisk())
-        rig.publish(
+        self.harness = harness = ReplicaManagerHarness(SlowDisk())
+        harness.publish(
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *(partition(index=index) for index in range(FIRST_SLICE + 3)),
         )
@@ -184,151 +184,154 @@ class Slow:
     @property
     def roles(self) -> list[Role]:
         """Of the last four."""
-        return [self.rig.replicas.role("t", LAST + number) for number in range(4)]
+        return [self.harness.replicas.role("t", LAST + number) for number in range(4)]
 
 
 def test_many_new_replicas_are_taken_up_turn_by_turn() -> None:
     slow = Slow()
-    rig = slow.rig
+    harness = slow.harness
     assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
-    assert rig.code("t", LAST + 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert rig.replicas.exists("t", LAST + 1)
-    rig.publish(change(index=LAST + 3, leader=2), change(index=LAST, leader=2))
+    assert harness.code("t", LAST + 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert harness.replicas.exists("t", LAST + 1)
+    harness.publish(change(index=LAST + 3, leader=2), change(index=LAST, leader=2))
     assert slow.roles == [Role.FOLLOWER, *[Role.ABSENT] * 3]
     while slow.roles[1] is Role.ABSENT:
-        rig.host.events.soon.popleft()()
+        harness.host.events.soon.popleft()()
     assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.ABSENT, Role.ABSENT]
-    rig.host.run_pending()
+    harness.host.run_pending()
     assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
-    assert rig.followed == [(2, 1), (2, 1)]
+    assert harness.followed == [(2, 1), (2, 1)]
 
 
 def test_a_broker_whose_directory_was_emptied_makes_its_logs_turn_by_turn() -> None:
     slow = Slow()
-    slow.rig.host.run_pending()
-    slow.rig.logs.shutdown(slow.rig.host.now_ms())
-    slow.rig = rig = Rig(SlowDisk(), slow.rig.image)
+    slow.harness.host.run_pending()
+    slow.harness.logs.shutdown(slow.harness.host.now_ms())
+    slow.harness = harness = ReplicaManagerHarness(SlowDisk(), slow.harness.image)
     assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
-    rig.publish(change(index=LAST + 3, leader=2))
-    rig.host.run_pending()
+    harness.publish(change(index=LAST + 3, leader=2))
+    harness.host.run_pending()
     assert slow.roles == [Role.LEADER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
 
 
 def test_replicas_that_are_not_wanted_any_more_are_not_taken_up() -> None:
     slow = Slow()
-    slow.rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    slow.harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
     assert slow.roles == [Role.ABSENT] * 4
-    assert slow.rig.logs.get("t", LAST + 1) is None
+    assert slow.harness.logs.get("t", LAST + 1) is None
 
 
 def test_a_broker_that_ends_takes_up_nothing_more() -> None:
     slow = Slow()
-    slow.rig.replicas.complete_delayed_fetches()
-    slow.rig.host.run_pending()
-    assert slow.rig.logs.get("t", LAST + 1) is None
+    slow.harness.replicas.complete_delayed_fetches()
+    slow.harness.host.run_pending()
+    assert slow.harness.logs.get("t", LAST + 1) is None
 
 
 def test_coordinators_hear_of_the_lead_each_time_it_comes_and_goes() -> None:
-    rig = Rig()
-    rig.create(STATE)
-    rig.write(change(isr=[1]))
-    rig.write(change(leader=2))
-    rig.write(change(isr=[1, 2]))
-    rig.write(change(leader=1))
-    epoch = rig.image.topics[STATE].partitions[0].leader_epoch
+    harness = ReplicaManagerHarness()
+    harness.create(STATE)
+    harness.write(change(isr=[1]))
+    harness.write(change(leader=2))
+    harness.write(change(isr=[1, 2]))
+    harness.write(change(leader=1))
+    epoch = harness.image.topics[STATE].partitions[0].leader_epoch
     assert epoch > 0
-    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    told = rig.coordinator.heard
+    harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    told = harness.coordinator.heard
     assert [what for what, *_ in told if what == "resigned"] == ["resigned"] * 2
     assert (told[0], told[-2:]) == (("elected", 0, 0), [("elected", 0, epoch), ("resigned", 0, epoch)])
     assert [epochs for _, _, epochs in told] == sorted(epochs for _, _, epochs in told)
 
 
 def test_the_fetchers_hear_of_every_change_of_a_follower_and_of_its_end() -> None:
-    rig = Rig()
-    rig.create(leader=2, replicas=(1, 2, 3), epoch=4)
-    assert rig.followed == [(2, 4)]
-    rig.write(change(leader=3))
-    rig.write(change(leader=-1))
-    rig.write(change(leader=1))
-    rig.write(change(isr=[1]))
-    assert rig.followed[1:] == [(3, 5), (-1, 6), ()]
-    rig.write(change(leader=2))
-    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert rig.followed[4:] == [(2, 8), ()]
+    harness = ReplicaManagerHarness()
+    harness.create(leader=2, replicas=(1, 2, 3), epoch=4)
+    assert harness.followed == [(2, 4)]
+    harness.write(change(leader=3))
+    harness.write(change(leader=-1))
+    harness.write(change(leader=1))
+    harness.write(change(isr=[1]))
+    assert harness.followed[1:] == [(3, 5), (-1, 6), ()]
+    harness.write(change(leader=2))
+    harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert harness.followed[4:] == [(2, 8), ()]
 
 
 def test_a_broker_that_ends_follows_what_it_is_still_in_sync_with() -> None:
-    rig = Rig()
-    rig.create(leader=2, replicas=(1, 2, 3))
-    rig.write(RegisterBrokerRecord(broker_id=1, broker_epoch=5))
-    rig.followed.clear()
+    harness = ReplicaManagerHarness()
+    harness.create(leader=2, replicas=(1, 2, 3))
+    harness.write(RegisterBrokerRecord(broker_id=1, broker_epoch=5))
+    harness.followed.clear()
     ends = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1)
-    rig.write(ends, change(isr=[2, 1]))
-    assert rig.followed == [(2, 0)]
-    rig.write(change(isr=[2]))
-    assert rig.followed[1:] == [()]
+    harness.write(ends, change(isr=[2, 1]))
+    assert harness.followed == [(2, 0)]
+    harness.write(change(isr=[2]))
+    assert harness.followed[1:] == [()]
 
 
 def test_a_follower_whose_log_fails_follows_no_more() -> None:
-    rig = Rig()
-    rig.create(leader=2)
-    log = rig.logs.get("t", 0)
+    harness = ReplicaManagerHarness()
+    harness.create(leader=2)
+    log = harness.logs.get("t", 0)
     assert log is not None
-    rig.logs.handle_log_failure(log, StorageError("broken"))
-    rig.write(change(leader=3))
-    assert rig.followed == [(2, 0), ()]
+    harness.logs.handle_log_failure(log, StorageError("broken"))
+    harness.write(change(leader=3))
+    assert harness.followed == [(2, 0), ()]
 
 
 def test_a_coordinator_whose_log_fails_is_none_any_more() -> None:
-    rig = Rig()
-    rig.create(STATE)
-    log = rig.logs.get(STATE, 0)
+    harness = ReplicaManagerHarness()
+    harness.create(STATE)
+    log = harness.logs.get(STATE, 0)
     assert log is not None
-    rig.logs.handle_log_failure(log, StorageError("broken"))
-    assert rig.coordinator.heard == [("elected", 0, 0), ("resigned", 0, 0)]
+    harness.logs.handle_log_failure(log, StorageError("broken"))
+    assert harness.coordinator.heard == [("elected", 0, 0), ("resigned", 0, 0)]
 
 
 def test_a_replica_that_goes_elsewhere_takes_its_log_along() -> None:
-    rig = Rig()
-    rig.create()
-    rig.write(change(leader=2, replicas=[2, 3], isr=[2, 3]))
-    assert rig.replicas.role("t", 0) is Role.ABSENT
-    assert rig.code("t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert ([one.role for one in rig.left], rig.logs.get("t", 0)) == ([Role.ABSENT], None)
-    rig.write(change(leader=1, replicas=[1, 2], isr=[1, 2]))
-    assert rig.replicas.role("t", 0) is Role.LEADER
+    harness = ReplicaManagerHarness()
+    harness.create()
+    harness.write(change(leader=2, replicas=[2, 3], isr=[2, 3]))
+    assert harness.replicas.role("t", 0) is Role.ABSENT
+    assert harness.code("t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ([one.role for one in harness.left], harness.logs.get("t", 0)) == ([Role.ABSENT], None)
+    harness.write(change(leader=1, replicas=[1, 2], isr=[1, 2]))
+    assert harness.replicas.role("t", 0) is Role.LEADER
 
 
 def test_what_fails_with_its_directory_stays_offline_until_it_is_deleted() -> None:
-    rig = Rig()
-    rig.create()
-    log = rig.logs.get("t", 0)
+    harness = ReplicaManagerHarness()
+    harness.create()
+    log = harness.logs.get("t", 0)
     assert log is not None
-    rig.logs.handle_log_failure(log, StorageError("broken"))
+    harness.logs.handle_log_failure(log, StorageError("broken"))
     for leader in (1, 2, 1):
-        assert (rig.replicas.role("t", 0), rig.code("t")) == (Role.OFFLINE, ErrorCode.KAFKA_STORAGE_ERROR)
-        rig.write(change(leader=leader))
-    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert rig.code("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (harness.replicas.role("t", 0), harness.code("t")) == (
+            Role.OFFLINE,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
+        harness.write(change(leader=leader))
+    harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert harness.code("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
-    rig = Rig()
-    rig.create()
-    rig.logs.shutdown(rig.host.now_ms())
-    delta = MetadataDelta(rig.image)
+    harness = ReplicaManagerHarness()
+    harness.create()
+    harness.logs.shutdown(harness.host.now_ms())
+    delta = MetadataDelta(harness.image)
     delta.replay(change(leader=2, replicas=[2, 3], isr=[2, 3]))
-    again = Rig(rig.disk, delta.apply(9, 1))
+    again = ReplicaManagerHarness(harness.disk, delta.apply(9, 1))
     assert again.logs.get("t", 0) is None
-    assert [name for name in rig.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
+    assert [name for name in harness.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
 
 
 def test_of_the_partitions_of_a_topic_those_alone_are_taken_up_that_have_changed() -> None:
-    rig = Rig()
+    harness = ReplicaManagerHarness()
     second = partition(leader=2)
     second.partition_id = 1
-    rig.write(TopicRecord(name="t", topic_id=TOPIC_ID), partition(leader=2), second)
-    rig.followed.clear()
-    rig.write(PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3))
-    assert rig.followed == [(3, 1)]
+    harness.write(TopicRecord(name="t", topic_id=TOPIC_ID), partition(leader=2), second)
+    harness.followed.clear()
+    harness.write(PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3))
+    assert harness.followed == [(3, 1)]

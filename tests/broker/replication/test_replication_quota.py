@@ -9,7 +9,7 @@ from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Metadat
 from kwire.broker.replication.replication_quota import FOLLOWER_SIDE, LEADER_SIDE, ReplicationQuota
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.records.metadata import ConfigRecord
-from tests.broker.replication.follower_rig import FollowerRig, data, stored
+from tests.broker.replication.follower_harness import FollowerHarness, data, stored
 
 
 def throttle(
@@ -58,9 +58,9 @@ def test_without_a_rate_nothing_is_limited() -> None:
 
 
 def test_a_follower_that_is_behind_waits_and_one_that_is_not_goes_on() -> None:
-    rig = FollowerRig()
-    rig.follow(2)
-    rig.write(
+    harness = FollowerHarness()
+    harness.follow(2)
+    harness.write(
         ConfigRecord(
             resource_type=RESOURCE_BROKER,
             resource_name="1",
@@ -74,19 +74,19 @@ def test_a_follower_that_is_behind_waits_and_one_that_is_not_goes_on() -> None:
             value="0:1,1:1",
         ),
     )
-    rig.fetch(
+    harness.fetch(
         data(stored(0, 4, size_bytes=150), high_watermark=9),
         data(stored(0, 4, size_bytes=150), index=1, high_watermark=1),
     )
-    assert rig.asked == {1: (1, 4, 4)}
-    rig.fetch(data(stored(1, 4), index=1, high_watermark=2))
-    assert rig.asked == {1: (2, 4, 4)}
-    rig.host.advance(4_000)
-    rig.fetch()
-    assert rig.asked == {}
-    rig.host.advance(4_000)
-    rig.fetch()
-    assert rig.asked == {0: (1, 4, 4)}
-    rig.change(leader=3)
-    rig.host.advance(4_000)
-    assert rig.fetchers.quota.is_throttled("t", 0)
+    assert harness.asked == {1: (1, 4, 4)}
+    harness.fetch(data(stored(1, 4), index=1, high_watermark=2))
+    assert harness.asked == {1: (2, 4, 4)}
+    harness.host.advance(4_000)
+    harness.fetch()
+    assert harness.asked == {}
+    harness.host.advance(4_000)
+    harness.fetch()
+    assert harness.asked == {0: (1, 4, 4)}
+    harness.change(leader=3)
+    harness.host.advance(4_000)
+    assert harness.fetchers.quota.is_throttled("t", 0)

@@ -9,52 +9,54 @@ import pytest
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
 from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 SAFE_DOWNGRADE = 2
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
-def update(rig: Rig, *levels: tuple[str, int], version: int = 2, check: bool = False) -> Any:
+def update(harness: NodeHarness, *levels: tuple[str, int], version: int = 2, check: bool = False) -> Any:
     updates = [
         FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=SAFE_DOWNGRADE)
         for name, level in levels
     ]
     request = UpdateFeaturesRequest(feature_updates=updates, validate_only=check, timeout_ms=1_000)
-    return rig.call(version, request)
+    return harness.call(version, request)
 
 
-def test_a_level_is_set(rig: Rig) -> None:
-    assert update(rig, ("group.version", 0), check=True).error_code == 0
-    assert rig.node.image.features["group.version"] == 1
-    assert update(rig, ("group.version", 0)).error_code == 0
-    assert not rig.node.image.features.get("group.version")
+def test_a_level_is_set(harness: NodeHarness) -> None:
+    assert update(harness, ("group.version", 0), check=True).error_code == 0
+    assert harness.node.image.features["group.version"] == 1
+    assert update(harness, ("group.version", 0)).error_code == 0
+    assert not harness.node.image.features.get("group.version")
 
 
-def test_a_feature_named_twice_goes_to_the_level_named_last(rig: Rig) -> None:
-    assert update(rig, ("group.version", 7), ("group.version", 0)).error_code == 0
-    assert not rig.node.image.features.get("group.version")
+def test_a_feature_named_twice_goes_to_the_level_named_last(harness: NodeHarness) -> None:
+    assert update(harness, ("group.version", 7), ("group.version", 0)).error_code == 0
+    assert not harness.node.image.features.get("group.version")
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_all_or_none(rig: Rig, version: int) -> None:
-    answer = update(rig, ("group.version", 0), ("nonsense", 1), version=version)
+def test_all_or_none(harness: NodeHarness, version: int) -> None:
+    answer = update(harness, ("group.version", 0), ("nonsense", 1), version=version)
     assert answer.error_code != 0
     assert "following feature had an error" in answer.error_message
     assert answer.results == []
-    assert rig.node.image.features["group.version"] == 1
+    assert harness.node.image.features["group.version"] == 1
 
 
-def test_up_to_1_each_feature_has_a_result(rig: Rig) -> None:
-    assert [one.feature for one in update(rig, ("group.version", 0), version=1).results] == ["group.version"]
-    assert update(rig, ("group.version", 1)).results == []
+def test_up_to_1_each_feature_has_a_result(harness: NodeHarness) -> None:
+    assert [one.feature for one in update(harness, ("group.version", 0), version=1).results] == [
+        "group.version"
+    ]
+    assert update(harness, ("group.version", 1)).results == []
 
 
-def test_who_is_not_there_cannot_be_forgotten(rig: Rig) -> None:
-    answer = rig.call(0, UnregisterBrokerRequest(broker_id=77))
+def test_who_is_not_there_cannot_be_forgotten(harness: NodeHarness) -> None:
+    answer = harness.call(0, UnregisterBrokerRequest(broker_id=77))
     assert answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert answer.error_message == "Broker ID 77 is not currently registered"

@@ -9,14 +9,14 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.registry import encode_request
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NEWEST = 4
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
 def request(**software: str) -> ApiVersionsRequest:
@@ -25,13 +25,13 @@ def request(**software: str) -> ApiVersionsRequest:
 
 
 @pytest.mark.parametrize("version", range(NEWEST + 1))
-def test_ranges_and_from_3_on_features(rig: Rig, version: int) -> None:
-    answer = rig.call(version, request())
+def test_ranges_and_from_3_on_features(harness: NodeHarness, version: int) -> None:
+    answer = harness.call(version, request())
     assert answer.error_code == 0
     ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     assert ranges[ApiKey.API_VERSIONS] == (0, NEWEST)
     assert ranges[ApiKey.PRODUCE][0] == 0, "KAFKA-18659: or librdkafka does not compress"
-    finalized = rig.node.features().finalized if version >= 3 else {}
+    finalized = harness.node.features().finalized if version >= 3 else {}
     assert {one.name: one.max_version_level for one in answer.finalized_features} == finalized
 
 
@@ -45,12 +45,14 @@ class OldController:
         return self.known
 
 
-def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(rig: Rig) -> None:
+def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(harness: NodeHarness) -> None:
     def offered(known: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        rig.node.forwarding = OldController(known)  # type: ignore[assignment]
-        return {one.api_key: (one.min_version, one.max_version) for one in rig.call(4, request()).api_keys}
+        harness.node.forwarding = OldController(known)  # type: ignore[assignment]
+        return {
+            one.api_key: (one.min_version, one.max_version) for one in harness.call(4, request()).api_keys
+        }
 
-    rig.node.has_telemetry_receiver = True
+    harness.node.has_telemetry_receiver = True
     everything = offered({})
     assert everything.keys() == apis_for(ListenerRole.BROKER).keys()
     known: dict[int, tuple[int, int]]
@@ -62,21 +64,21 @@ def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(
     assert all(less[key] == everything[key] for key in own)
 
 
-def test_client_metrics_are_offered_where_somebody_is_shown_them(rig: Rig) -> None:
+def test_client_metrics_are_offered_where_somebody_is_shown_them(harness: NodeHarness) -> None:
     def offered() -> set[int]:
-        return {one.api_key for one in rig.call(NEWEST, request()).api_keys}
+        return {one.api_key for one in harness.call(NEWEST, request()).api_keys}
 
     without = offered()
-    rig.node.has_telemetry_receiver = True
+    harness.node.has_telemetry_receiver = True
     assert offered() - without == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
-def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_later_version_is_answered_in_0_with_the_range(harness: NodeHarness) -> None:
+    client = harness.connect()
     frame = bytearray(encode_request(request(), NEWEST, 7, "me"))
     frame[6:8] = (NEWEST + 5).to_bytes(2, "big")
     client.submit_frame(bytes(frame))
-    rig.turn()
+    harness.turn()
     answer = client.receive(0, ApiVersionsRequest)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     [known] = answer.api_keys
@@ -84,6 +86,6 @@ def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-me", "me.", "a b", "m\u00e9"])
-def test_software_has_a_name_that_metrics_can_bear(rig: Rig, name: str) -> None:
-    assert rig.call(3, request(client_software_name=name)).error_code == ErrorCode.INVALID_REQUEST
-    assert rig.call(3, request(client_software_version=name)).error_code == ErrorCode.INVALID_REQUEST
+def test_software_has_a_name_that_metrics_can_bear(harness: NodeHarness, name: str) -> None:
+    assert harness.call(3, request(client_software_name=name)).error_code == ErrorCode.INVALID_REQUEST
+    assert harness.call(3, request(client_software_version=name)).error_code == ErrorCode.INVALID_REQUEST

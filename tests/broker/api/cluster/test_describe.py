@@ -6,39 +6,41 @@ import pytest
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 INT32_MIN = -(1 << 31)
 BROKERS, CONTROLLERS, NOTHING = 1, 2, 3
 
 
 @pytest.fixture
-def rig() -> Rig:
+def harness() -> NodeHarness:
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:9092,OTHER://127.0.0.1:9192",
         "advertised.listeners": "PLAINTEXT://a.example:19092,OTHER://b.example:19192",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
         "broker.rack": "r1",
     }
-    return Rig(None, **settings)
+    return NodeHarness(None, **settings)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(
     ("listener", "host", "port"), [("PLAINTEXT", "a.example", 19092), ("OTHER", "b.example", 19192)]
 )
-def test_each_listener_tells_of_itself(rig: Rig, version: int, listener: str, host: str, port: int) -> None:
-    answer = rig.connect(listener=listener).call(version, DescribeClusterRequest())
-    assert (answer.cluster_id, answer.controller_id) == (rig.node.cluster_id, 1)
+def test_each_listener_tells_of_itself(
+    harness: NodeHarness, version: int, listener: str, host: str, port: int
+) -> None:
+    answer = harness.connect(listener=listener).call(version, DescribeClusterRequest())
+    assert (answer.cluster_id, answer.controller_id) == (harness.node.cluster_id, 1)
     assert answer.cluster_authorized_operations == INT32_MIN
     assert [(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers] == [
         (1, host, port, "r1")
     ]
 
 
-def test_operations_are_told_to_who_asks(rig: Rig) -> None:
+def test_operations_are_told_to_who_asks(harness: NodeHarness) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    assert rig.call(2, request).cluster_authorized_operations > 0
+    assert harness.call(2, request).cluster_authorized_operations > 0
 
 
 @pytest.mark.parametrize(
@@ -49,5 +51,5 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
         (NOTHING, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
     ],
 )
-def test_brokers_are_asked_for_brokers(rig: Rig, wanted: int, code: ErrorCode) -> None:
-    assert rig.call(2, DescribeClusterRequest(endpoint_type=wanted)).error_code == code
+def test_brokers_are_asked_for_brokers(harness: NodeHarness, wanted: int, code: ErrorCode) -> None:
+    assert harness.call(2, DescribeClusterRequest(endpoint_type=wanted)).error_code == code

@@ -12,20 +12,20 @@ from kwire.wire.messages.alter_partition_reassignments import (
 )
 from kwire.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kwire.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_an_election_that_nobody_needs(rig: Rig, version: int) -> None:
+def test_an_election_that_nobody_needs(harness: NodeHarness, version: int) -> None:
     asked = [TopicPartitions(topic="a", partitions=[0, 9])]
-    answer = rig.call(version, ElectLeadersRequest(topic_partitions=asked, timeout_ms=1_000))
+    answer = harness.call(version, ElectLeadersRequest(topic_partitions=asked, timeout_ms=1_000))
     (topic,) = answer.replica_election_results
     assert [(one.partition_id, one.error_code) for one in topic.partition_result] == [
         (0, ErrorCode.ELECTION_NOT_NEEDED),
@@ -37,32 +37,34 @@ def test_an_election_that_nobody_needs(rig: Rig, version: int) -> None:
     ("election", "timeout_ms", "code"),
     [(7, 1_000, ErrorCode.INVALID_REQUEST), (0, 0, ErrorCode.REQUEST_TIMED_OUT)],
 )
-def test_an_election_that_cannot_be(rig: Rig, election: int, timeout_ms: int, code: ErrorCode) -> None:
+def test_an_election_that_cannot_be(
+    harness: NodeHarness, election: int, timeout_ms: int, code: ErrorCode
+) -> None:
     request = ElectLeadersRequest(
         election_type=election,
         topic_partitions=[TopicPartitions(topic="a", partitions=[0, 1])],
         timeout_ms=timeout_ms,
     )
-    answer = rig.call(2, request)
+    answer = harness.call(2, request)
     assert answer.error_code == code
     (topic,) = answer.replica_election_results
     assert {one.error_code for one in topic.partition_result} == {code}
 
 
-def test_moves_are_answered_partition_by_partition(rig: Rig) -> None:
+def test_moves_are_answered_partition_by_partition(harness: NodeHarness) -> None:
     partitions = [
         ReassignablePartition(partition_index=0, replicas=[1]),
         ReassignablePartition(partition_index=1, replicas=[9]),
         ReassignablePartition(partition_index=5, replicas=[1]),
     ]
     topics = [ReassignableTopic(name="a", partitions=partitions)]
-    answer = rig.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=1_000))
+    answer = harness.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=1_000))
     assert answer.error_code == ErrorCode.NONE
     assert [one.error_code for one in answer.responses[0].partitions] == [
         ErrorCode.NONE,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    refused = rig.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=0))
+    refused = harness.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=0))
     assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert rig.call(0, ListPartitionReassignmentsRequest(topics=None)).topics == []
+    assert harness.call(0, ListPartitionReassignmentsRequest(topics=None)).topics == []

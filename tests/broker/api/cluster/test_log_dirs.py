@@ -11,16 +11,16 @@ from kwire.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from kwire.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.mark.parametrize("version", range(1, 6))
 def test_all_partitions_and_some(version: int) -> None:
-    rig = Rig()
-    rig.create("a", partitions=3)
+    harness = NodeHarness()
+    harness.create("a", partitions=3)
 
     def found(topics: list[DescribableLogDirTopic] | None) -> dict[int, str]:
-        results = rig.call(version, DescribeLogDirsRequest(topics=topics)).results
+        results = harness.call(version, DescribeLogDirsRequest(topics=topics)).results
         assert [(one.log_dir, one.error_code) for one in results] == [("/d1", 0), ("/d2", 0)]
         return {
             partition.partition_index: one.log_dir
@@ -30,15 +30,15 @@ def test_all_partitions_and_some(version: int) -> None:
         }
 
     every = found(None)
-    assert every == {index: rig.directory_of("a", index).rpartition("/")[0] for index in range(3)}
+    assert every == {index: harness.directory_of("a", index).rpartition("/")[0] for index in range(3)}
     assert found([DescribableLogDirTopic(topic="a", partitions=[1, 9])]) == {1: every[1]}
     assert found([]) == {}
 
 
 def test_a_directory_that_is_not_there() -> None:
-    rig = Rig()
-    rig.create("a")
+    harness = NodeHarness()
+    harness.create("a")
     topic = AlterReplicaLogDirTopic(name="a", partitions=[0])
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/nowhere", topics=[topic])])
-    (answer,) = rig.call(2, request).results
+    (answer,) = harness.call(2, request).results
     assert [one.error_code for one in answer.partitions] == [ErrorCode.LOG_DIR_NOT_FOUND]

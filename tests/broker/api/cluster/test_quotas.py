@@ -13,7 +13,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from kwire.wire.records.metadata import ClientQuotaRecord, EntityData
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 QUOTAS: list[dict[str, str | None]] = [
@@ -96,10 +96,10 @@ def test_what_cannot_be_asked(components: list[Component], told: str) -> None:
     with pytest.raises(ApiError) as caught:
         described(*components)
     assert str(caught.value).find(told) >= 0
-    answer = Rig().call(1, request(*components))
+    answer = NodeHarness().call(1, request(*components))
     assert (answer.error_code, answer.entries) == (caught.value.code, None)
 
 
 def test_there_are_none() -> None:
-    answer = Rig().call(0, request())
+    answer = NodeHarness().call(0, request())
     assert (answer.error_code, answer.entries) == (0, [])

@@ -10,12 +10,12 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,12 @@ def rig() -> Rig:
         ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
     ],
 )
-def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str, said: str) -> None:
+def test_settings_that_a_running_broker_refuses(
+    harness: NodeHarness, name: str, value: str, said: str
+) -> None:
     change = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert said in answer.error_message
 
@@ -43,11 +45,11 @@ def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str,
 @pytest.mark.parametrize(
     "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
 )
-def test_what_one_broker_alone_can_be_told(rig: Rig, name: str) -> None:
+def test_what_one_broker_alone_can_be_told(harness: NodeHarness, name: str) -> None:
     codes = []
     for resource_name in ("", "1"):
         change = AlterableConfig(name=name, config_operation=0, value="")
         resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
-        answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+        answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
         codes.append(answer.error_code)
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]

@@ -7,7 +7,7 @@ import pytest
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
@@ -15,32 +15,32 @@ MALFORMED = "This most likely occurs because of a request being malformed by the
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("t")
     return made
 
 
 @pytest.mark.parametrize("unknown", [-1, 0, 1, 64])
-def test_a_resource_of_no_type_has_none_of_them_described(rig: Rig, unknown: int) -> None:
+def test_a_resource_of_no_type_has_none_of_them_described(harness: NodeHarness, unknown: int) -> None:
     asked = [(TOPIC, "t"), (unknown, "x"), (TOPIC, "nope"), (BROKER, "1")]
     resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["retention.ms"])
         for kind, name in asked
     ]
     for version in (1, 2, 3, 4):
-        answer = rig.call(version, DescribeConfigsRequest(resources=resources))
+        answer = harness.call(version, DescribeConfigsRequest(resources=resources))
         assert [(one.resource_type, one.resource_name) for one in answer.results] == asked
         assert {one.error_code for one in answer.results} == {ErrorCode.INVALID_REQUEST}
         assert all(one.error_message.startswith(MALFORMED) for one in answer.results)
         assert not any(one.configs for one in answer.results)
-    answer = rig.call(4, DescribeConfigsRequest(resources=[resources[0], resources[2]]))
+    answer = harness.call(4, DescribeConfigsRequest(resources=[resources[0], resources[2]]))
     assert [one.error_code for one in answer.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_resources_are_listed_by_type(rig: Rig) -> None:
+def test_resources_are_listed_by_type(harness: NodeHarness) -> None:
     def listed(version: int, *types: int) -> list[tuple[int, str]]:
-        answer = rig.call(version, ListConfigResourcesRequest(resource_types=list(types)))
+        answer = harness.call(version, ListConfigResourcesRequest(resource_types=list(types)))
         assert answer.error_code == (ErrorCode.NONE if 3 not in types else ErrorCode.UNSUPPORTED_VERSION)
         return sorted((one.resource_type, one.resource_name) for one in answer.config_resources)
 

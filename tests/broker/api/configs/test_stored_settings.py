@@ -25,7 +25,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE = 0, 1
@@ -55,38 +55,40 @@ CONTRADICTIONS = (
 )
 
 
-def alter(rig: Rig, kind: int, resource: str, settings: Mapping[str, str | None]) -> int:
+def alter(harness: NodeHarness, kind: int, resource: str, settings: Mapping[str, str | None]) -> int:
     configs = [
         AlterableConfig(name=name, config_operation=DELETE if value is None else SET, value=value)
         for name, value in settings.items()
     ]
     changed = AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
-    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False))
+    answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False))
     return int(answer.responses[0].error_code)
 
 
-def stored(settings: Mapping[tuple[int, str], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch) -> Rig:
+def stored(
+    settings: Mapping[tuple[int, str], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> NodeHarness:
     """A broker with a topic t that has stored the settings of these resources unseen, and has stopped."""
-    rig = Rig()
+    harness = NodeHarness()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    answer = rig.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    answer = harness.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
     assert answer.topics[0].error_code == 0
     with monkeypatch.context() as blind:
         for rule in ("broker_fault", "topic_fault", "group_fault"):
             blind.setattr(BrokerConfigRules, rule, lambda self, values, **_: None)
         for (kind, resource), changes in settings.items():
-            assert alter(rig, kind, resource, changes) == 0
-    rig.node.begin_shutdown()
-    rig.node.finish_shutdown()
-    return rig
+            assert alter(harness, kind, resource, changes) == 0
+    harness.node.begin_shutdown()
+    harness.node.finish_shutdown()
+    return harness
 
 
-def start(rig: Rig) -> Node:
+def start(harness: NodeHarness) -> Node:
     """A new node on the same disk."""
-    again = Rig(rig.disk)
-    rig.host, rig.node = again.host, again.node
-    rig.host.run_pending()
-    return rig.node
+    again = NodeHarness(harness.disk)
+    harness.host, harness.node = again.host, again.node
+    harness.host.run_pending()
+    return harness.node
 
 
 def untouched() -> dict[str, object]:
@@ -106,9 +108,9 @@ def test_garbage_in_every_key_at_once(
 ) -> None:
     # Of one broker it cannot even be stored.
     names = [name for name in DYNAMIC_KEYS if not resource or name != "min.insync.replicas"]
-    rig = stored({(BROKER, resource): dict.fromkeys(names, garbage)}, monkeypatch)
+    harness = stored({(BROKER, resource): dict.fromkeys(names, garbage)}, monkeypatch)
     with caplog.at_level(logging.ERROR):
-        node = start(rig)
+        node = start(harness)
     assert node.partition("t", 0) is not None
     assert "dynamic configs of the" in caplog.text
 
@@ -136,23 +138,23 @@ def test_what_contradicts_other_settings_is_not_applied_and_can_be_put_right(
     settings: dict[str, str], resource: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     beside = {"message.max.bytes": "12345"}
-    rig = stored({(BROKER, resource): settings | beside}, monkeypatch)
+    harness = stored({(BROKER, resource): settings | beside}, monkeypatch)
     known = {name: value for name, value in untouched().items() if name in settings | beside}
     with caplog.at_level(logging.ERROR):
-        node = start(rig)
+        node = start(harness)
     assert "are not applied" in caplog.text
     assert values(node, known) == known
-    assert alter(rig, BROKER, resource, {"log.segment.bytes": "2000000"}) != 0
-    assert alter(rig, BROKER, resource, dict.fromkeys(settings)) == 0
+    assert alter(harness, BROKER, resource, {"log.segment.bytes": "2000000"}) != 0
+    assert alter(harness, BROKER, resource, dict.fromkeys(settings)) == 0
     assert node.config.value("message.max.bytes") == 12345
 
 
 def test_garbage_does_not_hold_back_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = stored({(BROKER, "1"): {"log.segment.bytes": "garbage", "message.max.bytes": "9"}}, monkeypatch)
-    start(rig)
-    assert rig.node.config.value("message.max.bytes") == 9
-    assert alter(rig, BROKER, "1", {"message.max.bytes": "8"}) == 0
-    assert rig.node.config.value("message.max.bytes") == 8
+    harness = stored({(BROKER, "1"): {"log.segment.bytes": "garbage", "message.max.bytes": "9"}}, monkeypatch)
+    start(harness)
+    assert harness.node.config.value("message.max.bytes") == 9
+    assert alter(harness, BROKER, "1", {"message.max.bytes": "8"}) == 0
+    assert harness.node.config.value("message.max.bytes") == 8
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -161,14 +163,14 @@ def test_garbage_of_topics_and_groups(garbage: str, monkeypatch: pytest.MonkeyPa
         (TOPIC, "t"): {key.name: garbage for key in TOPIC_KEYS},
         (GROUP, "g"): {key.name: garbage for key in GROUP_KEYS},
     }
-    rig = stored(settings, monkeypatch)
-    start(rig)
-    assert rig.node.partition("t", 0) is not None
+    harness = stored(settings, monkeypatch)
+    start(harness)
+    assert harness.node.partition("t", 0) is not None
     wanted = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         for kind, name in settings
     ]
-    answer = rig.call(4, DescribeConfigsRequest(resources=wanted, include_synonyms=True))
+    answer = harness.call(4, DescribeConfigsRequest(resources=wanted, include_synonyms=True))
     assert [result.error_code for result in answer.results] == [0, 0]
     # Texts may be anything; a number that is none would be shown as the one that holds instead.
     for result in answer.results:

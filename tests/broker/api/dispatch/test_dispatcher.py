@@ -20,7 +20,7 @@ from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import encode_request
 from tests.broker.api.groups.client import DELAY_MS, join_request
-from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, produce_request
+from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, NodeHarness, produce_request
 
 LONG_MS = 600_000
 ANSWERED_ALONE, ANSWERED_LATER = 1, 0
@@ -44,7 +44,7 @@ REQUESTS: dict[str, tuple[int, Any]] = {
 """JoinGroup, Fetch and Produce wait for something; the others are answered when the turn ends, or before."""
 
 
-class Pipelined(Rig):
+class Pipelined(NodeHarness):
     """A broker, and a connection of a client that does not wait for answers."""
 
     def __init__(self) -> None:

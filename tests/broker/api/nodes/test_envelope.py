@@ -14,7 +14,7 @@ from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import decode_response, encode_record, encode_request
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 PRINCIPAL = encode_record(DefaultPrincipalData(type="User", name="ann", token_authenticated=False), 0)
 HERE = ipaddress.ip_address("127.0.0.1").packed
@@ -27,27 +27,27 @@ def inner(name: str = "t", version: int = 7, timeout_ms: int = 1_000) -> bytes:
 
 
 def ask(
-    rig: Rig, data: bytes, principal: bytes | None = PRINCIPAL, address: bytes = HERE
+    harness: NodeHarness, data: bytes, principal: bytes | None = PRINCIPAL, address: bytes = HERE
 ) -> EnvelopeResponse:
-    client = rig.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+    client = harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
     request = EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address)
     answer: EnvelopeResponse = client.call(0, request)
     return answer
 
 
 def test_what_is_in_it_is_answered_with_its_own_header() -> None:
-    rig = Rig()
-    answer = ask(rig, inner())
+    harness = NodeHarness()
+    answer = ask(harness, inner())
     assert answer.error_code == ErrorCode.NONE
     assert answer.response_data is not None
     correlation_id, response = decode_response(CreateTopicsResponse, 7, answer.response_data)
     assert correlation_id == 77
     assert [(one.name, one.error_code) for one in response.topics] == [("t", ErrorCode.NONE)]
-    assert "t" in rig.node.image.topics
+    assert "t" in harness.node.image.topics
 
 
 def test_a_refusal_of_the_request_is_in_the_client_s_answer() -> None:
-    answer = ask(Rig(), inner(timeout_ms=0))
+    answer = ask(NodeHarness(), inner(timeout_ms=0))
     assert answer.error_code == ErrorCode.NONE
     assert answer.response_data is not None
     _, response = decode_response(CreateTopicsResponse, 7, answer.response_data)
@@ -70,5 +70,5 @@ def test_a_refusal_of_the_request_is_in_the_client_s_answer() -> None:
 def test_what_is_wrong_with_the_envelope_is_said_in_its_answer(
     changed: dict[str, Any], code: ErrorCode
 ) -> None:
-    answer = ask(Rig(), **{"data": inner(), **changed})
+    answer = ask(NodeHarness(), **{"data": inner(), **changed})
     assert (answer.error_code, answer.response_data) == (code, None)

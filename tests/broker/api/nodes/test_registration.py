@@ -16,13 +16,13 @@ from kwire.wire.messages.controller_registration import ControllerRegistrationRe
 from kwire.wire.messages.controller_registration import Listener as ControllerListener
 from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kwire.wire.primitives import Uuid
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 LIFE = Uuid(b"a-life-of-node-2")
 DIRECTORY = Uuid(b"directory-of-two")
 
 
-class Controller(Rig):
+class Controller(NodeHarness):
     """A node that is asked as a controller, and what node 2 asks of it."""
 
     def ask(self, version: int, request: Any) -> Any:

@@ -21,27 +21,27 @@ from kwire.wire.messages.assign_replicas_to_dirs import (
 from kwire.wire.messages.assign_replicas_to_dirs import RequestPartitionData as AssignedPartition
 from kwire.wire.messages.assign_replicas_to_dirs import RequestTopicData as AssignedTopic
 from kwire.wire.primitives import Uuid
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NOWHERE = Uuid(b"no-such-topic-at")
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("t", partitions=2)
     made.turn()  # the broker tells where it has put them
     return made
 
 
-def ask(rig: Rig, version: int, request: Any) -> Any:
-    return rig.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER).call(version, request)
+def ask(harness: NodeHarness, version: int, request: Any) -> Any:
+    return harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER).call(version, request)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_each_partition_has_its_outcome(rig: Rig, version: int) -> None:
-    topic = rig.node.image.topics["t"]
-    broker = rig.node.image.brokers[rig.node.node_id]
+def test_each_partition_has_its_outcome(harness: NodeHarness, version: int) -> None:
+    topic = harness.node.image.topics["t"]
+    broker = harness.node.image.brokers[harness.node.node_id]
 
     def partition(index: int, member: int = broker.broker_id) -> RequestPartitionData:
         if version == 2:
@@ -57,7 +57,7 @@ def test_each_partition_has_its_outcome(rig: Rig, version: int) -> None:
             RequestTopicData(topic_id=NOWHERE, partitions=[partition(0)]),
         ],
     )
-    answer = ask(rig, version, request)
+    answer = ask(harness, version, request)
     assert answer.error_code == ErrorCode.NONE
     assert [
         (told.topic_id, one.partition_index, one.error_code)
@@ -74,18 +74,18 @@ def test_each_partition_has_its_outcome(rig: Rig, version: int) -> None:
     )
 
 
-def test_a_life_that_is_over_changes_nothing(rig: Rig) -> None:
+def test_a_life_that_is_over_changes_nothing(harness: NodeHarness) -> None:
     for request in (
         AlterPartitionRequest(broker_id=9, broker_epoch=7, topics=[]),
         AssignReplicasToDirsRequest(broker_id=9, broker_epoch=7, directories=[]),
     ):
         version = 3 if isinstance(request, AlterPartitionRequest) else 0
-        assert ask(rig, version, request).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert ask(harness, version, request).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_where_replicas_lie_is_taken_note_of(rig: Rig) -> None:
-    topic = rig.node.image.topics["t"]
-    broker = rig.node.image.brokers[rig.node.node_id]
+def test_where_replicas_lie_is_taken_note_of(harness: NodeHarness) -> None:
+    topic = harness.node.image.topics["t"]
+    broker = harness.node.image.brokers[harness.node.node_id]
     directory = next(one for one in broker.log_dirs if one != topic.partitions[0].directories[0])
     request = AssignReplicasToDirsRequest(
         broker_id=broker.broker_id,
@@ -102,8 +102,8 @@ def test_where_replicas_lie_is_taken_note_of(rig: Rig) -> None:
             )
         ],
     )
-    answer = ask(rig, 0, request)
+    answer = ask(harness, 0, request)
     [told] = answer.directories[0].topics[0].partitions[1:]
     assert (answer.directories[0].id, told.error_code) == (directory, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     # It was not so, and the broker has said as much since.
-    assert rig.node.image.topics["t"].partitions[0].partition_epoch == 3
+    assert harness.node.image.topics["t"].partitions[0].partition_epoch == 3

@@ -16,7 +16,7 @@ from kwire.wire.messages import fetch_snapshot
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from kwire.wire.primitives import Uuid
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
@@ -31,7 +31,7 @@ SMALL = {
 NEW = 18
 
 
-class Quorum(Rig):
+class Quorum(NodeHarness):
     """A controller, and one connection to its listener."""
 
     def __init__(self, **settings: str) -> None:

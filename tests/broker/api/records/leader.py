@@ -9,15 +9,15 @@ from kwire.broker.replication.partition import Partition
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from kwire.wire.primitives import ZERO_UUID
-from tests.rig import Rig, produce_request
+from tests.node_harness import NodeHarness, produce_request
 
 VERSION = 18
 NONE = ErrorCode.NONE
 ONE = 73
-"""Bytes of a batch as `Rig.produce` sends it."""
+"""Bytes of a batch as `NodeHarness.produce` sends it."""
 
 
-class Leader(Rig):
+class Leader(NodeHarness):
     """Broker 1, which leads partitions of the topic a that broker 2 follows."""
 
     def __init__(self, partitions: int = 1, **settings: str) -> None:
@@ -55,7 +55,7 @@ class Leader(Rig):
 
 
 def asked(
-    rig: Leader,
+    harness: Leader,
     offsets: dict[int, int],
     *,
     replica: int = 2,
@@ -80,8 +80,8 @@ def asked(
     return FetchRequest(
         **{"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **fields},
         replica_state=ReplicaState(replica_id=replica, replica_epoch=epoch),
-        topics=[FetchTopic(topic_id=rig.topic_id, partitions=partitions)] if partitions else [],
-        forgotten_topics_data=[ForgottenTopic(topic_id=rig.topic_id, partitions=list(forget))]
+        topics=[FetchTopic(topic_id=harness.topic_id, partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(topic_id=harness.topic_id, partitions=list(forget))]
         if forget
         else [],
     )

@@ -17,21 +17,21 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.rig import FETCH_VERSION, Rig, fetch_request
+from tests.node_harness import FETCH_VERSION, NodeHarness, fetch_request
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     for _ in range(5):
         made.produce("a")
     return made
 
 
-def delete(rig: Rig, *places: tuple[str, int, int], version: int = 2) -> Any:
+def delete(harness: NodeHarness, *places: tuple[str, int, int], version: int = 2) -> Any:
     """(error, low watermark) of each."""
     topics = [
         DeleteRecordsTopic(
@@ -39,7 +39,7 @@ def delete(rig: Rig, *places: tuple[str, int, int], version: int = 2) -> Any:
         )
         for name, index, offset in places
     ]
-    answer = rig.call(version, DeleteRecordsRequest(topics=topics, timeout_ms=1_000))
+    answer = harness.call(version, DeleteRecordsRequest(topics=topics, timeout_ms=1_000))
     return {
         (topic.name, one.partition_index): (one.error_code, one.low_watermark)
         for topic in answer.topics
@@ -49,20 +49,20 @@ def delete(rig: Rig, *places: tuple[str, int, int], version: int = 2) -> Any:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("offset", "low_watermark"), [(0, 0), (3, 3), (5, 5), (-1, 5)])
-def test_the_log_begins_later(rig: Rig, version: int, offset: int, low_watermark: int) -> None:
-    assert delete(rig, ("a", 0, offset), version=version) == {("a", 0): (0, low_watermark)}
-    log = rig.node.log_manager.get("a", 0)
+def test_the_log_begins_later(harness: NodeHarness, version: int, offset: int, low_watermark: int) -> None:
+    assert delete(harness, ("a", 0, offset), version=version) == {("a", 0): (0, low_watermark)}
+    log = harness.node.log_manager.get("a", 0)
     assert log is not None
-    assert (log.log_start_offset, rig.latest("a").offset) == (low_watermark, 5)
+    assert (log.log_start_offset, harness.latest_offset("a").offset) == (low_watermark, 5)
 
 
-def test_what_is_gone_does_not_come_back(rig: Rig) -> None:
-    delete(rig, ("a", 0, 3))
-    assert delete(rig, ("a", 0, 1)) == {("a", 0): (0, 3)}
+def test_what_is_gone_does_not_come_back(harness: NodeHarness) -> None:
+    delete(harness, ("a", 0, 3))
+    assert delete(harness, ("a", 0, 1)) == {("a", 0): (0, 3)}
 
 
-def test_each_partition_has_its_answer(rig: Rig) -> None:
-    assert delete(rig, ("a", 0, 6), ("a", 0, -2), ("a", 1, -1), ("a", 2, 0), ("b", 0, 0)) == {
+def test_each_partition_has_its_answer(harness: NodeHarness) -> None:
+    assert delete(harness, ("a", 0, 6), ("a", 0, -2), ("a", 1, -1), ("a", 2, 0), ("b", 0, 0)) == {
         ("a", 0): (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
         ("a", 1): (0, 0),
         ("a", 2): (UNKNOWN, -1),
@@ -71,15 +71,15 @@ def test_each_partition_has_its_answer(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("policy", "code"), [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", 0)])
-def test_of_what_is_only_compacted_nothing_is_deleted(rig: Rig, policy: str, code: int) -> None:
+def test_of_what_is_only_compacted_nothing_is_deleted(harness: NodeHarness, policy: str, code: int) -> None:
     change = AlterableConfig(name="cleanup.policy", config_operation=0, value=policy)
     resource = AlterConfigsResource(resource_type=2, resource_name="a", configs=[change])
-    rig.call(1, IncrementalAlterConfigsRequest(resources=[resource]))
-    assert delete(rig, ("a", 0, 1))["a", 0][0] == code
+    harness.call(1, IncrementalAlterConfigsRequest(resources=[resource]))
+    assert delete(harness, ("a", 0, 1))["a", 0][0] == code
 
 
-def test_a_directory_that_failed_is_told(rig: Rig) -> None:
-    rig.disk.broken_directories[rig.directory_of("a")[:3]] = True
-    rig.produce("a")
-    rig.call(FETCH_VERSION, fetch_request("a"))
-    assert delete(rig, ("a", 0, 1)) == {("a", 0): (ErrorCode.KAFKA_STORAGE_ERROR, -1)}
+def test_a_directory_that_failed_is_told(harness: NodeHarness) -> None:
+    harness.disk.broken_directories[harness.directory_of("a")[:3]] = True
+    harness.produce("a")
+    harness.call(FETCH_VERSION, fetch_request("a"))
+    assert delete(harness, ("a", 0, 1)) == {("a", 0): (ErrorCode.KAFKA_STORAGE_ERROR, -1)}

@@ -17,15 +17,15 @@ from kwire.wire.messages.delete_records import (
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from tests.rig import Rig, produce_request
+from tests.node_harness import NodeHarness, produce_request
 
 NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_REQUEST
 FENCED, UNKNOWN_EPOCH = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a")
     for _ in range(3):
         made.produce("a")
@@ -41,18 +41,18 @@ def fetch(offset: int | None = 0, *, partition: dict[str, Any] | None = None, **
 
 
 @pytest.mark.parametrize("level", [-1, 2, 127])
-def test_a_level_that_is_none_is_refused(rig: Rig, level: int) -> None:
+def test_a_level_that_is_none_is_refused(harness: NodeHarness, level: int) -> None:
     for version in (4, 7, 12):
-        answer = rig.call(version, fetch(isolation_level=level))
+        answer = harness.call(version, fetch(isolation_level=level))
         assert answer.error_code == (INVALID if version >= 7 else NONE)  # a field since version 7
         (found,) = answer.responses[0].partitions
         assert (found.error_code, found.high_watermark) == (INVALID, -1)
 
 
-def test_a_level_that_is_none_does_not_move_a_session_on(rig: Rig) -> None:
-    made = rig.call(12, fetch(session_epoch=0)).session_id
+def test_a_level_that_is_none_does_not_move_a_session_on(harness: NodeHarness) -> None:
+    made = harness.call(12, fetch(session_epoch=0)).session_id
     codes = [
-        rig.call(12, fetch(isolation_level=level, session_id=made, session_epoch=epoch)).error_code
+        harness.call(12, fetch(isolation_level=level, session_id=made, session_epoch=epoch)).error_code
         for level, epoch in ((2, 1), (0, 1), (0, 2))
     ]
     assert codes == [INVALID, NONE, NONE]
@@ -67,54 +67,54 @@ def test_a_level_that_is_none_does_not_move_a_session_on(rig: Rig) -> None:
         (1, UNKNOWN_EPOCH),
     ],
 )
-def test_a_replica_that_is_none_of_the_partition(rig: Rig, epoch: int, code: ErrorCode) -> None:
+def test_a_replica_that_is_none_of_the_partition(harness: NodeHarness, epoch: int, code: ErrorCode) -> None:
     request = fetch(replica_id=1, partition={"current_leader_epoch": epoch})
-    assert rig.call(12, request).responses[0].partitions[0].error_code == code
+    assert harness.call(12, request).responses[0].partitions[0].error_code == code
 
 
-def test_a_replica_is_told_of_the_leader_and_not_where_it_is(rig: Rig) -> None:
-    topic_id = rig.node.image.topics["a"].topic_id
+def test_a_replica_is_told_of_the_leader_and_not_where_it_is(harness: NodeHarness) -> None:
+    topic_id = harness.node.image.topics["a"].topic_id
     request = fetch(replica_state=ReplicaState(replica_id=1))
     request.topics[0].topic_id = topic_id
-    answer = rig.call(16, request)
+    answer = harness.call(16, request)
     (found,) = answer.responses[0].partitions
     assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert found.current_leader.leader_id == 1
     assert answer.node_endpoints == []
 
 
-def test_a_divergence_that_the_version_has_no_field_for(rig: Rig) -> None:
+def test_a_divergence_that_the_version_has_no_field_for(harness: NodeHarness) -> None:
     at_its_epoch = {"last_fetched_epoch": 0}
-    made = rig.call(12, fetch(1, session_epoch=0, partition=at_its_epoch)).session_id
-    beyond = rig.call(12, fetch(9, session_id=made, session_epoch=1, partition=at_its_epoch))
+    made = harness.call(12, fetch(1, session_epoch=0, partition=at_its_epoch)).session_id
+    beyond = harness.call(12, fetch(9, session_id=made, session_epoch=1, partition=at_its_epoch))
     assert beyond.responses[0].partitions[0].diverging_epoch.end_offset == 3
-    old = rig.call(11, fetch(None, session_id=made, session_epoch=2))
+    old = harness.call(11, fetch(None, session_id=made, session_epoch=2))
     assert (old.error_code, old.session_id, old.responses) == (
         ErrorCode.UNSUPPORTED_VERSION,
         made,
         [],
     )
-    assert rig.call(12, fetch(None, session_id=made, session_epoch=3)).error_code == NONE
+    assert harness.call(12, fetch(None, session_id=made, session_epoch=3)).error_code == NONE
 
 
-def test_below_the_log_start_nothing_diverges(rig: Rig) -> None:
+def test_below_the_log_start_nothing_diverges(harness: NodeHarness) -> None:
     partitions = [DeleteRecordsPartition(partition_index=0, offset=2)]
-    rig.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=partitions)]))
+    harness.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=partitions)]))
     for offset, code in ((1, ErrorCode.OFFSET_OUT_OF_RANGE), (2, NONE)):
         request = fetch(offset, partition={"last_fetched_epoch": 0})
-        assert rig.call(12, request).responses[0].partitions[0].error_code == code
+        assert harness.call(12, request).responses[0].partitions[0].error_code == code
 
 
 ONE = 73
-"""Bytes of a batch as `Rig.produce` sends it."""
+"""Bytes of a batch as `NodeHarness.produce` sends it."""
 
 
 def sizes(answer: Any) -> list[int]:
     return [len(one.records or b"") for topic in answer.responses for one in topic.partitions]
 
 
-def test_what_does_not_exist_is_told_of_behind_the_rest(rig: Rig) -> None:
-    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(bytes(15) + b"\7")
+def test_what_does_not_exist_is_told_of_behind_the_rest(harness: NodeHarness) -> None:
+    known, unknown = harness.node.image.topics["a"].topic_id, Uuid(bytes(15) + b"\7")
     request = fetch(None)
     request.topics = [
         FetchTopic(
@@ -122,7 +122,7 @@ def test_what_does_not_exist_is_told_of_behind_the_rest(rig: Rig) -> None:
         )
         for topic_id, index in ((known, 7), (unknown, 0), (ZERO_UUID, 1), (known, 0))
     ]
-    answer = rig.call(13, request)
+    answer = harness.call(13, request)
     assert [
         (one.partition_index, one.error_code) for topic in answer.responses for one in topic.partitions
     ] == [
@@ -139,33 +139,33 @@ def test_what_does_not_exist_is_told_of_behind_the_rest(rig: Rig) -> None:
     [(True, ErrorCode.INCONSISTENT_TOPIC_ID), (False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
 )
 def test_a_session_does_not_read_another_topic_of_the_same_name(
-    rig: Rig, code: ErrorCode, offset: int, *, created_again: bool
+    harness: NodeHarness, code: ErrorCode, offset: int, *, created_again: bool
 ) -> None:
     """A consumer is told that its topic is another one by now, and not given that one's records.
 
     Also at the end, where nothing is new to whoever looks at offsets alone.
     """
     by_id = fetch(offset, session_epoch=0)
-    by_id.topics[0].topic_id = rig.node.image.topics["a"].topic_id
-    session_id = rig.call(13, by_id).session_id
-    rig.call(6, DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=1_000))
+    by_id.topics[0].topic_id = harness.node.image.topics["a"].topic_id
+    session_id = harness.call(13, by_id).session_id
+    harness.call(6, DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=1_000))
     if created_again:
-        rig.create("a")
+        harness.create("a")
         for _ in range(3):
-            rig.produce("a")
-    answer = rig.call(13, fetch(None, session_id=session_id, session_epoch=1))
+            harness.produce("a")
+    answer = harness.call(13, fetch(None, session_id=session_id, session_epoch=1))
     assert [one.error_code for topic in answer.responses for one in topic.partitions] == [code]
     assert sizes(answer) == [0]
     # Who has no session is told of no such topic.
-    (found,) = rig.call(13, by_id).responses[0].partitions
+    (found,) = harness.call(13, by_id).responses[0].partitions
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
-def test_a_partition_is_named_by_name_or_from_13_on_by_id(rig: Rig, version: int) -> None:
+def test_a_partition_is_named_by_name_or_from_13_on_by_id(harness: NodeHarness, version: int) -> None:
     request = fetch(1)
-    request.topics[0].topic_id = rig.node.image.topics["a"].topic_id
-    answer = rig.call(version, request)
+    request.topics[0].topic_id = harness.node.image.topics["a"].topic_id
+    answer = harness.call(version, request)
     (found,) = answer.responses[0].partitions
     assert (found.error_code, found.high_watermark, found.log_start_offset) == (
         NONE,
@@ -179,15 +179,17 @@ def test_a_partition_is_named_by_name_or_from_13_on_by_id(rig: Rig, version: int
     ("offset", "code"),
     [(0, NONE), (3, NONE), (4, ErrorCode.OFFSET_OUT_OF_RANGE), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)],
 )
-def test_offsets_up_to_the_end_can_be_asked_for(rig: Rig, offset: int, code: ErrorCode) -> None:
-    (found,) = rig.call(12, fetch(offset)).responses[0].partitions
+def test_offsets_up_to_the_end_can_be_asked_for(harness: NodeHarness, offset: int, code: ErrorCode) -> None:
+    (found,) = harness.call(12, fetch(offset)).responses[0].partitions
     assert found.error_code == code
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(-1, NONE), (0, NONE), (1, UNKNOWN_EPOCH)])
-def test_a_client_that_knows_another_epoch_is_fenced(rig: Rig, epoch: int, code: ErrorCode) -> None:
+def test_a_client_that_knows_another_epoch_is_fenced(
+    harness: NodeHarness, epoch: int, code: ErrorCode
+) -> None:
     request = fetch(partition={"current_leader_epoch": epoch})
-    assert rig.call(12, request).responses[0].partitions[0].error_code == code
+    assert harness.call(12, request).responses[0].partitions[0].error_code == code
 
 
 @pytest.mark.parametrize(
@@ -195,15 +197,15 @@ def test_a_client_that_knows_another_epoch_is_fenced(rig: Rig, epoch: int, code:
     [(1 << 20, 1 << 20, 3 * ONE), (ONE + 1, 1 << 20, ONE + 1), (1 << 20, 1, ONE), (0, 0, ONE), (-5, -5, ONE)],
 )
 def test_the_first_batch_comes_whole_and_the_rest_as_far_as_it_may(
-    rig: Rig, partition_bytes: int, all_bytes: int, size: int
+    harness: NodeHarness, partition_bytes: int, all_bytes: int, size: int
 ) -> None:
     request = fetch(max_bytes=all_bytes)
     request.topics[0].partitions[0].partition_max_bytes = partition_bytes
-    assert sizes(rig.call(12, request)) == [size]
+    assert sizes(harness.call(12, request)) == [size]
 
 
-def test_readers_of_committed_records_stop_at_an_open_transaction(rig: Rig) -> None:
-    log = rig.node.log_manager.get("a", 0)
+def test_readers_of_committed_records_stop_at_an_open_transaction(harness: NodeHarness) -> None:
+    log = harness.node.log_manager.get("a", 0)
     assert log is not None
     opened = build(
         [(1_700_000_000_000, None, b"open", [])],
@@ -216,93 +218,93 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(rig: Rig) -> N
     log.append_stored(memoryview(opened))
     log.commit()
     log.high_watermark = log.log_end_offset
-    uncommitted, committed = (rig.call(12, fetch(2, isolation_level=level)) for level in (0, 1))
+    uncommitted, committed = (harness.call(12, fetch(2, isolation_level=level)) for level in (0, 1))
     assert (len(uncommitted.responses[0].partitions[0].records), sizes(committed)) == (
         ONE + len(opened),
         [ONE],
     )
     (found,) = committed.responses[0].partitions
     assert (found.high_watermark, found.last_stable_offset, found.aborted_transactions) == (4, 3, [])
-    (found,) = rig.call(12, fetch(3, isolation_level=1, max_wait_ms=0)).responses[0].partitions
+    (found,) = harness.call(12, fetch(3, isolation_level=1, max_wait_ms=0)).responses[0].partitions
     assert found.records in (b"", None)
 
 
-def test_enough_is_counted_over_all_partitions_and_only_once_located(rig: Rig) -> None:
-    rig.create("b")
-    rig.produce("b")
+def test_enough_is_counted_over_all_partitions_and_only_once_located(harness: NodeHarness) -> None:
+    harness.create("b")
+    harness.produce("b")
     request = fetch(1, min_bytes=4 * ONE, max_wait_ms=60_000)
     request.topics.append(
         FetchTopic(topic="b", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
     )
-    client = rig.connect()
+    client = harness.connect()
     client.submit(12, request)
-    rig.turn()
+    harness.turn()
     assert client.receive(12, FetchRequest) is None
-    rig.produce("b")
+    harness.produce("b")
     assert sizes(client.receive(12, FetchRequest)) == [2 * ONE, 2 * ONE]
 
 
-def test_who_names_an_epoch_below_0_waits_as_who_knows_none(rig: Rig) -> None:
-    client = rig.connect()
+def test_who_names_an_epoch_below_0_waits_as_who_knows_none(harness: NodeHarness) -> None:
+    client = harness.connect()
     client.send(12, fetch(3, max_wait_ms=500, min_bytes=10_000, partition={"current_leader_epoch": -7}))
-    rig.produce("a")
+    harness.produce("a")
     assert client.receive(12, FetchRequest) is None
-    rig.host.advance(500)
+    harness.host.advance(500)
     assert sizes(client.receive(12, FetchRequest)) != [0]
 
 
-def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_fetch_waits_no_longer_than_it_asks_for(harness: NodeHarness) -> None:
+    client = harness.connect()
     client.submit(12, fetch(3, min_bytes=1, max_wait_ms=500))
-    rig.turn()
-    rig.host.advance(499)
+    harness.turn()
+    harness.host.advance(499)
     assert client.receive(12, FetchRequest) is None
-    rig.host.advance(1)
+    harness.host.advance(1)
     assert sizes(client.receive(12, FetchRequest)) == [0]
 
 
-def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(harness: NodeHarness) -> None:
+    client = harness.connect()
     client.submit(10, fetch(3, min_bytes=1, max_wait_ms=60_000))
-    rig.turn()
-    partition = rig.node.partition("a", 0)
+    harness.turn()
+    partition = harness.node.partition("a", 0)
     assert partition is not None
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
-    for answer in (client.receive(10, FetchRequest), rig.call(10, fetch(0))):
+    for answer in (client.receive(10, FetchRequest), harness.call(10, fetch(0))):
         (found,) = answer.responses[0].partitions
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_serves_consumers_of_kip_392(rig: Rig) -> None:
-    partition = rig.node.partition("a", 0)
+def test_a_follower_serves_consumers_of_kip_392(harness: NodeHarness) -> None:
+    partition = harness.node.partition("a", 0)
     assert partition is not None
-    knowing = rig.connect()
+    knowing = harness.connect()
     knowing.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000, partition={"current_leader_epoch": 0}))
-    client = rig.connect()
+    client = harness.connect()
     client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
-    rig.turn()
+    harness.turn()
     told = knowing.receive(12, FetchRequest).responses[0].partitions[0]
     assert told.error_code == FENCED, "who knows the epoch is told of the new one"
-    assert sizes(rig.call(12, fetch(0))) == [3 * ONE]
+    assert sizes(harness.call(12, fetch(0))) == [3 * ONE]
     assert client.receive(12, FetchRequest) is None
     partition.log.append(memoryview(bytearray(build([(1, None, b"value", [])]))), leader_epoch=5, now_ms=1)
     partition.log.commit()
-    assert sizes(rig.call(12, fetch(3))) == [0]
+    assert sizes(harness.call(12, fetch(3))) == [0]
     partition.log.high_watermark = 4
     partition.wake()
     assert sizes(client.receive(12, FetchRequest)) == [ONE]
 
 
-def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:
-    partition = rig.node.partition("a", 0)
+def test_consumers_see_what_is_replicated_and_no_more(harness: NodeHarness) -> None:
+    partition = harness.node.partition("a", 0)
     assert partition is not None
     partition.become_leader(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
-    client = rig.connect()
+    client = harness.connect()
     client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
-    produced = rig.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
+    produced = harness.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
     assert (produced.error_code, produced.base_offset) == (NONE, 3)
     assert client.receive(12, FetchRequest) is None
     partition.record_follower_fetch(2, 4)
-    rig.turn()
+    harness.turn()
     assert sizes(client.receive(12, FetchRequest)) == [ONE]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.rig import FETCH_VERSION, Rig
+from tests.node_harness import FETCH_VERSION, NodeHarness
 
 ONE = 73
-"""Bytes of a batch as `Rig.produce` sends it."""
+"""Bytes of a batch as `NodeHarness.produce` sends it."""
 MANY = 1 << 20
 LONG_MS = 60_000
 LEAST_MAX_BYTES = 1024
@@ -20,23 +20,28 @@ Batches = tuple[int, ...]
 """How many there are in each partition."""
 
 
-def rig_with(batches: Batches, **settings: str) -> Rig:
+def harness_with(batches: Batches, **settings: str) -> NodeHarness:
     """A broker with so many batches in each partition of the topic a."""
-    rig = Rig(None, **settings)
-    rig.create("a", partitions=len(batches))
+    harness = NodeHarness(None, **settings)
+    harness.create("a", partitions=len(batches))
     for index, count in enumerate(batches):
         for _ in range(count):
-            rig.produce("a", index)
-    return rig
+            harness.produce("a", index)
+    return harness
 
 
 def fetch(
-    rig: Rig, *, offset: int = 0, partition_bytes: int = MANY, max_bytes: int = MANY, **fields: Any
+    harness: NodeHarness,
+    *,
+    offset: int = 0,
+    partition_bytes: int = MANY,
+    max_bytes: int = MANY,
+    **fields: Any,
 ) -> FetchRequest:
     """A fetch of all partitions in their order, from this offset on."""
     partitions = [
         FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_bytes)
-        for index in range(len(rig.node.image.topics["a"].partitions))
+        for index in range(len(harness.node.image.topics["a"].partitions))
     ]
     return FetchRequest(
         **fields, max_bytes=max_bytes, topics=[FetchTopic(topic="a", partitions=partitions)], session_epoch=-1
@@ -61,8 +66,8 @@ def test_max_bytes_is_what_all_partitions_of_an_answer_hold_together(
     batches: Batches, max_bytes: int, expected: list[int]
 ) -> None:
     """What the first partitions take is not there for the others: an answer is no longer than asked for."""
-    rig = rig_with(batches)
-    assert sizes(rig.call(FETCH_VERSION, fetch(rig, max_bytes=max_bytes))) == expected
+    harness = harness_with(batches)
+    assert sizes(harness.call(FETCH_VERSION, fetch(harness, max_bytes=max_bytes))) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,8 +85,8 @@ def test_only_the_first_batch_of_an_answer_comes_whatever_the_limits_are(
     batches: Batches, limits: dict[str, int], expected: list[int]
 ) -> None:
     """A consumer gets on whatever its limits are, by one batch that is too large, and not by one of each."""
-    rig = rig_with(batches)
-    assert sizes(rig.call(FETCH_VERSION, fetch(rig, **limits))) == expected
+    harness = harness_with(batches)
+    assert sizes(harness.call(FETCH_VERSION, fetch(harness, **limits))) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,8 +101,8 @@ def test_an_answer_holds_no_more_than_the_broker_s_fetch_max_bytes(
     asked_bytes: int, expected: list[int]
 ) -> None:
     """Whoever asks for more gets as much as the broker gives, and no error."""
-    rig = rig_with((10, 10), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
-    assert sizes(rig.call(FETCH_VERSION, fetch(rig, max_bytes=asked_bytes))) == expected
+    harness = harness_with((10, 10), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
+    assert sizes(harness.call(FETCH_VERSION, fetch(harness, max_bytes=asked_bytes))) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,19 +114,19 @@ def test_who_asks_for_more_than_an_answer_may_hold_does_not_wait_for_it(
     max_bytes: int, held_bytes: int
 ) -> None:
     """It is answered at once where there is as much as an answer holds, though min_bytes is more."""
-    rig = rig_with((20,), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
-    request = fetch(rig, max_bytes=max_bytes, min_bytes=2 * MANY, max_wait_ms=LONG_MS)
-    answer = rig.call(FETCH_VERSION, request)
+    harness = harness_with((20,), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
+    request = fetch(harness, max_bytes=max_bytes, min_bytes=2 * MANY, max_wait_ms=LONG_MS)
+    answer = harness.call(FETCH_VERSION, request)
     assert answer is not None, "it waits for what would never fit"
     assert sizes(answer) == [held_bytes]
 
 
 def test_who_waits_for_more_than_an_answer_may_hold_waits_for_as_much_as_it_may() -> None:
     """The wait ends with the record that fills an answer, not before, and not only with its time."""
-    rig = rig_with((1, 0))
-    client = rig.connect()
-    client.send(FETCH_VERSION, fetch(rig, max_bytes=3 * ONE, min_bytes=MANY, max_wait_ms=LONG_MS))
+    harness = harness_with((1, 0))
+    client = harness.connect()
+    client.send(FETCH_VERSION, fetch(harness, max_bytes=3 * ONE, min_bytes=MANY, max_wait_ms=LONG_MS))
     for index in (1, 0):
         assert client.receive(FETCH_VERSION, FetchRequest) is None
-        rig.produce("a", index)
+        harness.produce("a", index)
     assert sizes(client.receive(FETCH_VERSION, FetchRequest)) == [2 * ONE, ONE]

@@ -22,23 +22,23 @@ class Strangers:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.rig = Leader(partitions=PARTITIONS)
-        self.clients = [self.rig.connect() for _ in range(3)]
+        self.harness = Leader(partitions=PARTITIONS)
+        self.clients = [self.harness.connect() for _ in range(3)]
         self.sessions: list[list[int]] = []
         """Id and epoch of those that were made."""
         self.epoch = 1
 
     def step(self) -> None:
-        rng, rig = self.rng, self.rig
+        rng, harness = self.rng, self.harness
         chance = rng.random()
         if chance < 0.25:
-            rig.append(rng.randrange(PARTITIONS))
+            harness.append(rng.randrange(PARTITIONS))
         elif chance < 0.3:
             self._change(rng.randrange(PARTITIONS))
         elif chance < 0.9:
             self._ask()
         else:
-            rig.host.advance(rng.choice((10, 100, 600)))
+            harness.host.advance(rng.choice((10, 100, 600)))
 
     def _change(self, index: int) -> None:
         self.epoch += 1
@@ -49,7 +49,7 @@ class Strangers:
             leader_epoch=self.epoch,
             partition_epoch=self.epoch,
         )
-        partition = self.rig.partition(index)
+        partition = self.harness.partition(index)
         if image.leader == 1:
             partition.become_leader(image)
         else:
@@ -66,7 +66,7 @@ class Strangers:
                     self.sessions = [*self.sessions[-3:], [session_id, 1]]
 
     def _request(self, version: int) -> FetchRequest:
-        rng, rig = self.rng, self.rig
+        rng, harness = self.rng, self.harness
         session_id, epoch = rng.choice(((0, 0), (0, -1), (rng.randrange(1 << 31), rng.randrange(-1, 5))))
         if self.sessions and rng.random() < 0.6:
             session = rng.choice(self.sessions)
@@ -78,7 +78,7 @@ class Strangers:
                 fetch_offset=rng.choice((0, 1, 2, 3, rng.randrange(-2, 20))),
                 partition_max_bytes=rng.choice((0, 10, 1 << 20)),
                 current_leader_epoch=rng.choice(
-                    (-1, self.epoch, rig.partition(index % PARTITIONS).leader_epoch)
+                    (-1, self.epoch, harness.partition(index % PARTITIONS).leader_epoch)
                 ),
                 last_fetched_epoch=rng.choice((-1, -1, 1, self.epoch)),
                 log_start_offset=rng.choice((-1, 0, 1)),
@@ -89,7 +89,7 @@ class Strangers:
         if version >= 15:
             who["replica_epoch"] = rng.choice((20, 20, 19, 21, -1))
             who = {"replica_state": ReplicaState(**who)}
-        forgotten = [ForgottenTopic(topic_id=rig.topic_id, partitions=[rng.randrange(PARTITIONS)])]
+        forgotten = [ForgottenTopic(topic_id=harness.topic_id, partitions=[rng.randrange(PARTITIONS)])]
         return FetchRequest(
             max_wait_ms=rng.choice((0, 100, LONGEST_WAIT_MS)),
             min_bytes=rng.choice((0, 1, 1, 200)),
@@ -97,7 +97,7 @@ class Strangers:
             session_id=session_id,
             session_epoch=epoch,
             isolation_level=rng.choice((0, 1)),
-            topics=[FetchTopic(topic_id=rig.topic_id, partitions=partitions)] if partitions else [],
+            topics=[FetchTopic(topic_id=harness.topic_id, partitions=partitions)] if partitions else [],
             forgotten_topics_data=forgotten if rng.random() < 0.1 else [],
             **who,
         )
@@ -116,16 +116,16 @@ def answers(client: Any) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_harmed(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     strangers = Strangers(seed)
-    rig = strangers.rig
+    harness = strangers.harness
     high_watermarks = [0] * PARTITIONS
     with caplog.at_level(logging.ERROR):
         for _ in range(120):
             strangers.step()
             for index in range(PARTITIONS):
-                partition = rig.partition(index)
+                partition = harness.partition(index)
                 assert high_watermarks[index] <= partition.high_watermark <= partition.log.written_end_offset
                 high_watermarks[index] = partition.high_watermark
-        rig.host.advance(LONGEST_WAIT_MS)
+        harness.host.advance(LONGEST_WAIT_MS)
     assert not caplog.records
     assert not any(
         context for client in strangers.clients for context in client.channel.slots if not context.completed

@@ -22,26 +22,26 @@ from kwire.wire.messages.offset_for_leader_epoch import (
 )
 from kwire.wire.primitives import Uuid
 from tests.broker.api.records.leader import NONE, ONE, Leader, parts
-from tests.rig import produce_request
+from tests.node_harness import produce_request
 
 ELSEWHERE = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5, partition_epoch=5)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 
-def offsets(rig: Leader, timestamp: int, *, version: int = 9, replica: int = -1, epoch: int = -1) -> Any:
+def offsets(harness: Leader, timestamp: int, *, version: int = 9, replica: int = -1, epoch: int = -1) -> Any:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="a", partitions=[asked])])
-    found = rig.call(version, request).topics[0].partitions[0]
+    found = harness.call(version, request).topics[0].partitions[0]
     return found.error_code, found.offset
 
 
 @pytest.fixture
 def behind() -> Leader:
     """A leader of a new epoch, which began with a record of which it does not know that it is committed."""
-    rig = Leader()
-    rig.append()
-    rig.lead(0, epoch=2)
-    return rig
+    harness = Leader()
+    harness.append()
+    harness.lead(0, epoch=2)
+    return harness
 
 
 def test_who_leads_anew_tells_of_no_offsets_that_may_be_too_low(behind: Leader) -> None:
@@ -66,21 +66,21 @@ def test_who_leads_anew_tells_of_no_offsets_that_may_be_too_low(behind: Leader) 
     ],
 )
 def test_a_follower_tells_of_a_wrong_epoch_first(epoch: int, code: ErrorCode) -> None:
-    rig = Leader()
-    rig.partition().become_follower(ELSEWHERE)
-    assert offsets(rig, LATEST, epoch=epoch) == (code, -1)
+    harness = Leader()
+    harness.partition().become_follower(ELSEWHERE)
+    assert offsets(harness, LATEST, epoch=epoch) == (code, -1)
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=1)
     request = OffsetForLeaderEpochRequest(
         replica_id=-1, topics=[OffsetForLeaderTopic(topic="a", partitions=[asked])]
     )
-    assert rig.call(4, request).topics[0].partitions[0].error_code == code
+    assert harness.call(4, request).topics[0].partitions[0].error_code == code
 
 
 def test_a_follower_answers_who_looks_for_faults() -> None:
-    rig = Leader()
-    rig.append()
-    rig.partition().become_follower(ELSEWHERE)
-    assert offsets(rig, LATEST, replica=-2) == (NONE, 1)
+    harness = Leader()
+    harness.append()
+    harness.partition().become_follower(ELSEWHERE)
+    assert offsets(harness, LATEST, replica=-2) == (NONE, 1)
 
 
 class Elsewhere(Leader):
@@ -100,7 +100,7 @@ NOT_LEADER, UNKNOWN = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_
 
 
 def test_a_consumer_is_told_at_once_and_in_its_place_what_is_elsewhere() -> None:
-    rig = Elsewhere()
+    harness = Elsewhere()
 
     def fetch(**named: list[int]) -> Any:
         topics = [
@@ -113,7 +113,7 @@ def test_a_consumer_is_told_at_once_and_in_its_place_what_is_elsewhere() -> None
             )
             for topic, indexes in named.items()
         ]
-        client = rig.connect()
+        client = harness.connect()
         client.send(12, FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=topics))
         answer = client.receive(12, FetchRequest)
         return answer and [
@@ -130,14 +130,14 @@ def test_a_consumer_is_told_at_once_and_in_its_place_what_is_elsewhere() -> None
 
 
 def test_who_fetches_as_a_follower_is_told_what_is_elsewhere() -> None:
-    rig = Elsewhere()
-    answer = rig.fetch({2: 0, 1: 0, 0: 0})
+    harness = Elsewhere()
+    answer = harness.fetch({2: 0, 1: 0, 0: 0})
     assert [(one.partition_index, one.error_code) for one in parts(answer)] == [
         (1, NOT_LEADER),
         (0, NONE),
         (2, UNKNOWN),
     ]
-    assert rig.fetch({2: 0, 0: 0}) is None
+    assert harness.fetch({2: 0, 0: 0}) is None
 
 
 @pytest.mark.parametrize(
@@ -199,37 +199,37 @@ class Deleting(Leader):
 
 
 def test_records_are_deleted_when_all_that_live_have() -> None:
-    rig = Deleting()
-    assert rig.delete() is None
-    (found,) = parts(rig.fetch({0: 2}, max_wait_ms=0))
-    assert (found.log_start_offset, rig.told()) == (1, None)
-    rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
-    assert rig.told() == (NONE, 1)
-    assert rig.delete() == (NONE, 1), "once more"
-    assert rig.delete(3) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    harness = Deleting()
+    assert harness.delete() is None
+    (found,) = parts(harness.fetch({0: 2}, max_wait_ms=0))
+    assert (found.log_start_offset, harness.told()) == (1, None)
+    harness.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+    assert harness.told() == (NONE, 1)
+    assert harness.delete() == (NONE, 1), "once more"
+    assert harness.delete(3) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
 @pytest.mark.parametrize("how", ["in time", "fenced", "resigned", "too late"])
 def test_a_deletion_that_waits(how: str) -> None:
-    rig = Deleting()
-    assert rig.delete() is None
+    harness = Deleting()
+    assert harness.delete() is None
     if how == "resigned":
-        rig.partition().become_follower(ELSEWHERE)
-        assert rig.told() == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        harness.partition().become_follower(ELSEWHERE)
+        assert harness.told() == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     elif how == "fenced":
-        brokers = rig.node.image.brokers
-        rig.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
-        rig.partition().maybe_shrink_isr()
-        assert rig.told() == (NONE, 1)
+        brokers = harness.node.image.brokers
+        harness.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
+        harness.partition().maybe_shrink_isr()
+        assert harness.told() == (NONE, 1)
     elif how == "too late":
-        rig.host.advance(1_000)
-        assert rig.told() == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        harness.host.advance(1_000)
+        assert harness.told() == (ErrorCode.REQUEST_TIMED_OUT, 0)
     else:
-        rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
-        assert rig.told() == (NONE, 1)
-    rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
-    rig.host.advance(2_000)
-    assert rig.told() is None
+        harness.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+        assert harness.told() == (NONE, 1)
+    harness.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+    harness.host.advance(2_000)
+    assert harness.told() is None
 
 
 SELECTOR = {
@@ -238,7 +238,9 @@ SELECTOR = {
 }
 
 
-def consume(rig: Leader, offset: int = 0, *, rack: str = "two", version: int = 12, wait_ms: int = 0) -> Any:
+def consume(
+    harness: Leader, offset: int = 0, *, rack: str = "two", version: int = 12, wait_ms: int = 0
+) -> Any:
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=wait_ms,
@@ -248,43 +250,48 @@ def consume(rig: Leader, offset: int = 0, *, rack: str = "two", version: int = 1
         rack_id=rack,
         topics=[FetchTopic(topic="a", partitions=[asked])],
     )
-    found = rig.call(version, request).responses[0].partitions[0]
+    found = harness.call(version, request).responses[0].partitions[0]
     return found.preferred_read_replica, len(found.records or b"")
 
 
 def test_a_consumer_is_sent_to_a_follower_in_its_rack() -> None:
-    rig = Leader(**SELECTOR)
-    rig.append()
-    assert consume(rig) == (-1, 0), "of a follower that has not fetched nothing is known"
-    rig.fetch({0: 1}, max_wait_ms=0)
-    assert consume(rig, wait_ms=500) == (2, 0)
-    assert consume(rig, rack="") == consume(rig, rack="one") == consume(rig, rack="three") == (-1, ONE)
-    assert consume(rig, version=10) == (-1, ONE), "an old one has no rack"
-    rig.append()
-    assert consume(rig, 2) == (-1, 0), "it does not have that offset"
-    assert consume(rig, 1, wait_ms=500) == (2, 0)
-    brokers = rig.node.image.brokers
-    rig.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
-    assert consume(rig, 0) == (-1, ONE)
+    harness = Leader(**SELECTOR)
+    harness.append()
+    assert consume(harness) == (-1, 0), "of a follower that has not fetched nothing is known"
+    harness.fetch({0: 1}, max_wait_ms=0)
+    assert consume(harness, wait_ms=500) == (2, 0)
+    assert (
+        consume(harness, rack="")
+        == consume(harness, rack="one")
+        == consume(harness, rack="three")
+        == (-1, ONE)
+    )
+    assert consume(harness, version=10) == (-1, ONE), "an old one has no rack"
+    harness.append()
+    assert consume(harness, 2) == (-1, 0), "it does not have that offset"
+    assert consume(harness, 1, wait_ms=500) == (2, 0)
+    brokers = harness.node.image.brokers
+    harness.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
+    assert consume(harness, 0) == (-1, ONE)
 
 
 def test_without_a_selector_nobody_is_sent_away() -> None:
-    rig = Leader()
-    rig.append()
-    rig.fetch({0: 1}, max_wait_ms=0)
-    assert consume(rig) == (-1, ONE)
+    harness = Leader()
+    harness.append()
+    harness.fetch({0: 1}, max_wait_ms=0)
+    assert consume(harness) == (-1, ONE)
 
 
 def test_with_a_selector_followers_hear_of_the_high_watermark_at_once() -> None:
     for settings, news in ((SELECTOR, True), ({}, False)):
-        rig = Leader(**settings)
-        rig.partition().become_leader(
+        harness = Leader(**settings)
+        harness.partition().become_leader(
             PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=2, partition_epoch=2)
         )
-        rig.append()
+        harness.append()
         epoch = {"current_leader_epoch": 2}
-        made = rig.fetch({0: 1}, partition=epoch, session_epoch=0, max_wait_ms=0).session_id
-        assert rig.fetch(session_id=made, session_epoch=1) is None
-        rig.partition().record_follower_fetch(3, 1)
-        rig.turn()
-        assert (rig.received() is not None) == news
+        made = harness.fetch({0: 1}, partition=epoch, session_epoch=0, max_wait_ms=0).session_id
+        assert harness.fetch(session_id=made, session_epoch=1) is None
+        harness.partition().record_follower_fetch(3, 1)
+        harness.turn()
+        assert (harness.received() is not None) == news

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -16,18 +16,18 @@ INVALID, REFUSED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
 
 @pytest.mark.parametrize(("level", "code"), [(-1, REFUSED), (0, NONE), (1, NONE), (2, REFUSED)])
-def test_isolation_levels_of_list_offsets(rig: Rig, level: int, code: ErrorCode) -> None:
+def test_isolation_levels_of_list_offsets(harness: NodeHarness, level: int, code: ErrorCode) -> None:
     asked = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
     for version in range(2, 12):
         request = ListOffsetsRequest(replica_id=-1, isolation_level=level, topics=[asked])
-        (found,) = rig.call(version, request).topics[0].partitions
+        (found,) = harness.call(version, request).topics[0].partitions
         assert (found.error_code, found.offset) == (code, 0 if code == NONE else -1)
 
 
@@ -43,9 +43,9 @@ def offsets_asked(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
     )
 
 
-def test_what_is_refused_of_offsets_keeps_its_answer(rig: Rig) -> None:
-    rig.create("lo10", partitions=10)
-    answer = rig.call(7, offsets_asked(("lo10", [0, 2, 0]), ("lo10", [77])))
+def test_what_is_refused_of_offsets_keeps_its_answer(harness: NodeHarness) -> None:
+    harness.create("lo10", partitions=10)
+    answer = harness.call(7, offsets_asked(("lo10", [0, 2, 0]), ("lo10", [77])))
     (topic,) = answer.topics
     assert {partition.partition_index: partition.error_code for partition in topic.partitions} == {
         0: ErrorCode.INVALID_REQUEST,

@@ -10,13 +10,13 @@ from kwire.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.fixture
-def rig() -> Rig:
+def harness() -> NodeHarness:
     """A partition of which epoch 0 has the offsets 0 to 2, and epoch 4 what comes then."""
-    made = Rig()
+    made = NodeHarness()
     made.create("a")
     for count, epoch in ((3, 0), (2, 4)):
         log = made.node.log_manager.get("a", 0)
@@ -31,12 +31,12 @@ def rig() -> Rig:
 
 
 def ask(
-    rig: Rig, epoch: int, *, current: int = -1, topic: str = "a", version: int = 4
+    harness: NodeHarness, epoch: int, *, current: int = -1, topic: str = "a", version: int = 4
 ) -> tuple[int, int, int]:
     """(error, epoch, where it ended)"""
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])])
-    [partition] = rig.call(version, request).topics[0].partitions
+    [partition] = harness.call(version, request).topics[0].partitions
     return partition.error_code, partition.leader_epoch, partition.end_offset
 
 
@@ -45,9 +45,9 @@ def ask(
     ("epoch", "answer"), [(0, (0, 3)), (2, (0, 3)), (4, (4, 5)), (5, (-1, -1)), (-1, (-1, -1))]
 )
 def test_the_largest_epoch_up_to_the_one_asked_for(
-    rig: Rig, version: int, epoch: int, answer: tuple[int, int]
+    harness: NodeHarness, version: int, epoch: int, answer: tuple[int, int]
 ) -> None:
-    assert ask(rig, epoch, version=version) == (0, *answer)
+    assert ask(harness, epoch, version=version) == (0, *answer)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_the_largest_epoch_up_to_the_one_asked_for(
         (5, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_who_knows_another_epoch_is_told_so(rig: Rig, current: int, code: ErrorCode) -> None:
-    assert ask(rig, 0, current=current)[0] == code
+def test_who_knows_another_epoch_is_told_so(harness: NodeHarness, current: int, code: ErrorCode) -> None:
+    assert ask(harness, 0, current=current)[0] == code
 
 
-def test_a_topic_that_is_not_there(rig: Rig) -> None:
-    assert ask(rig, 0, topic="b") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+def test_a_topic_that_is_not_there(harness: NodeHarness) -> None:
+    assert ask(harness, 0, topic="b") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)

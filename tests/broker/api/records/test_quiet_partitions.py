@@ -16,7 +16,7 @@ from kwire.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.rig import Rig, produce_request
+from tests.node_harness import NodeHarness, produce_request
 
 VERSION, PARTITIONS, STEPS = 12, 4, 120
 
@@ -56,9 +56,9 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.rig = Rig()
-        self.rig.create("a", partitions=PARTITIONS)
-        self.client = self.rig.connect()
+        self.harness = NodeHarness()
+        self.harness.create("a", partitions=PARTITIONS)
+        self.client = self.harness.connect()
         self.isolation = self.rng.randrange(2)
         self.position = dict.fromkeys(range(PARTITIONS), 0)
         self.epochs: dict[int, int] = {}
@@ -93,27 +93,27 @@ class Story:
                 self.transcript.append((passed_ms, told(answer)))
                 return answer
             self.happen()
-            self.rig.host.advance(100)
+            self.harness.host.advance(100)
             answer = self.client.receive(VERSION, FetchRequest)
         raise AssertionError("no answer")
 
     def happen(self) -> None:
         index, chance = self.rng.randrange(PARTITIONS), self.rng.random()
-        partition = self.rig.node.partition("a", index)
+        partition = self.harness.node.partition("a", index)
         assert partition is not None
         if chance < 0.2:
-            self.rig.call(VERSION, produce_request("a", index))
+            self.harness.call(VERSION, produce_request("a", index))
             self.ends[index] = partition.log.log_end_offset
         elif chance < 0.25:
             at = DeleteRecordsPartition(partition_index=index, offset=self.ends[index])
-            self.rig.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=[at])]))
+            self.harness.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=[at])]))
         elif chance < 0.3:
             epoch = partition.leader_epoch + 1
             partition.become_leader(PartitionImage((1,), (1,), 1, leader_epoch=epoch, partition_epoch=epoch))
             if self.rng.random() < 0.5:
                 self.epochs[index] = epoch
         elif chance < 0.305:
-            self.rig.disk.broken_directories[self.rig.directory_of("a", index)] = True
+            self.harness.disk.broken_directories[self.harness.directory_of("a", index)] = True
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -133,6 +133,6 @@ def test_nothing_is_read_of_a_quiet_partition(monkeypatch: pytest.MonkeyPatch) -
     )
     request = fetch({}, {}, session_id=session_id, session_epoch=1)
     story.client.send(VERSION, request)
-    story.rig.produce("a", 2)
+    story.harness.produce("a", 2)
     assert [index for index, *_ in told(story.client.receive(VERSION, FetchRequest))] == [2]
     assert [log.partition for log in read] == [2]

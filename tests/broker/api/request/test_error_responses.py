@@ -22,7 +22,7 @@ from kwire.wire.messages.describe_groups import DescribeGroupsRequest
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import API_VERSIONS
 from tests.broker.api.golden import RESPONSES
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 LONGEST = 32_767
 UNREGISTER_BROKER = 64
@@ -62,12 +62,12 @@ def test_response(key: int) -> None:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
-def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_reply_beyond_the_longest_string_is_an_error_instead(harness: NodeHarness) -> None:
+    client = harness.connect()
     for version in (2, 4, 5, 7):
         for length, code in (
             (LONGEST - 81, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -76,7 +76,7 @@ def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None
         ):
             topic = CreatableTopic(name="a" * length, num_partitions=1, replication_factor=1)
             client.submit(version, CreateTopicsRequest(topics=[topic]))
-            rig.turn()
+            harness.turn()
             (answer,) = client.receive(version, CreateTopicsRequest).topics
             assert (answer.error_code, answer.name) == (code, topic.name)
             assert (answer.error_message is None) == (code == ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -92,22 +92,22 @@ def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None
     ],
 )
 def test_the_error_goes_to_all_that_was_asked(
-    rig: Rig, version: int, request_class: type[Any], asked: str
+    harness: NodeHarness, version: int, request_class: type[Any], asked: str
 ) -> None:
-    rig.create("__consumer_offsets")
+    harness.create("__consumer_offsets")
     names = ["a" * LONGEST, "b"]
-    answer = rig.call(version, request_class(**{asked: names}))
+    answer = harness.call(version, request_class(**{asked: names}))
     assert [group.group_id for group in answer.groups] == names
     codes = {group.error_code for group in answer.groups}
     assert codes == {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 def test_a_handler_that_fails_is_an_error_to_all_that_was_asked(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "ab"])
     monkeypatch.setattr("kwire.broker.api.topics.changes.create_topics", lambda *_: 1 // 0)
-    answer = rig.call(7, request)
+    answer = harness.call(7, request)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", -1), ("b", -1)]
     monkeypatch.setattr("kwire.broker.api.topics.metadata.metadata", lambda *_: object())
-    assert rig.call(13, MetadataRequest(topics=None)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert harness.call(13, MetadataRequest(topics=None)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -26,7 +26,7 @@ from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.broker.api.groups.client import join_request
-from tests.rig import fetch_request
+from tests.node_harness import fetch_request
 
 LISTENER, CONTROLLER = "SECURED", "CONTROLLER"
 JAAS = (

@@ -13,20 +13,22 @@ from kwire.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from kwire.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NONE = ErrorCode.NONE
 SHA_256, SHA_512 = 1, 2
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     alter(made, [("alice", SHA_256), ("bob", SHA_512)])
     return made
 
 
-def alter(rig: Rig, given: Any = (), taken: Any = (), iterations: int = 4096) -> list[tuple[str, int]]:
+def alter(
+    harness: NodeHarness, given: Any = (), taken: Any = (), iterations: int = 4096
+) -> list[tuple[str, int]]:
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name=name, mechanism=mechanism) for name, mechanism in taken],
         upsertions=[
@@ -36,16 +38,16 @@ def alter(rig: Rig, given: Any = (), taken: Any = (), iterations: int = 4096) ->
             for name, mechanism in given
         ],
     )
-    results = rig.call(0, request).results
+    results = harness.call(0, request).results
     for one in results:
         assert (one.error_message is None) == (one.error_code == NONE)
     return [(one.user, one.error_code) for one in results]
 
 
-def described(rig: Rig, *names: str) -> dict[str, Any]:
+def described(harness: NodeHarness, *names: str) -> dict[str, Any]:
     """Each user's mechanisms and iterations, or the error's code."""
     asked = DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in names] or None)
-    answer = rig.call(0, asked)
+    answer = harness.call(0, asked)
     assert (answer.error_code, answer.throttle_time_ms) == (NONE, 0)
     return {
         one.user: one.error_code or [(info.mechanism, info.iterations) for info in one.credential_infos]
@@ -53,32 +55,32 @@ def described(rig: Rig, *names: str) -> dict[str, Any]:
     }
 
 
-def test_users_are_described(rig: Rig) -> None:
-    assert alter(rig, [("bob", SHA_256)], iterations=8192) == [("bob", NONE)]
+def test_users_are_described(harness: NodeHarness) -> None:
+    assert alter(harness, [("bob", SHA_256)], iterations=8192) == [("bob", NONE)]
     bobs = [(SHA_256, 8192), (SHA_512, 4096)]
-    assert described(rig) == {"alice": [(SHA_256, 4096)], "bob": bobs}
-    assert described(rig, "zoe", "bob", "alice", "alice") == {
+    assert described(harness) == {"alice": [(SHA_256, 4096)], "bob": bobs}
+    assert described(harness, "zoe", "bob", "alice", "alice") == {
         "zoe": ErrorCode.RESOURCE_NOT_FOUND,
         "bob": bobs,
         "alice": ErrorCode.DUPLICATE_RESOURCE,
     }
 
 
-def test_all_results_are_told_and_what_is_right_is_done(rig: Rig) -> None:
+def test_all_results_are_told_and_what_is_right_is_done(harness: NodeHarness) -> None:
     assert alter(
-        rig, [("carol", SHA_256), ("dave", 3), ("dave", SHA_256)], [("bob", SHA_512), ("zoe", 1)]
+        harness, [("carol", SHA_256), ("dave", 3), ("dave", SHA_256)], [("bob", SHA_512), ("zoe", 1)]
     ) == [
         ("bob", NONE),
         ("carol", NONE),
         ("zoe", ErrorCode.RESOURCE_NOT_FOUND),
         ("dave", ErrorCode.UNSUPPORTED_SASL_MECHANISM),
     ]
-    assert described(rig) == {"alice": [(SHA_256, 4096)], "carol": [(SHA_256, 4096)]}
+    assert described(harness) == {"alice": [(SHA_256, 4096)], "carol": [(SHA_256, 4096)]}
 
 
 def test_they_are_there_after_a_restart() -> None:
-    rig = Rig()
-    alter(rig, [("alice", SHA_256)])
-    rig.stop()
-    rig.start()
-    assert described(rig) == {"alice": [(SHA_256, 4096)]}
+    harness = NodeHarness()
+    alter(harness, [("alice", SHA_256)])
+    harness.stop()
+    harness.start()
+    assert described(harness) == {"alice": [(SHA_256, 4096)]}

@@ -30,7 +30,7 @@ def client(connection: int = 1) -> ClientMetadata:
     return ClientMetadata("me", "interop", "1.0", "127.0.0.1", 50_000, connection)
 
 
-class Rig:
+class TelemetryHarness:
     """Client instances, and a clock that starts at zero, as the host's may."""
 
     def __init__(self) -> None:
@@ -68,24 +68,24 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> TelemetryHarness:
+    return TelemetryHarness()
 
 
 TOO_EARLY = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_an_id_is_made_for_who_has_none(rig: Rig) -> None:
-    first, second = rig.told(ZERO_UUID), rig.told(ZERO_UUID)
+def test_an_id_is_made_for_who_has_none(harness: TelemetryHarness) -> None:
+    first, second = harness.told(ZERO_UUID), harness.told(ZERO_UUID)
     assert first.id not in (second.id, ZERO_UUID)
     assert (first.metrics, first.interval_ms) == ([], DEFAULT_MS)
-    assert rig.get(first.id) is TOO_EARLY
+    assert harness.get(first.id) is TOO_EARLY
 
 
 @pytest.mark.parametrize("instance_id", [ZERO_UUID, ONE])
-def test_ids_that_push_nothing(rig: Rig, instance_id: Uuid) -> None:
-    assert rig.push(instance_id) is ErrorCode.INVALID_REQUEST
-    assert len(rig.machine) == 0
+def test_ids_that_push_nothing(harness: TelemetryHarness, instance_id: Uuid) -> None:
+    assert harness.push(instance_id) is ErrorCode.INVALID_REQUEST
+    assert len(harness.machine) == 0
 
 
 @pytest.mark.parametrize(
@@ -128,64 +128,64 @@ def test_ids_that_push_nothing(rig: Rig, instance_id: Uuid) -> None:
     ],
 )
 def test_subscription_ids_are_apache_kafkas(
-    rig: Rig, instance_id: str, subscriptions: list[dict[str, str]], expected: int
+    harness: TelemetryHarness, instance_id: str, subscriptions: list[dict[str, str]], expected: int
 ) -> None:
     """As Apache Kafka 4.3.1 has answered."""
     for number, settings in enumerate(subscriptions):
-        rig.subscribe(str(number), **settings)
-    assert rig.told(Uuid(bytes.fromhex(instance_id))).subscription_id == expected
+        harness.subscribe(str(number), **settings)
+    assert harness.told(Uuid(bytes.fromhex(instance_id))).subscription_id == expected
 
 
-def test_subscriptions_are_united(rig: Rig) -> None:
-    rig.subscribe("a", metrics="x,y", interval_ms="5000", match="client_id=me")
-    rig.subscribe("b", metrics="y,z", interval_ms="7000")
-    rig.subscribe("c", metrics="w", interval_ms="100", match="client_id=you")
-    told = rig.told()
+def test_subscriptions_are_united(harness: TelemetryHarness) -> None:
+    harness.subscribe("a", metrics="x,y", interval_ms="5000", match="client_id=me")
+    harness.subscribe("b", metrics="y,z", interval_ms="7000")
+    harness.subscribe("c", metrics="w", interval_ms="100", match="client_id=you")
+    told = harness.told()
     assert (set(told.metrics), told.interval_ms) == ({"x", "y", "z"}, 5_000)
-    rig.subscribe("d", metrics="*")
-    assert rig.told(OTHER).metrics == ["*"]
+    harness.subscribe("d", metrics="*")
+    assert harness.told(OTHER).metrics == ["*"]
 
 
-def test_a_change_is_told_at_once(rig: Rig) -> None:
-    before = rig.told()
-    assert rig.get() is TOO_EARLY
-    rig.subscribe(metrics="x")
-    after = rig.told()
+def test_a_change_is_told_at_once(harness: TelemetryHarness) -> None:
+    before = harness.told()
+    assert harness.get() is TOO_EARLY
+    harness.subscribe(metrics="x")
+    after = harness.told()
     assert after.metrics == ["x"]
-    assert rig.push(of_subscription=before.subscription_id) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    rig.subscribe()
-    assert rig.told().subscription_id == before.subscription_id
+    assert harness.push(of_subscription=before.subscription_id) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    harness.subscribe()
+    assert harness.told().subscription_id == before.subscription_id
 
 
-def test_what_was_not_there_and_goes_changes_nothing(rig: Rig) -> None:
-    rig.told()
-    rig.machine.subscribe("nobody's", None)
-    assert rig.get() is TOO_EARLY
+def test_what_was_not_there_and_goes_changes_nothing(harness: TelemetryHarness) -> None:
+    harness.told()
+    harness.machine.subscribe("nobody's", None)
+    assert harness.get() is TOO_EARLY
 
 
-def test_an_interval_passes_between_pushes_but_not_after_a_get(rig: Rig) -> None:
-    rig.subscribe(metrics="x", interval_ms="1000")
-    rig.told()
-    rig.now_ms += 10
-    assert rig.push() is ErrorCode.NONE
-    rig.now_ms += 999
-    assert rig.push() is TOO_EARLY
-    assert rig.get() is TOO_EARLY
-    rig.now_ms += 1
-    assert rig.push() is ErrorCode.NONE
-    rig.now_ms += 1_000
-    rig.told()
-    assert rig.push() is ErrorCode.NONE
+def test_an_interval_passes_between_pushes_but_not_after_a_get(harness: TelemetryHarness) -> None:
+    harness.subscribe(metrics="x", interval_ms="1000")
+    harness.told()
+    harness.now_ms += 10
+    assert harness.push() is ErrorCode.NONE
+    harness.now_ms += 999
+    assert harness.push() is TOO_EARLY
+    assert harness.get() is TOO_EARLY
+    harness.now_ms += 1
+    assert harness.push() is ErrorCode.NONE
+    harness.now_ms += 1_000
+    harness.told()
+    assert harness.push() is ErrorCode.NONE
 
 
-def test_a_last_push_is_never_too_early_and_the_last(rig: Rig) -> None:
-    rig.told()
-    assert rig.push() is ErrorCode.NONE
-    assert rig.push(terminating=True) is ErrorCode.NONE
-    assert rig.push(terminating=True) is ErrorCode.INVALID_REQUEST
-    assert rig.push() is ErrorCode.INVALID_REQUEST
+def test_a_last_push_is_never_too_early_and_the_last(harness: TelemetryHarness) -> None:
+    harness.told()
+    assert harness.push() is ErrorCode.NONE
+    assert harness.push(terminating=True) is ErrorCode.NONE
+    assert harness.push(terminating=True) is ErrorCode.INVALID_REQUEST
+    assert harness.push() is ErrorCode.INVALID_REQUEST
     # As in Kafka, what counts is what the push before has said.
-    assert rig.push() is TOO_EARLY
+    assert harness.push() is TOO_EARLY
 
 
 @pytest.mark.parametrize(
@@ -203,52 +203,54 @@ def test_a_last_push_is_never_too_early_and_the_last(rig: Rig) -> None:
         ({"compression": 5, "is_too_large": True}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, True),
     ],
 )
-def test_what_is_refused(rig: Rig, fields: dict[str, Any], code: ErrorCode, *, may_ask_at_once: bool) -> None:
-    rig.told()
-    assert rig.push(**fields) is code
-    assert isinstance(rig.get(), ClientInstance) is may_ask_at_once
+def test_what_is_refused(
+    harness: TelemetryHarness, fields: dict[str, Any], code: ErrorCode, *, may_ask_at_once: bool
+) -> None:
+    harness.told()
+    assert harness.push(**fields) is code
+    assert isinstance(harness.get(), ClientInstance) is may_ask_at_once
 
 
-def test_who_comes_from_another_broker_may_push_unasked(rig: Rig) -> None:
-    known = Rig().told().subscription_id
-    assert rig.push(of_subscription=known) is ErrorCode.NONE
+def test_who_comes_from_another_broker_may_push_unasked(harness: TelemetryHarness) -> None:
+    known = TelemetryHarness().told().subscription_id
+    assert harness.push(of_subscription=known) is ErrorCode.NONE
 
 
-def test_an_instance_goes_with_the_connection_that_it_came_by(rig: Rig) -> None:
-    rig.told(connection=1)
-    assert rig.get(connection=2) is TOO_EARLY
-    assert rig.machine.disconnected(2) is None
-    assert rig.get(connection=3) is TOO_EARLY
-    assert rig.machine.disconnected(1) == ID
-    assert len(rig.machine) == 0
-    rig.told(connection=3)
+def test_an_instance_goes_with_the_connection_that_it_came_by(harness: TelemetryHarness) -> None:
+    harness.told(connection=1)
+    assert harness.get(connection=2) is TOO_EARLY
+    assert harness.machine.disconnected(2) is None
+    assert harness.get(connection=3) is TOO_EARLY
+    assert harness.machine.disconnected(1) == ID
+    assert len(harness.machine) == 0
+    harness.told(connection=3)
 
 
-def test_who_is_silent_is_forgotten_after_a_minute_or_three_intervals(rig: Rig) -> None:
-    rig.told()
-    rig.now_ms += 3 * DEFAULT_MS - 1
-    rig.machine.expire(rig.now_ms)
-    assert len(rig.machine) == 1
-    rig.now_ms += 1
-    rig.machine.expire(rig.now_ms)
-    assert len(rig.machine) == 0
-    rig.subscribe(metrics="x", interval_ms="1000")
-    rig.told()
-    rig.push(terminating=True)
-    rig.now_ms += MINUTE_MS - 1
-    assert rig.push() is ErrorCode.INVALID_REQUEST
-    rig.now_ms += MINUTE_MS
+def test_who_is_silent_is_forgotten_after_a_minute_or_three_intervals(harness: TelemetryHarness) -> None:
+    harness.told()
+    harness.now_ms += 3 * DEFAULT_MS - 1
+    harness.machine.expire(harness.now_ms)
+    assert len(harness.machine) == 1
+    harness.now_ms += 1
+    harness.machine.expire(harness.now_ms)
+    assert len(harness.machine) == 0
+    harness.subscribe(metrics="x", interval_ms="1000")
+    harness.told()
+    harness.push(terminating=True)
+    harness.now_ms += MINUTE_MS - 1
+    assert harness.push() is ErrorCode.INVALID_REQUEST
+    harness.now_ms += MINUTE_MS
     # Nobody has swept, and still it is another.
-    assert rig.push(of_subscription=rig.told().subscription_id) is ErrorCode.NONE
+    assert harness.push(of_subscription=harness.told().subscription_id) is ErrorCode.NONE
 
 
 def test_the_one_unused_for_longest_makes_room() -> None:
-    rig = Rig()
-    first, second = rig.told(ID), rig.told(OTHER)
+    harness = TelemetryHarness()
+    first, second = harness.told(ID), harness.told(OTHER)
     for _ in range(MAX_INSTANCES - 2):
-        rig.told(ZERO_UUID)
-    assert rig.push(first.id) is ErrorCode.NONE
-    rig.told(ZERO_UUID)
-    assert len(rig.machine) == MAX_INSTANCES
-    assert rig.get(first.id) is TOO_EARLY
-    rig.told(second.id)
+        harness.told(ZERO_UUID)
+    assert harness.push(first.id) is ErrorCode.NONE
+    harness.told(ZERO_UUID)
+    assert len(harness.machine) == MAX_INSTANCES
+    assert harness.get(first.id) is TOO_EARLY
+    harness.told(second.id)

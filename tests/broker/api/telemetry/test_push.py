@@ -19,7 +19,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 from kwire.wire.messages.push_telemetry import PushTelemetryRequest
 from kwire.wire.primitives import Uuid
 from tests.broker.node.test_cluster import CONTROLLER, Cluster, broker
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 from tests.wire.kafka_json import DATA
 
 CLIENT_METRICS = 16
@@ -30,8 +30,8 @@ SENT = "org.apache.kafka.producer.record.send.total"
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.node.has_telemetry_receiver = True
     return made
 
@@ -60,56 +60,56 @@ def push(where: Any, subscription_id: int, metrics: bytes, **fields: Any) -> int
     return code
 
 
-def test_subscriptions_are_configurations(rig: Rig) -> None:
-    client = rig.connect()
+def test_subscriptions_are_configurations(harness: NodeHarness) -> None:
+    client = harness.connect()
     client.call(3, ApiVersionsRequest(client_software_name="python", client_software_version="1"))
-    alter(rig, "a", metrics="x", interval_ms="1000", match="client_software_name=python")
-    alter(rig, "b", metrics="y", match="client_software_name=java")
+    alter(harness, "a", metrics="x", interval_ms="1000", match="client_software_name=python")
+    alter(harness, "b", metrics="y", match="client_software_name=java")
     told = get(client)
     assert (told.error_code, told.client_instance_id) == (0, ID)
     assert (told.requested_metrics, told.push_interval_ms) == (["x"], 1_000)
     assert (told.telemetry_max_bytes, told.delta_temporality) == (1 << 20, True)
     assert told.accepted_compression_types == [4, 3, 1, 2]
     assert get(client).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    alter(rig, "b", match="client_id=me", metrics="z")
+    alter(harness, "b", match="client_id=me", metrics="z")
     assert sorted(get(client).requested_metrics) == ["x", "z"]
-    alter(rig, "a", metrics=None, interval_ms=None, match=None)
-    alter(rig, "b", metrics=None, match=None)
+    alter(harness, "a", metrics=None, interval_ms=None, match=None)
+    alter(harness, "b", metrics=None, match=None)
     told = get(client)
     assert (told.requested_metrics, told.push_interval_ms) == ([], 300_000)
 
 
-def test_subscriptions_are_there_after_a_restart(rig: Rig) -> None:
-    alter(rig, "a", metrics="x")
-    rig.stop()
-    rig.start()
-    assert get(rig).requested_metrics == ["x"]
+def test_subscriptions_are_there_after_a_restart(harness: NodeHarness) -> None:
+    alter(harness, "a", metrics="x")
+    harness.stop()
+    harness.start()
+    assert get(harness).requested_metrics == ["x"]
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_is_pushed_is_kept(rig: Rig, codec: Codec) -> None:
-    client = rig.connect()
+def test_what_is_pushed_is_kept(harness: NodeHarness, codec: Codec) -> None:
+    client = harness.connect()
     known = get(client).subscription_id
     data = PUSHED if codec is Codec.NONE else compress(codec, PUSHED)
     assert push(client, known, data, compression_type=codec) == 0
-    kept = rig.node.telemetry.pushed_metrics.clients[ID]
+    kept = harness.node.telemetry.pushed_metrics.clients[ID]
     assert {series.name: value for series, value in kept.values.items()}[SENT] == 42
     assert (kept.client.client_id, kept.client.address) == ("me", "127.0.0.1")
 
 
-def test_what_is_no_metrics_is_refused(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    client = rig.connect()
+def test_what_is_no_metrics_is_refused(harness: NodeHarness, caplog: pytest.LogCaptureFixture) -> None:
+    client = harness.connect()
     known = get(client).subscription_id
     with caplog.at_level(logging.INFO, "kwire.telemetry"):
         assert push(client, known, PUSHED[:-1]) == ErrorCode.INVALID_RECORD
         assert push(client, known, b"\0", compression_type=4, terminating=True) == ErrorCode.INVALID_RECORD
     assert "exceeds the buffer" in caplog.text
-    assert not rig.node.telemetry.pushed_metrics.clients
+    assert not harness.node.telemetry.pushed_metrics.clients
 
 
 def test_as_large_as_telemetry_max_bytes_before_and_after_it_is_decompressed() -> None:
-    rig = Rig(**{"telemetry.max.bytes": "1000"})
-    client = rig.connect()
+    harness = NodeHarness(**{"telemetry.max.bytes": "1000"})
+    client = harness.connect()
     known = get(client)
     assert known.telemetry_max_bytes == 1_000
     assert push(client, known.subscription_id, bytes(1_001)) == ErrorCode.TELEMETRY_TOO_LARGE
@@ -118,47 +118,47 @@ def test_as_large_as_telemetry_max_bytes_before_and_after_it_is_decompressed() -
     assert refused == ErrorCode.INVALID_RECORD
 
 
-def test_without_a_receiver_nothing_is_looked_at_or_kept(rig: Rig) -> None:
-    rig.node.has_telemetry_receiver = False
-    client = rig.connect()
+def test_without_a_receiver_nothing_is_looked_at_or_kept(harness: NodeHarness) -> None:
+    harness.node.has_telemetry_receiver = False
+    client = harness.connect()
     known = get(client).subscription_id
     assert push(client, known, b"\xff") == 0
     assert push(client, known, PUSHED, terminating=True) == 0
-    assert not rig.node.telemetry.pushed_metrics.clients
+    assert not harness.node.telemetry.pushed_metrics.clients
 
 
-def test_a_client_that_leaves_is_shown_for_a_minute(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_client_that_leaves_is_shown_for_a_minute(harness: NodeHarness) -> None:
+    client = harness.connect()
     known = get(client).subscription_id
     assert push(client, known, PUSHED) == 0
-    rig.node.channel_closed(client.channel)
-    telemetry = rig.node.telemetry
+    harness.node.channel_closed(client.channel)
+    telemetry = harness.node.telemetry
     assert len(telemetry.instances) == 0
-    rig.host.advance(50_000)
+    harness.host.advance(50_000)
     assert ID in telemetry.pushed_metrics.clients
-    rig.host.advance(20_000)
+    harness.host.advance(20_000)
     assert not telemetry.pushed_metrics.clients
 
 
-def test_a_last_push_is_shown_for_a_minute(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_last_push_is_shown_for_a_minute(harness: NodeHarness) -> None:
+    client = harness.connect()
     known = get(client).subscription_id
     assert push(client, known, PUSHED, terminating=True) == 0
-    rig.host.advance(50_000)
-    assert ID in rig.node.telemetry.pushed_metrics.clients
-    rig.host.advance(20_000)
-    assert not rig.node.telemetry.pushed_metrics.clients
+    harness.host.advance(50_000)
+    assert ID in harness.node.telemetry.pushed_metrics.clients
+    harness.host.advance(20_000)
+    assert not harness.node.telemetry.pushed_metrics.clients
 
 
-def test_a_silent_client_is_shown_for_three_intervals(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_silent_client_is_shown_for_three_intervals(harness: NodeHarness) -> None:
+    client = harness.connect()
     known = get(client).subscription_id
     assert push(client, known, PUSHED) == 0
-    rig.host.advance(890_000)
-    assert ID in rig.node.telemetry.pushed_metrics.clients
-    rig.host.advance(20_000)
-    assert not rig.node.telemetry.pushed_metrics.clients
-    assert len(rig.node.telemetry.instances) == 0
+    harness.host.advance(890_000)
+    assert ID in harness.node.telemetry.pushed_metrics.clients
+    harness.host.advance(20_000)
+    assert not harness.node.telemetry.pushed_metrics.clients
+    assert len(harness.node.telemetry.instances) == 0
 
 
 def test_each_broker_of_a_cluster_follows_the_subscriptions() -> None:

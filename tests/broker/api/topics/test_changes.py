@@ -13,29 +13,33 @@ from kwire.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
 @pytest.mark.parametrize("counts", [(10_000, 1), (9_999, 1)], ids=["too many partitions", "too many records"])
-def test_new_topics_that_are_too_much_are_refused_entry_by_entry(rig: Rig, counts: tuple[int, int]) -> None:
+def test_new_topics_that_are_too_much_are_refused_entry_by_entry(
+    harness: NodeHarness, counts: tuple[int, int]
+) -> None:
     asked = [("twice", 1), ("a", counts[0]), ("__cluster_metadata", 1), ("twice", 1), ("b", counts[1])]
     topics = [CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in asked]
-    answer = rig.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1_000))
+    answer = harness.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1_000))
     assert [topic.name for topic in answer.topics] == [name for name, _ in asked]
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
     assert len({topic.error_message for topic in answer.topics}) == 1
-    assert not rig.node.image.topics
+    assert not harness.node.image.topics
 
 
-def test_where_no_topic_is_deleted_the_code_says_all(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.create("t")
-    topic_id = rig.node.image.topics["t"].topic_id
-    monkeypatch.setattr(rig.node.config, "delete_topic_enable", False)
+def test_where_no_topic_is_deleted_the_code_says_all(
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.create("t")
+    topic_id = harness.node.image.topics["t"].topic_id
+    monkeypatch.setattr(harness.node.config, "delete_topic_enable", False)
     for version in range(1, 7):
         request = DeleteTopicsRequest(timeout_ms=1000)
         if version < 6:
@@ -44,14 +48,14 @@ def test_where_no_topic_is_deleted_the_code_says_all(rig: Rig, monkeypatch: pyte
         else:
             named = [("t", bytes(16)), (None, topic_id), (None, bytes(16))]
             request.topics = [DeleteTopicState(name=name, topic_id=each) for name, each in named]
-        answer = rig.call(version, request)
+        answer = harness.call(version, request)
         assert [(topic.name, topic.topic_id) for topic in answer.responses] == named
         code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         assert {(topic.error_code, topic.error_message) for topic in answer.responses} == {(code, None)}
-    assert "t" in rig.node.image.topics
+    assert "t" in harness.node.image.topics
 
 
-def test_topics_that_are_created_are_told_with_their_configuration(rig: Rig) -> None:
+def test_topics_that_are_created_are_told_with_their_configuration(harness: NodeHarness) -> None:
     topics = [
         CreatableTopic(name="a", num_partitions=2, replication_factor=1),
         CreatableTopic(name="a b", num_partitions=1, replication_factor=1),
@@ -62,7 +66,7 @@ def test_topics_that_are_created_are_told_with_their_configuration(rig: Rig) -> 
     ]
     for version in (2, 7):
         request = CreateTopicsRequest(topics=topics, timeout_ms=1_000, validate_only=version < 7)
-        answer = rig.call(version, request)
+        answer = harness.call(version, request)
         assert {topic.name: topic.error_code for topic in answer.topics} == {
             "a": ErrorCode.NONE,
             "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -73,33 +77,33 @@ def test_topics_that_are_created_are_told_with_their_configuration(rig: Rig) -> 
     (made,) = (topic for topic in answer.topics if topic.name == "a")
     assert (made.num_partitions, made.replication_factor) == (2, 1)
     assert {"cleanup.policy", "retention.ms"} <= {config.name for config in made.configs}
-    assert set(rig.node.image.topics) == {"a"}
+    assert set(harness.node.image.topics) == {"a"}
 
 
 def test_what_is_told_of_a_configuration_is_where_it_comes_from() -> None:
-    rig = Rig(**{"log.retention.hours": "2"})
+    harness = NodeHarness(**{"log.retention.hours": "2"})
     given = [CreatableTopicConfig(name="segment.ms", value="5000")]
     topic = CreatableTopic(name="a", num_partitions=1, replication_factor=1, configs=given)
-    (made,) = rig.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000)).topics
+    (made,) = harness.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000)).topics
     told = {config.name: (config.value, config.config_source) for config in made.configs}
     assert told["retention.ms"] == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
     assert told["segment.ms"] == ("5000", ConfigSource.TOPIC_CONFIG)
     assert told["flush.ms"] == ("9223372036854775807", ConfigSource.DEFAULT_CONFIG)
 
 
-def test_there_is_no_time_for_what_is_to_be_done_at_once(rig: Rig) -> None:
+def test_there_is_no_time_for_what_is_to_be_done_at_once(harness: NodeHarness) -> None:
     topic = CreatableTopic(name="a", num_partitions=1, replication_factor=1)
-    answer = rig.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=0))
+    answer = harness.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=0))
     assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert not rig.node.image.topics
+    assert not harness.node.image.topics
 
 
-def test_topics_are_deleted_by_name_and_by_id(rig: Rig) -> None:
-    rig.create("a", "b", "c")
-    ids = {name: topic.topic_id for name, topic in rig.node.image.topics.items()}
+def test_topics_are_deleted_by_name_and_by_id(harness: NodeHarness) -> None:
+    harness.create("a", "b", "c")
+    ids = {name: topic.topic_id for name, topic in harness.node.image.topics.items()}
     named = [("a", bytes(16)), (None, ids["b"]), (None, b"\7" * 16), ("c", ids["c"]), ("gone", bytes(16))]
     states = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in named]
-    answer = rig.call(6, DeleteTopicsRequest(topics=states, timeout_ms=1_000))
+    answer = harness.call(6, DeleteTopicsRequest(topics=states, timeout_ms=1_000))
     assert {(topic.name, topic.error_code) for topic in answer.responses} == {
         ("a", ErrorCode.NONE),
         ("b", ErrorCode.NONE),
@@ -107,18 +111,18 @@ def test_topics_are_deleted_by_name_and_by_id(rig: Rig) -> None:
         ("c", ErrorCode.INVALID_REQUEST),
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
-    assert set(rig.node.image.topics) == {"c"}
+    assert set(harness.node.image.topics) == {"c"}
 
 
-def test_topics_grow_and_do_not_shrink(rig: Rig) -> None:
-    rig.create("a", "b", partitions=2)
+def test_topics_grow_and_do_not_shrink(harness: NodeHarness) -> None:
+    harness.create("a", "b", partitions=2)
     asked = [("a", 3), ("b", 1), ("gone", 3), ("twice", 3), ("twice", 3)]
     topics = [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in asked]
-    answer = rig.call(3, CreatePartitionsRequest(topics=topics, timeout_ms=1_000))
+    answer = harness.call(3, CreatePartitionsRequest(topics=topics, timeout_ms=1_000))
     assert {result.name: result.error_code for result in answer.results} == {
         "a": ErrorCode.NONE,
         "b": ErrorCode.INVALID_PARTITIONS,
         "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "twice": ErrorCode.INVALID_REQUEST,
     }
-    assert [len(rig.node.image.topics[name].partitions) for name in "ab"] == [3, 2]
+    assert [len(harness.node.image.topics[name].partitions) for name in "ab"] == [3, 2]

@@ -10,7 +10,7 @@ from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.primitives import Uuid
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ from tests.rig import Rig
     ],
 )
 def test_which_names_may_be_made_on_first_use(name: str, code: ErrorCode) -> None:
-    rig = Rig()
+    harness = NodeHarness()
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
-    rig.call(12, request)
-    rig.host.advance(1000)
-    (topic,) = rig.call(12, request).topics
+    harness.call(12, request)
+    harness.host.advance(1000)
+    (topic,) = harness.call(12, request).topics
     assert topic.error_code == code
     assert bool(topic.partitions) == (code == ErrorCode.NONE)
 
@@ -37,23 +37,26 @@ UNASKED = -(2**31)
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     made.create("__consumer_offsets")
     return made
 
 
-def ask(rig: Rig, version: int, names: list[str] | None, **fields: Any) -> Any:
+def ask(harness: NodeHarness, version: int, names: list[str] | None, **fields: Any) -> Any:
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-    return rig.call(version, MetadataRequest(topics=topics, **fields))
+    return harness.call(version, MetadataRequest(topics=topics, **fields))
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_the_cluster_in_every_version(rig: Rig, version: int) -> None:
-    answer = ask(rig, version, ["a"])
+def test_the_cluster_in_every_version(harness: NodeHarness, version: int) -> None:
+    answer = ask(harness, version, ["a"])
     (broker,) = answer.brokers
-    assert (broker.node_id, broker.host, broker.port) == (1, *rig.node.endpoints([1], "PLAINTEXT")[0][1:3])
+    assert (broker.node_id, broker.host, broker.port) == (
+        1,
+        *harness.node.endpoints([1], "PLAINTEXT")[0][1:3],
+    )
     (topic,) = answer.topics
     assert (topic.name, topic.error_code, topic.is_internal) == ("a", 0, False)
     assert [(one.partition_index, one.leader_id) for one in topic.partitions] == [(0, 1), (1, 1)]
@@ -61,55 +64,55 @@ def test_the_cluster_in_every_version(rig: Rig, version: int) -> None:
     if version >= 1:
         assert answer.controller_id == 1
     if version >= 2:
-        assert answer.cluster_id == rig.node.cluster_id
+        assert answer.cluster_id == harness.node.cluster_id
     if version >= 7:
         assert {one.leader_epoch for one in topic.partitions} == {0}
     if version >= 10:
-        assert topic.topic_id == rig.node.image.topics["a"].topic_id
+        assert topic.topic_id == harness.node.image.topics["a"].topic_id
 
 
-def test_who_is_asked_is_told_where_all_are_fenced(rig: Rig) -> None:
-    [told] = ask(rig, 13, ["a"]).brokers
-    image = rig.node.image
+def test_who_is_asked_is_told_where_all_are_fenced(harness: NodeHarness) -> None:
+    [told] = ask(harness, 13, ["a"]).brokers
+    image = harness.node.image
     image.brokers = {1: image.brokers[1]._replace(fenced=True)}
-    answer = ask(rig, 13, ["a"])
+    answer = ask(harness, 13, ["a"])
     assert answer.brokers == [told]
     assert answer.controller_id == -1
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 9, 13])
-def test_all_topics_and_none(rig: Rig, version: int) -> None:
+def test_all_topics_and_none(harness: NodeHarness, version: int) -> None:
     every = {"a": False, "__consumer_offsets": version >= 1}
-    of_none = {topic.name: topic.is_internal for topic in ask(rig, version, []).topics}
+    of_none = {topic.name: topic.is_internal for topic in ask(harness, version, []).topics}
     assert of_none == (every if version == 0 else {})
     if version >= 1:
-        assert {topic.name: topic.is_internal for topic in ask(rig, version, None).topics} == every
+        assert {topic.name: topic.is_internal for topic in ask(harness, version, None).topics} == every
 
 
-def test_names_are_told_once(rig: Rig) -> None:
-    assert [topic.name for topic in ask(rig, 9, ["a", "a"]).topics] == ["a"]
+def test_names_are_told_once(harness: NodeHarness) -> None:
+    assert [topic.name for topic in ask(harness, 9, ["a", "a"]).topics] == ["a"]
 
 
-def test_a_topic_that_is_not_there_is_not_made_where_nobody_wants_it(rig: Rig) -> None:
-    answer = ask(rig, 9, ["gone", "a b"], allow_auto_topic_creation=False)
+def test_a_topic_that_is_not_there_is_not_made_where_nobody_wants_it(harness: NodeHarness) -> None:
+    answer = ask(harness, 9, ["gone", "a b"], allow_auto_topic_creation=False)
     assert {topic.name: topic.error_code for topic in answer.topics} == {
         "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
-    rig.host.advance(1_000)
-    assert "gone" not in rig.node.image.topics
-    other = Rig(**{"auto.create.topics.enable": "false"})  # type: ignore[arg-type]
+    harness.host.advance(1_000)
+    assert "gone" not in harness.node.image.topics
+    other = NodeHarness(**{"auto.create.topics.enable": "false"})  # type: ignore[arg-type]
     ask(other, 9, ["gone"], allow_auto_topic_creation=True)
     other.host.advance(1_000)
     assert "gone" not in other.node.image.topics
 
 
-def test_topics_by_id(rig: Rig) -> None:
-    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(b"\7" * 16)
+def test_topics_by_id(harness: NodeHarness) -> None:
+    known, unknown = harness.node.image.topics["a"].topic_id, Uuid(b"\7" * 16)
     topics = [MetadataRequestTopic(name=None, topic_id=one) for one in (known, unknown, known)]
     # As soon as one is asked for by id, those that are asked for by name are left out.
     topics.append(MetadataRequestTopic(name="__consumer_offsets"))
-    answer = rig.call(12, MetadataRequest(topics=topics))
+    answer = harness.call(12, MetadataRequest(topics=topics))
     assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
         ("a", known, ErrorCode.NONE),
         (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
@@ -124,17 +127,23 @@ def test_topics_by_id(rig: Rig) -> None:
         (12, MetadataRequestTopic(name=None)),
     ],
 )
-def test_topics_that_are_named_by_neither(rig: Rig, version: int, topic: MetadataRequestTopic) -> None:
-    answer = rig.call(version, MetadataRequest(topics=[topic]))
+def test_topics_that_are_named_by_neither(
+    harness: NodeHarness, version: int, topic: MetadataRequestTopic
+) -> None:
+    answer = harness.call(version, MetadataRequest(topics=[topic]))
     assert [one.error_code for one in answer.topics] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_operations_are_told_to_who_asks(rig: Rig) -> None:
-    answer = ask(rig, 9, ["a"])
+def test_operations_are_told_to_who_asks(harness: NodeHarness) -> None:
+    answer = ask(harness, 9, ["a"])
     assert answer.topics[0].topic_authorized_operations == UNASKED
-    assert ask(rig, 8, ["a"]).cluster_authorized_operations == UNASKED
+    assert ask(harness, 8, ["a"]).cluster_authorized_operations == UNASKED
     told = ask(
-        rig, 8, ["a"], include_topic_authorized_operations=True, include_cluster_authorized_operations=True
+        harness,
+        8,
+        ["a"],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
     )
     assert told.topics[0].topic_authorized_operations == 0b110111111000
     assert told.cluster_authorized_operations == 0b1111110100000 | 0b100000
@@ -149,10 +158,10 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
         (13, ErrorCode.LISTENER_NOT_FOUND),
     ],
 )
-def test_another_listener_has_no_leaders(rig: Rig, version: int, code: ErrorCode) -> None:
-    client = rig.connect(listener="ELSEWHERE")
+def test_another_listener_has_no_leaders(harness: NodeHarness, version: int, code: ErrorCode) -> None:
+    client = harness.connect(listener="ELSEWHERE")
     client.submit(version, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
-    rig.turn()
+    harness.turn()
     answer = client.receive(version, MetadataRequest)
     assert answer.brokers == []
     for partition in answer.topics[0].partitions:
@@ -161,12 +170,12 @@ def test_another_listener_has_no_leaders(rig: Rig, version: int, code: ErrorCode
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 13])
-def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(rig: Rig, version: int) -> None:
+def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(harness: NodeHarness, version: int) -> None:
     """v0, which cannot say which of them are offline, says by its error that there are more."""
-    rig.know(2, fenced=True)
-    rig.know(3, listener="ELSEWHERE")
-    rig.know(4)
-    rig.place(
+    harness.add_broker(2, fenced=True)
+    harness.add_broker(3, listener="ELSEWHERE")
+    harness.add_broker(4)
+    harness.add_topic(
         "b",
         PartitionImage(replicas=(1, 2, 4), isr=(1, 2), leader=1),
         PartitionImage(replicas=(4, 3, 1), isr=(4,), leader=4),
@@ -175,7 +184,7 @@ def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(rig: Rig, vers
     )
     told = [
         (one.error_code, one.leader_id, one.replica_nodes, one.isr_nodes)
-        for one in ask(rig, version, ["b"]).topics[0].partitions
+        for one in ask(harness, version, ["b"]).topics[0].partitions
     ]
     nobody, fewer = ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE
     if version == 0:

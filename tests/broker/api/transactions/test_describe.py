@@ -7,7 +7,7 @@ import pytest
 from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -15,8 +15,8 @@ INVALID, FAILED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ER
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
@@ -33,18 +33,18 @@ def rig() -> Rig:
     ],
 )
 def test_producers_of_what_is_not_there(
-    rig: Rig, name: str, index: int, code: ErrorCode, said: str | None
+    harness: NodeHarness, name: str, index: int, code: ErrorCode, said: str | None
 ) -> None:
     request = DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[index])])
-    (found,) = rig.call(0, request).topics[0].partitions
+    (found,) = harness.call(0, request).topics[0].partitions
     assert found.error_code == code
     assert found.error_message == said or found.error_message.startswith(said)
 
 
-def test_a_follower_tells_of_its_producers(rig: Rig) -> None:
-    partition = rig.node.partition("a", 1)
+def test_a_follower_tells_of_its_producers(harness: NodeHarness) -> None:
+    partition = harness.node.partition("a", 1)
     assert partition is not None
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
     request = DescribeProducersRequest(topics=[TopicRequest(name="a", partition_indexes=[1])])
-    (found,) = rig.call(0, request).topics[0].partitions
+    (found,) = harness.call(0, request).topics[0].partitions
     assert found.error_code == NONE

@@ -12,7 +12,7 @@ from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -20,8 +20,8 @@ SKIPPED, NOBODY = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
@@ -38,8 +38,8 @@ def marker(
     )
 
 
-def written(rig: Rig, *markers: WritableTxnMarker) -> dict[int, Any]:
-    answer = rig.call(1, WriteTxnMarkersRequest(markers=list(markers)))
+def written(harness: NodeHarness, *markers: WritableTxnMarker) -> dict[int, Any]:
+    answer = harness.call(1, WriteTxnMarkersRequest(markers=list(markers)))
     assert len({one.producer_id for one in answer.markers}) == len(answer.markers)
     return {
         one.producer_id: [
@@ -51,46 +51,48 @@ def written(rig: Rig, *markers: WritableTxnMarker) -> dict[int, Any]:
     }
 
 
-def ends(rig: Rig) -> list[int]:
-    logs = [rig.node.log_manager.get("a", index) for index in range(2)]
+def ends(harness: NodeHarness) -> list[int]:
+    logs = [harness.node.log_manager.get("a", index) for index in range(2)]
     return [log.log_end_offset for log in logs if log is not None]
 
 
-def test_markers_are_answered_by_producer(rig: Rig) -> None:
-    assert written(rig) == written(rig, marker(7)) == written(rig, marker(-1, ("a", []))) == {}
-    assert written(rig, marker(7, ("a", [0])), marker(7, ("a", [1]), ("b", [0])), marker(8)) == {
+def test_markers_are_answered_by_producer(harness: NodeHarness) -> None:
+    assert written(harness) == written(harness, marker(7)) == written(harness, marker(-1, ("a", []))) == {}
+    assert written(harness, marker(7, ("a", [0])), marker(7, ("a", [1]), ("b", [0])), marker(8)) == {
         7: [("a", 0, NONE), ("a", 1, NONE), ("b", 0, UNKNOWN)]
     }
-    assert ends(rig) == [1, 1]
+    assert ends(harness) == [1, 1]
     # Each marker is written, but none of them twice.
-    assert written(rig, marker(7, ("a", [0])), marker(7, ("a", [0]))) == {7: [("a", 0, NONE)]}
-    assert ends(rig) == [3, 1]
-    assert written(rig, marker(7, ("a", [1, 1]), ("a", [1]))) == {7: [("a", 1, NONE)]}
-    assert ends(rig) == [3, 2]
+    assert written(harness, marker(7, ("a", [0])), marker(7, ("a", [0]))) == {7: [("a", 0, NONE)]}
+    assert ends(harness) == [3, 1]
+    assert written(harness, marker(7, ("a", [1, 1]), ("a", [1]))) == {7: [("a", 1, NONE)]}
+    assert ends(harness) == [3, 2]
 
 
-def test_markers_of_no_producer_are_refused(rig: Rig) -> None:
+def test_markers_of_no_producer_are_refused(harness: NodeHarness) -> None:
     assert written(
-        rig, marker(-1, ("a", [0]), ("b", [0])), marker(7, ("a", [0])), marker(8, ("a", [1]), epoch=-1)
+        harness, marker(-1, ("a", [0]), ("b", [0])), marker(7, ("a", [0])), marker(8, ("a", [1]), epoch=-1)
     ) == {
         -1: [("a", 0, NOBODY), ("b", 0, NOBODY)],
         7: [("a", 0, NONE)],
         8: [("a", 1, NOBODY)],
     }
-    assert ends(rig) == [1, 0]
+    assert ends(harness) == [1, 0]
 
 
-def test_a_marker_that_is_refused_has_rolled_the_segment(rig: Rig) -> None:
-    log = rig.node.log_manager.get("a", 0)
+def test_a_marker_that_is_refused_has_rolled_the_segment(harness: NodeHarness) -> None:
+    log = harness.node.log_manager.get("a", 0)
     assert log is not None
     log.config = log.config._replace(segment_ms=1_000)
-    assert written(rig, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
-    rig.host.advance(2_000)
-    assert written(rig, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert written(harness, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
+    harness.host.advance(2_000)
+    assert written(harness, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
     assert (log.segment_base_offsets, log.log_end_offset) == ([0, 1], 1)
 
 
-def test_markers_of_nobody_are_written(rig: Rig) -> None:
-    assert written(rig, marker(7, ("a", [0]), epoch=-2)) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
-    assert written(rig, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
-    assert ends(rig) == [1, 0]
+def test_markers_of_nobody_are_written(harness: NodeHarness) -> None:
+    assert written(harness, marker(7, ("a", [0]), epoch=-2)) == {
+        7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]
+    }
+    assert written(harness, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
+    assert ends(harness) == [1, 0]

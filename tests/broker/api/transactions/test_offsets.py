@@ -13,19 +13,21 @@ from kwire.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
 
-def commit(rig: Rig, *indexes: int, version: int = 5, group: str = "g", metadata: str = "") -> Any:
+def commit(
+    harness: NodeHarness, *indexes: int, version: int = 5, group: str = "g", metadata: str = ""
+) -> Any:
     partitions = [
         TxnOffsetCommitRequestPartition(
             partition_index=index, committed_offset=1, committed_metadata=metadata
@@ -38,28 +40,28 @@ def commit(rig: Rig, *indexes: int, version: int = 5, group: str = "g", metadata
         producer_id=1,
         topics=[TxnOffsetCommitRequestTopic(name="a", partitions=partitions)],
     )
-    return [one.error_code for one in rig.call(version, request).topics[0].partitions]
+    return [one.error_code for one in harness.call(version, request).topics[0].partitions]
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-def test_what_is_not_there_is_told_without_a_coordinator(rig: Rig, version: int) -> None:
-    assert commit(rig, 7, 8, version=version) == [UNKNOWN] * 2
+def test_what_is_not_there_is_told_without_a_coordinator(harness: NodeHarness, version: int) -> None:
+    assert commit(harness, 7, 8, version=version) == [UNKNOWN] * 2
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-def test_without_offsets_to_keep_there_is_nobody_to_ask(rig: Rig, version: int) -> None:
-    assert commit(rig, 0, 7, version=version) == [ErrorCode.COORDINATOR_NOT_AVAILABLE, UNKNOWN]
+def test_without_offsets_to_keep_there_is_nobody_to_ask(harness: NodeHarness, version: int) -> None:
+    assert commit(harness, 0, 7, version=version) == [ErrorCode.COORDINATOR_NOT_AVAILABLE, UNKNOWN]
 
 
-def test_a_group_has_a_name(rig: Rig) -> None:
-    assert commit(rig, 0, group="") == [ErrorCode.INVALID_GROUP_ID]
+def test_a_group_has_a_name(harness: NodeHarness) -> None:
+    assert commit(harness, 0, group="") == [ErrorCode.INVALID_GROUP_ID]
 
 
-def test_a_transaction_that_nobody_has_begun_takes_no_offsets(rig: Rig) -> None:
+def test_a_transaction_that_nobody_has_begun_takes_no_offsets(harness: NodeHarness) -> None:
     for kind, key in ((0, "g"), (1, "t")):
-        rig.call(4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))
-        rig.host.advance(1_000)
+        harness.call(4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))
+        harness.host.advance(1_000)
     code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert commit(rig, 0, 7) == [code, UNKNOWN]
+    assert commit(harness, 0, 7) == [code, UNKNOWN]
     # What is refused for itself is refused with the rest, for the reason of the rest.
-    assert commit(rig, 0, 1, metadata="x" * 5_000) == [code, code]
+    assert commit(harness, 0, 1, metadata="x" * 5_000) == [code, code]

@@ -10,7 +10,7 @@ from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from tests.rig import Rig
+from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -20,8 +20,8 @@ Named = list[tuple[str, list[int]]]
 
 
 @pytest.fixture
-def rig() -> Rig:
-    made = Rig()
+def harness() -> NodeHarness:
+    made = NodeHarness()
     made.create("a", partitions=2)
     return made
 
@@ -37,12 +37,12 @@ def rig() -> Rig:
     ],
 )
 def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
-    rig: Rig, verify_only: bool, asked: Named, answered: list[tuple[str, dict[int, ErrorCode]]]
+    harness: NodeHarness, verify_only: bool, asked: Named, answered: list[tuple[str, dict[int, ErrorCode]]]
 ) -> None:
     topics = [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in asked]
     transaction = AddPartitionsToTxnTransaction(verify_only=verify_only, topics=topics)
     for version in (4, 5):
-        (found,) = rig.call(
+        (found,) = harness.call(
             version, AddPartitionsToTxnRequest(transactions=[transaction])
         ).results_by_transaction
         assert [
@@ -55,12 +55,12 @@ def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_clients_cannot_add_internal_topics(rig: Rig, version: int) -> None:
+def test_clients_cannot_add_internal_topics(harness: NodeHarness, version: int) -> None:
     topics = [
         AddPartitionsToTxnTopic(name=name, partitions=[0])
         for name in ("a", "b", "__consumer_offsets", "__transaction_state", "__share_group_state")
     ]
-    found = rig.call(version, AddPartitionsToTxnRequest(v3_and_below_topics=topics))
+    found = harness.call(version, AddPartitionsToTxnRequest(v3_and_below_topics=topics))
     assert [
         (topic.name, [one.partition_error_code for one in topic.results_by_partition])
         for topic in found.results_by_topic_v3_and_below

@@ -18,34 +18,36 @@ from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.rig import PRODUCE_VERSION, Rig, produce_request
+from tests.node_harness import PRODUCE_VERSION, NodeHarness, produce_request
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def harness() -> NodeHarness:
+    return NodeHarness()
 
 
-def test_a_batch_of_a_transaction_is_refused_while_nobody_can_end_it(rig: Rig) -> None:
-    rig.create("a")
+def test_a_batch_of_a_transaction_is_refused_while_nobody_can_end_it(harness: NodeHarness) -> None:
+    harness.create("a")
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    answer = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
     assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert "COORDINATOR_NOT_AVAILABLE" in answer.error_message
-    assert rig.latest("a").offset == 0
+    assert harness.latest_offset("a").offset == 0
 
 
-def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_transaction(rig: Rig) -> None:
-    rig.create("a")
+def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_transaction(
+    harness: NodeHarness,
+) -> None:
+    harness.create("a")
     topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
     later = WritableTxnMarker(producer_id=1, producer_epoch=5, transaction_result=True, topics=topics)
-    rig.call(1, WriteTxnMarkersRequest(markers=[later]))
+    harness.call(1, WriteTxnMarkersRequest(markers=[later]))
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    answer = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert rig.latest("a").offset == 1
+    assert harness.latest_offset("a").offset == 1
 
 
 def test_no_batch_overtakes_one_that_is_being_verified() -> None:
@@ -66,12 +68,12 @@ def test_no_batch_overtakes_one_that_is_being_verified() -> None:
     assert not verifications.is_verifying(1)
 
 
-def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(rig: Rig) -> None:
+def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(harness: NodeHarness) -> None:
     """The third finds the transaction open, while the coordinator is still asked for the second."""
-    rig.create("a", TRANSACTION_STATE_TOPIC)
+    harness.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []
-    rig.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
-    clients = [rig.connect() for _ in range(3)]
+    harness.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
+    clients = [harness.connect() for _ in range(3)]
 
     def send(sequence: int) -> None:
         request = produce_request(
@@ -86,46 +88,46 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ri
     send(2)
     while asked:
         asked.pop()(ErrorCode.NONE)
-    rig.turn()
+    harness.turn()
     for sequence, client in enumerate(clients):
         answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
         assert (answer.error_code, answer.base_offset) == (0, sequence)
 
 
-def asked_about(rig: Rig, version: int) -> tuple[VirtualClient, Callable[[ErrorCode], None]]:
+def asked_about(harness: NodeHarness, version: int) -> tuple[VirtualClient, Callable[[ErrorCode], None]]:
     """Who has sent a batch of a transaction to a new topic, and what tells the coordinator's word on it."""
-    rig.create("a", TRANSACTION_STATE_TOPIC)
+    harness.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []
-    rig.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
-    client = rig.connect()
+    harness.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
+    client = harness.connect()
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    request.topic_data[0].topic_id = rig.node.image.topics["a"].topic_id
+    request.topic_data[0].topic_id = harness.node.image.topics["a"].topic_id
     client.send(version, request)
     return client, asked.pop()
 
 
-def end_transaction(rig: Rig) -> None:
+def end_transaction(harness: NodeHarness) -> None:
     """Its marker comes: aborted."""
     topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=topics)
-    rig.call(1, WriteTxnMarkersRequest(markers=[marker]))
+    harness.call(1, WriteTxnMarkersRequest(markers=[marker]))
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_refused(
-    rig: Rig, *, leads: bool
+    harness: NodeHarness, *, leads: bool
 ) -> None:
     """Who does not lead any more has the marker from the next leader, to which the producer is to go."""
-    client, consent = asked_about(rig, 11)
-    end_transaction(rig)
+    client, consent = asked_about(harness, 11)
+    end_transaction(harness)
     if not leads:
-        image = rig.node.image.topics["a"].partitions[0]
-        rig.node.led_partition("a", 0).become_follower(
+        image = harness.node.image.topics["a"].partitions[0]
+        harness.node.led_partition("a", 0).become_follower(
             image._replace(leader=2, leader_epoch=image.leader_epoch + 1)
         )
     consent(ErrorCode.NONE)
-    rig.turn()
+    harness.turn()
     answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
     assert answer.error_code == (ErrorCode.INVALID_TXN_STATE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -133,22 +135,22 @@ def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_r
 @pytest.mark.parametrize("version", [11, 12, 13])
 @pytest.mark.parametrize("then", ["gone", "anew", "anew and ended"])
 def test_a_batch_whose_topic_is_deleted_while_the_coordinator_is_asked_is_in_no_other(
-    rig: Rig, version: int, then: str
+    harness: NodeHarness, version: int, then: str
 ) -> None:
     """A topic of the same name is not what was asked about: nobody would end the transaction there."""
-    client, consent = asked_about(rig, version)
-    rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
+    client, consent = asked_about(harness, version)
+    harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
     if then != "gone":
-        rig.create("a")
+        harness.create("a")
     if then == "anew and ended":
-        end_transaction(rig)
+        end_transaction(harness)
     consent(ErrorCode.NONE)
-    rig.turn()
+    harness.turn()
     answer = client.receive(version, ProduceRequest).responses[0].partition_responses[0]
     expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if then == "gone" else ErrorCode.UNKNOWN_TOPIC_ID
     assert (answer.error_code, answer.base_offset) == (expected, -1)
     if then != "gone":
-        log = rig.node.led_partition("a", 0).log
+        log = harness.node.led_partition("a", 0).log
         assert log.last_stable_offset == log.log_end_offset
 
 

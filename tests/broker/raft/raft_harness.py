@@ -59,7 +59,7 @@ def voter(node_id: int) -> Voter:
     return Voter(key(node_id), (VoterEndpoint(LISTENER, f"n{node_id}", 9093),), *KRAFT_VERSIONS)
 
 
-class Rig:
+class RaftHarness:
     """A machine, and a shell without a disk: everything is durable at once, unless `is_slow`."""
 
     def __init__(
@@ -211,13 +211,13 @@ class Rig:
             found += self.hears(more, voted(self.machine.epoch))
         return [one for one in self.tick() if isinstance(one, Send)]
 
-    def leads(self) -> Rig:
+    def leads(self) -> RaftHarness:
         """Have it be the leader."""
         for send in self.candidate():
             self.hears(send, voted(self.machine.epoch))
         return self
 
-    def follows(self, leader_id: int = 2, epoch: int = 3) -> Rig:
+    def follows(self, leader_id: int = 2, epoch: int = 3) -> RaftHarness:
         """Have it be told who leads."""
         self.asked(begun(leader_id, epoch))
         return self

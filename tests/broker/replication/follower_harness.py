@@ -68,7 +68,7 @@ def stored(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -
     )
 
 
-class FollowerRig:
+class FollowerHarness:
     """The replicas of broker 1, which follow whom the test has lead."""
 
     def __init__(

@@ -17,7 +17,7 @@ from kwire.wire.primitives import ZERO_UUID, Uuid
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
 
-class Rig(VirtualNode):
+class NodeHarness(VirtualNode):
     """A node with two log directories that may break."""
 
     disk: MemoryDisk
@@ -34,14 +34,14 @@ class Rig(VirtualNode):
         answer = self.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
         assert [topic.error_code for topic in answer.topics] == [0] * len(names)
 
-    def know(self, broker_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -> None:
+    def add_broker(self, broker_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -> None:
         """Have the metadata tell of another broker, which is made up."""
         endpoints = {listener: EndpointImage(listener, f"b{broker_id}", 9092)}
         made_up = BrokerImage(broker_id, 0, ZERO_UUID, endpoints, {}, rack=f"r{broker_id}", fenced=fenced)
         image = self.node.image
         image.brokers = {**image.brokers, broker_id: made_up}
 
-    def place(self, name: str, *partitions: PartitionImage) -> Uuid:
+    def add_topic(self, name: str, *partitions: PartitionImage) -> Uuid:
         """Have the metadata tell of a topic that is made up: this broker takes none of it up."""
         topic = TopicImage(name, Uuid(name.encode().ljust(16)), partitions)
         image = self.node.image
@@ -58,7 +58,7 @@ class Rig(VirtualNode):
         answer = self.call(PRODUCE_VERSION, produce_request(topic, index))
         return None if answer is None else answer.responses[0].partition_responses[0]
 
-    def latest(self, topic: str) -> Any:
+    def latest_offset(self, topic: str) -> Any:
         partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])]
