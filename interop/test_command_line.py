@@ -87,7 +87,7 @@ def test_topics(run: Run, refused: Callable[..., str]) -> None:
     assert "there is no topic 'life'" in refused("topics", "describe", "life")
 
 
-def test_what_brokers_refuse_is_told_with_what_to_do(run: Run, refused: Callable[..., str]) -> None:
+def test_rejected_commands_print_advice(run: Run, refused: Callable[..., str]) -> None:
     """Their codes and words are those that the advice goes by."""
     run("topics", "create", "a.b", "--config", "cleanup.policy=compact")
     assert "choose a name that differs in more" in refused("topics", "create", "a_b")
@@ -105,7 +105,7 @@ def test_what_brokers_refuse_is_told_with_what_to_do(run: Run, refused: Callable
     run("groups", "delete", "begins-offsets")
 
 
-def test_records_go_round(run: Run) -> None:
+def test_produced_records_are_consumed(run: Run) -> None:
     run("topics", "create", "round", "--partitions", "4")
     lines = "".join(f"k{number}:v{number}\n" for number in range(40))
     sent = run("produce", "round", "--key-separator", ":", "--compression", "lz4", stdin=lines)
@@ -120,7 +120,7 @@ def test_records_go_round(run: Run) -> None:
     assert [row[name] for name in ("key", "value", "headers")] == [odd["key"], odd["value"], odd["headers"]]
 
 
-def test_a_group_is_told_and_moved(run: Run, refused: Callable[..., str], broker: Broker) -> None:
+def test_groups_are_described_and_reset(run: Run, refused: Callable[..., str], broker: Broker) -> None:
     run("topics", "create", "read")
     run("produce", "read", *"abcdef")
     for protocol in ("classic", "consumer"):
@@ -145,7 +145,7 @@ def test_a_group_is_told_and_moved(run: Run, refused: Callable[..., str], broker
     assert run("groups", "list") == []
 
 
-def test_transactions_are_told_and_terminated(run: Run, broker: Broker) -> None:
+def test_transactions_are_described_and_terminated(run: Run, broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "pay"})
     producer.init_transactions(20)
     producer.begin_transaction()
@@ -160,7 +160,7 @@ def test_transactions_are_told_and_terminated(run: Run, broker: Broker) -> None:
     assert run("consume", "paid", "--from", "0", "--until", "end", "--read-committed") == []
 
 
-def test_what_it_has_written_is_whole(run: Run, broker: Broker) -> None:
+def test_dump_reads_all_written_files(run: Run, broker: Broker) -> None:
     (directory,) = {row["directory"] for row in run("logs", "list")}
     assert Path(directory) == broker.log_dir
     broker.stop()

@@ -158,12 +158,12 @@ def set_password(secured: Secured, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", PASSWORDS)
-def test_a_password_lets_one_in(secured: Secured, user: str) -> None:
+def test_plain_password_authenticates(secured: Secured, user: str) -> None:
     goes_round(secured, secured.login("SASL_PLAINTEXT", user=user))
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_users_are_set_and_come_by_scram(secured: Secured, mechanism: str) -> None:
+def test_scram_users_are_set_and_authenticate(secured: Secured, mechanism: str) -> None:
     set_password(secured, "alice")
     goes_round(secured, secured.login("SASL_PLAINTEXT", mechanism))
     told = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
@@ -180,7 +180,7 @@ def test_users_are_set_and_come_by_scram(secured: Secured, mechanism: str) -> No
     )
 
 
-def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
+def test_delegation_token_authenticates_until_it_expires(secured: Secured) -> None:
     mine = secured.login("SASL_PLAINTEXT")
     (made,) = secured.run(mine, "tokens", "create", "--renewer", "admin", "--lifetime", "1h")
     assert (made["owner"], made["requester"], made["renewers"]) == ("alice", "alice", ["admin"])
@@ -209,7 +209,7 @@ def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
     assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
 
 
-def test_who_is_not_believed_is_told(secured: Secured) -> None:
+def test_wrong_password_prints_advice(secured: Secured) -> None:
     wrong = secured.login("SASL_PLAINTEXT", password="guessed")
     where = f"127.0.0.1:{secured.ports['SASL_PLAINTEXT']}"
     assert secured.refused("SASL_PLAINTEXT", wrong) == (
@@ -223,7 +223,7 @@ def test_who_is_not_believed_is_told(secured: Secured) -> None:
     ) in secured.refused("SASL_PLAINTEXT", wrong)
 
 
-def test_who_comes_in_a_wrong_way_is_told_which_is_right(secured: Secured) -> None:
+def test_wrong_security_protocol_prints_the_right_one(secured: Secured) -> None:
     plain = {"security.protocol": "PLAINTEXT"}
     sentence = secured.refused("SASL_PLAINTEXT", plain)
     assert "requires authentication with " in sentence
@@ -258,7 +258,7 @@ def test_tls(secured: Secured, certificates: Certificates) -> None:
 
 
 @of_apache
-def test_tls_that_fails_is_told(secured: Secured, tmp_path: Path) -> None:
+def test_failed_tls_handshake_prints_advice(secured: Secured, tmp_path: Path) -> None:
     nobody = secured.login("SASL_SSL")
     del nobody["ssl.truststore.location"]
     assert "has a certificate that is not trusted (" in secured.refused("SASL_SSL", nobody)
@@ -276,7 +276,7 @@ def test_tls_that_fails_is_told(secured: Secured, tmp_path: Path) -> None:
 
 
 @of_apache
-def test_a_name_is_checked_unless_that_is_not_wanted(secured: Secured, certificates: Certificates) -> None:
+def test_host_name_is_verified_unless_disabled(secured: Secured, certificates: Certificates) -> None:
     other = Secured(ApacheKafka, secured.directory, certificates)
     other.broker.properties["ssl.keystore.location"] = str(
         certificates.issue("elsewhere", "subjectAltName=DNS:elsewhere.example")

@@ -117,7 +117,7 @@ def test_topics_and_messages(read: Read) -> None:
     assert "there is no topic 'see', did you mean 'seen'?" in read("/topics/see", 404)
 
 
-def test_what_became_of_transactions(read: Read) -> None:
+def test_transaction_outcomes_are_shown(read: Read) -> None:
     page = read("/topics/paid/0?from=beginning")
     assert re.search(r"True committed .*commit.* control .*False aborted .*abort.* control", page)
     drawn = read("/topics/paid/0/log")
@@ -127,7 +127,7 @@ def test_what_became_of_transactions(read: Read) -> None:
     assert "State CompleteAbort" in read("/transaction?id=pay")
 
 
-def test_groups_and_their_offsets(http: httpx.Client, read: Read) -> None:
+def test_group_offsets_are_shown_and_reset(http: httpx.Client, read: Read) -> None:
     assert "seen-0 4 10 6" in read("/group?id=readers")
     assert "seen-0 4 0 10" in read("/group?id=readers&to=beginning")
     place = send(http, "/topics/seen", "/topics/seen/messages", key="typed", value="here", partition="1")

@@ -154,7 +154,7 @@ def _settled(process: subprocess.Popen[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_start_or_neither(name: str, template: Path, tmp_path: Path, only: str) -> None:
+def test_both_start_or_both_fail(name: str, template: Path, tmp_path: Path, only: str) -> None:
     change, expected = CASES[name]
     for kind in (ApacheKafka, Kwire):
         if only not in ("", kind.name):

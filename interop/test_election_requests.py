@@ -249,7 +249,7 @@ def without_times(answer: Any) -> Any:
     ("seed", "others_vote"),
     [*((seed, False) for seed in range(SEEDS)), *((seed, True) for seed in range(len(STARTS)))],
 )
-def test_random_transcripts(
+def test_random_requests_get_the_same_responses(
     quorum: Quorum, seed: int, kinds: tuple[type[Broker], type[Broker]], *, others_vote: bool
 ) -> None:
     apache, kwire = kinds

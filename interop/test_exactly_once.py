@@ -9,7 +9,7 @@ from interop.exactly_once.load import COMMITS_PER_KILL, SETTINGS, Plan, run_plan
 KILLS = 50
 
 
-def test_kwire_is_killed_fifty_times() -> None:
+def test_exactly_once_holds_over_fifty_kills() -> None:
     outcomes, _ = run_plan(Kwire(SETTINGS), Plan(KILLS))
     assert not outcomes.findings, str(outcomes)
     assert outcomes.count(Outcome.COMMITTED) > KILLS * COMMITS_PER_KILL, str(outcomes)

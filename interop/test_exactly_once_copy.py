@@ -11,7 +11,7 @@ SECONDS = float(os.environ.get("INTEROP_COPY_SECONDS", "60"))
 """How long they are killed: 600 for the long run."""
 
 
-def test_three_instances_copy_every_record_exactly_once() -> None:
+def test_three_java_instances_copy_exactly_once() -> None:
     broker = Kwire(SETTINGS)
     try:
         copied = copy_under_kills(broker, SECONDS)

@@ -46,7 +46,7 @@ def write(broker: Broker, topic: str) -> None:
     assert producer.flush(30) == 0
 
 
-def test_spark_copies_and_shows_what_a_client_has_written(kind: type[Broker], tmp_path: Path) -> None:
+def test_spark_example_of_the_guide_runs(kind: type[Broker], tmp_path: Path) -> None:
     broker = kind()
     broker.start()
     try:
@@ -68,7 +68,7 @@ def test_spark_copies_and_shows_what_a_client_has_written(kind: type[Broker], tm
     assert sorted(re.findall(r"^\|\s*(order \d)\|$", ran.stdout, re.MULTILINE)) == VALUES, ran.stdout
 
 
-def test_the_job_of_the_compose_file_copies_what_comes(kind: type[Broker], tmp_path: Path) -> None:
+def test_spark_job_of_the_compose_file_copies_records(kind: type[Broker], tmp_path: Path) -> None:
     broker = kind()
     broker.start()
     try:

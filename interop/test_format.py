@@ -168,7 +168,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_format_alike(name: str, tmp_path: Path) -> None:
+def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
     """The exit status, the files and their modes; the content that does not hang on time or chance."""
     told = [_formatted(kind, CASES[name], tmp_path / kind) for kind in ("apache", "kwire")]
     assert told[0] == told[1]
@@ -176,7 +176,7 @@ def test_both_format_alike(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cluster", ["a=b: c#", "\xfcmlaut", "\N{SNOWMAN}"])
 @pytest.mark.parametrize("writer", ["apache", "kwire"])
-def test_both_format_what_the_other_formatted_alike(cluster: str, writer: str, tmp_path: Path) -> None:
+def test_both_tools_reject_or_reformat_alike(cluster: str, writer: str, tmp_path: Path) -> None:
     """Whatever the cluster's id becomes when it is read, it becomes for both."""
     case = Case(STATIC, ["-t", cluster, "-g"])
     assert _formatted(writer, case, tmp_path)[0] == 0

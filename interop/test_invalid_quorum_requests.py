@@ -357,7 +357,7 @@ def observe_responses(quorums: dict[int, Quorum], role: str, kind: type[Broker])
 
 @BOTH
 @pytest.mark.parametrize("role", ROLES)
-def test_strangers(
+def test_invalid_requests_get_the_same_responses(
     quorums: dict[int, Quorum], role: str, kinds: tuple[type[Broker], ...], differences: list[Difference]
 ) -> None:
     expected, actual = (observe_responses(quorums, role, kind) for kind in kinds)

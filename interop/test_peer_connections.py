@@ -152,7 +152,7 @@ async def exercise_pauses_and_kills(client: Client, broker: Broker, topic_id: Uu
 
 
 @pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
-def test_a_node_is_asked_stopped_and_killed(kind: type[Broker]) -> None:
+def test_requests_survive_pauses_and_kills_of_the_peer(kind: type[Broker]) -> None:
     broker = kind({"message.max.bytes": str(2 * LARGE_BYTES)})
 
     async def run() -> None:
@@ -180,7 +180,7 @@ def test_a_node_is_asked_stopped_and_killed(kind: type[Broker]) -> None:
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
-def test_a_node_that_asks_who_asks(kind: type[Broker], mechanism: str) -> None:
+def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], mechanism: str) -> None:
     """It is logged in to again and again over one connection, and what was refused is told with its words."""
     known = logins(mechanism, mechanism)
     unknown = Login("broker", "guess", mechanism)

@@ -21,7 +21,7 @@ def setup() -> Iterator[KillSetup]:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_each_record_is_there_once_whoever_is_killed(setup: KillSetup, job: str) -> None:
+def test_job_output_is_exact_after_kills(setup: KillSetup, job: str) -> None:
     for seed in SEEDS:
         report = run(setup, job, EACH, seed, audited=job == "archive")
         print(report)

@@ -12,7 +12,7 @@ from interop.raw_client import RawClient
 
 
 @pytest.mark.parametrize("kind", [ApacheKafka, Kwire], ids=lambda kind: kind.name)
-def test_a_record_of_two_identities_was_written_twice_by_its_producer(kind: type[Broker]) -> None:
+def test_record_with_two_producer_ids_is_a_client_resend(kind: type[Broker]) -> None:
     broker = kind()
     try:
         broker.start()

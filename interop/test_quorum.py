@@ -78,7 +78,7 @@ def is_the_same(broker: Broker, controller: Broker) -> None:
 
 
 @pytest.mark.parametrize("kinds", [(Kwire, ApacheKafka), (ApacheKafka, Kwire), (Kwire, Kwire)], ids=str)
-def test_a_broker_follows_a_controller(kinds: tuple[type[Broker], type[Broker]]) -> None:
+def test_broker_replicates_the_metadata_log(kinds: tuple[type[Broker], type[Broker]]) -> None:
     controller = controller_of(kinds[0])
     broker = broker_of(kinds[1], controller, 2)
     try:

@@ -125,7 +125,7 @@ def outcome(broker: Broker) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_start_or_neither(name: str, only: str) -> None:
+def test_both_start_or_both_fail(name: str, only: str) -> None:
     changed, told = CASES[name]
     for kind in (ApacheKafka, Kwire):
         if only not in ("", kind.name):
@@ -157,7 +157,7 @@ Client {{
 
 
 @pytest.mark.parametrize("text", [FILE, FILE.replace("Kafka", "sasl_plaintext.Kafka"), "Client { };"])
-def test_a_file_tells_both(text: str, tmp_path: Path, only: str) -> None:
+def test_jaas_file_is_read_by_both(text: str, tmp_path: Path, only: str) -> None:
     path = tmp_path / "jaas.conf"
     path.write_text(text)
     for kind, variable in ((ApacheKafka, "JAVA_TOOL_OPTIONS"), (Kwire, "KAFKA_OPTS")):
@@ -179,7 +179,7 @@ def test_a_file_tells_both(text: str, tmp_path: Path, only: str) -> None:
 PROVIDERS = "org.apache.kafka.common.config.provider"
 
 
-def test_secrets_are_found_elsewhere(tmp_path: Path, only: str) -> None:
+def test_config_providers_resolve_secrets(tmp_path: Path, only: str) -> None:
     (tmp_path / "secrets.properties").write_text("a = from a file\nb=\\u00e9\n")
     (tmp_path / "c").write_text("of a directory")
     for kind in (ApacheKafka, Kwire):

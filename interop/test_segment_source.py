@@ -168,7 +168,7 @@ def run(program: str, *arguments: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_filter_is_one_query_s_alone(tmp_path: Path) -> None:
+def test_filter_applies_to_one_query_only(tmp_path: Path) -> None:
     fill(tmp_path / "data")
     told = run(STOCK, str(tmp_path / "data"), str(tmp_path / "checkpoint"))
     every = PARTITIONS * RECORDS
@@ -228,7 +228,7 @@ def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = 
 FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MAX_TIMESTAMP_MS)
 
 
-def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> None:
+def test_audit_compares_nulls_and_extreme_timestamps(tmp_path: Path) -> None:
     """And a profile, too, and Parquet of either kind of timestamps."""
     for topic, (one, other) in UNLIKE.items():
         write(tmp_path / "left", topic, one)

@@ -113,7 +113,7 @@ class Made:
 @pytest.mark.parametrize(
     "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
 )
-def test_users_and_tokens_change_hands(order: list[str]) -> None:
+def test_users_and_tokens_survive_a_swap(order: list[str]) -> None:
     shared, made = Shared("users"), Made()
     listener = listen(shared)
     try:

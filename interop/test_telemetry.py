@@ -188,7 +188,7 @@ def pushed(broker: Broker) -> Any:
     }
 
 
-def test_clients_push_what_they_push_to_apache_kafka(
+def test_clients_push_the_same_metrics_to_both(
     only: str, record: Record, differences: list[Difference]
 ) -> None:
     apache = None if only == "kwire" else ReceivingKafka()

@@ -30,7 +30,7 @@ def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> b
     return push(client, instance_id, SubscriptionId=subscription_id) == UNKNOWN_SUBSCRIPTION_ID
 
 
-def test_a_subscription_goes_with_its_client() -> None:
+def test_every_broker_computes_the_same_subscription_id() -> None:
     own = client_instance_id("a client of a cluster")
     with Cluster(KAFKA_JOINS_KWIRE).start() as cluster:
         clients = [RawClient(cluster.nodes[node_id].bootstrap) for node_id in cluster.brokers]

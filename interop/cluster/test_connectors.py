@@ -34,7 +34,7 @@ def wait_until_all_in_sync(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_connect_loses_and_doubles_nothing(cluster_kind: str, tmp_path: Path) -> None:
+def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_path: Path) -> None:
     """From a file to a topic, exactly once, and from there to a file, at least once."""
     settings = {
         "exactly.once.source.support": "enabled",
@@ -97,7 +97,7 @@ class Writing:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_mirror_maker_goes_on(cluster_kind: str, tmp_path: Path) -> None:
+def test_mirror_maker_survives_broker_kills(cluster_kind: str, tmp_path: Path) -> None:
     """Both ways between a cluster whose brokers are killed and a broker alone; groups go with it."""
     members = CLUSTER_KINDS[cluster_kind]
     other = members[-1].kind()

@@ -35,7 +35,7 @@ from interop.cluster.test_disks import STORAGE, comes_back, fails
     "voters_in_log", [True, False], ids=["voters in the log", "voters in the properties"]
 )
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
-def test_wiped(cluster_kind: str, voters_in_log: bool) -> None:
+def test_controller_with_a_wiped_directory_rejoins(cluster_kind: str, voters_in_log: bool) -> None:
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])
     with Cluster(members, SNAPSHOTS_OFTEN, voters_in_log=voters_in_log).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -73,7 +73,7 @@ def test_wiped(cluster_kind: str, voters_in_log: bool) -> None:
 
 @pytest.mark.parametrize("way", ["full", "broken"])
 @pytest.mark.parametrize("cluster_kind", ["kwire", "one of kwire", "kafka"])
-def test_disk_fails(cluster_kind: str, way: str, small: Disk) -> None:
+def test_controller_with_a_failed_disk_rejoins(cluster_kind: str, way: str, small: Disk) -> None:
     """Of the active controller, which is a broker, too."""
     victim = 2
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])

@@ -42,7 +42,7 @@ AWAY_SECONDS = 10.0
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
-def test_the_active_controller_is_cut_off(cluster_kind: str, network: Network) -> None:
+def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, network: Network) -> None:
     with Cluster(MEMBERS[cluster_kind], SETTINGS, voters_in_log=True, network=network).start() as cluster:
         is_combined = cluster.brokers == cluster.controllers
         cluster.make_topic("t", [cluster.brokers])

@@ -52,7 +52,7 @@ AWAY_SECONDS = 20.0
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
-def test_active_controllers_end(quorum: str) -> None:
+def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> None:
     members, voters_in_log = QUORUMS[quorum]
     # By default, whoever asks a controller that is paused waits half a minute for its answer.
     settings = {"controller.socket.timeout.ms": "5000"}
@@ -95,7 +95,7 @@ def elect_preferred_leaders(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", ALONE)
-def test_the_only_controller_is_away(cluster_kind: str) -> None:
+def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) -> None:
     with Cluster(ALONE[cluster_kind]).start() as cluster:
         [controller] = cluster.controllers
         *live, victim = cluster.brokers
@@ -125,7 +125,7 @@ def test_the_only_controller_is_away(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_all_nodes_lose_power_at_once(cluster_kind: str) -> None:
+def test_cluster_recovers_from_power_loss_of_all_nodes(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
         # A consumer of kafka-python's raises an error when no node at all is there.

@@ -25,7 +25,7 @@ Who only observes the metadata does not sync its log, and has less of it when it
 
 @pytest.mark.parametrize("way", ["full", "broken"])
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_one_of_two_directories_fails(cluster_kind: str, way: str, small: Disk) -> None:
+def test_partitions_fail_over_if_one_log_directory_fails(cluster_kind: str, way: str, small: Disk) -> None:
     cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     node = cluster.nodes[VICTIM]
     node.properties["log.dirs"] = f"{node.log_dir},{small.directory}"
@@ -55,7 +55,7 @@ def test_one_of_two_directories_fails(cluster_kind: str, way: str, small: Disk) 
 
 @pytest.mark.parametrize("way", ["full", "broken"])
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_the_only_directory_fails(cluster_kind: str, way: str, small: Disk) -> None:
+def test_broker_exits_if_its_only_log_directory_fails(cluster_kind: str, way: str, small: Disk) -> None:
     cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     node = cluster.nodes[VICTIM]
     node.properties["log.dirs"] = str(small.directory)

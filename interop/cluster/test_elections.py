@@ -200,7 +200,7 @@ def tell_of_end(cluster: Cluster, node_id: int, directory_id: bytes, leader: int
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
-def test_leadership_goes_to_and_fro(quorum: str) -> None:
+def test_repeated_elections_lose_no_command(quorum: str) -> None:
     with Cluster(QUORUMS[quorum], voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
         with under_load(cluster, also=DELETED) as load:
@@ -221,7 +221,7 @@ def test_leadership_goes_to_and_fro(quorum: str) -> None:
 
 
 @pytest.mark.parametrize("quorum", ["kwire", "two of kwire"])
-def test_leaders_are_killed_again_and_again(quorum: str) -> None:
+def test_repeated_leader_kills_lose_no_record(quorum: str) -> None:
     """In turn that of the quorum and that of the partition that all clients write to."""
     settings = SOON_ELECTED if quorum == "kwire" else {}
     with Cluster(QUORUMS[quorum], settings, voters_in_log=True).start() as cluster:
@@ -241,7 +241,7 @@ def test_leaders_are_killed_again_and_again(quorum: str) -> None:
 
 
 @pytest.mark.parametrize("quorum", FIVE)
-def test_two_of_five_are_lost(quorum: str) -> None:
+def test_quorum_survives_two_of_five_lost_voters(quorum: str) -> None:
     """The active controller and another, of which at most one keeps records."""
     settings = {"controller.socket.timeout.ms": "5000"}
     with Cluster(FIVE[quorum], settings, voters_in_log=True).start() as cluster:

@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_the_leader_is_killed_again_and_again(cluster_kind: str, record: Record) -> None:
+def test_failover_neither_loses_nor_duplicates_records(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         [controller] = cluster.controllers

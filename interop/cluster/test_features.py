@@ -21,7 +21,7 @@ def features(cluster: Cluster, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_releases_go_up_and_down_under_load(cluster_kind: str) -> None:
+def test_metadata_version_upgrades_and_downgrades_under_load(cluster_kind: str) -> None:
     patient = {"broker.session.timeout.ms": "30000"}
     with Cluster(CLUSTER_KINDS[cluster_kind], patient).start(
         format_arguments=("--release-version", "4.0")
@@ -61,7 +61,7 @@ def test_releases_go_up_and_down_under_load(cluster_kind: str) -> None:
 @pytest.mark.parametrize(
     "cluster_kind", [cluster_kind for cluster_kind in CLUSTER_KINDS if "kwire" in cluster_kind]
 )
-def test_what_a_broker_does_not_serve_is_not_switched_on(cluster_kind: str) -> None:
+def test_unsupported_feature_upgrade_is_rejected(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         for feature in ("share.version", "streams.version"):
             told = features(cluster, "upgrade", "--feature", f"{feature}=1")
@@ -71,7 +71,7 @@ def test_what_a_broker_does_not_serve_is_not_switched_on(cluster_kind: str) -> N
         ]
 
 
-def test_a_broker_waits_until_what_it_does_not_serve_is_switched_off() -> None:
+def test_broker_registers_once_unsupported_features_are_downgraded() -> None:
     with Cluster(KWIRE_JOINS_KAFKA).start(without=[3], format_arguments=()) as cluster:
         node = cluster.nodes[3]
         node.start(wait=False)

@@ -82,7 +82,7 @@ def of_who_is_left(cluster: Cluster) -> str:
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
 )  # the others are held against it
-def test_what_was_committed_is_told_while_nothing_can_be(cluster_kind: str, record: Record) -> None:
+def test_committed_offsets_are_returned_below_min_insync_replicas(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [[1, 2, 3]])
         group = of_who_is_left(cluster)

@@ -65,7 +65,7 @@ class CommittedReader:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_copiers_in_java_copy_every_record_exactly_once(cluster_kind: str) -> None:
+def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: str) -> None:
     """Three of them in a group; with each broker one dies as well, and comes back a little later."""
     rng = random.Random(cluster_kind)
     with (
@@ -113,7 +113,7 @@ def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_copiers_that_abort_copy_in_order(cluster_kind: str) -> None:
+def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: str) -> None:
     """Two of them, which end when they are fenced; one is killed with a broker, and another takes its id."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
@@ -162,7 +162,7 @@ def test_copiers_that_abort_copy_in_order(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_a_streams_application_counts_every_word_exactly_once(cluster_kind: str) -> None:
+def test_streams_application_counts_exactly_once_under_broker_kills(cluster_kind: str) -> None:
     """Two instances of it; one dies with a broker, and another begins anew."""
     with Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster:
         broker_kills.make_topics(cluster, PARTITIONS_OF_WORDS, *TOPICS)

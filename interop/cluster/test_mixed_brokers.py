@@ -64,7 +64,7 @@ def read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_each_broker_leads_follows_dies_and_returns(cluster_kind: str) -> None:
+def test_replicas_stay_identical_as_brokers_fail_and_return(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         brokers = cluster.brokers
         # Partition n is led by broker n + 1.

@@ -240,5 +240,5 @@ SETTINGS = {"unclean.leader.election.interval.ms": "1000"}
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
 )  # the others are held against it
-def test_more_tools_print_the_same(cluster_kind: str, record: Record) -> None:
+def test_admin_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.more_tools", cluster_kind, record, SETTINGS)

@@ -29,7 +29,7 @@ OFFSET_OUT_OF_RANGE = 1
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
-def test_leaders_are_cut_off(cluster_kind: str, network: Network) -> None:
+def test_cluster_survives_a_disconnected_leader(cluster_kind: str, network: Network) -> None:
     members = MEMBERS[cluster_kind]
     with Cluster(members, SETTINGS, network=network).start() as cluster:
         [controller] = cluster.controllers
@@ -64,7 +64,9 @@ def test_leaders_are_cut_off(cluster_kind: str, network: Network) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
-def test_what_only_a_leader_had_that_was_cut_off_is_out_of_range(cluster_kind: str, network: Network) -> None:
+def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
+    cluster_kind: str, network: Network
+) -> None:
     """When it follows and has cut its log, it says so to a consumer that names no epoch. KIP-392.
 
     So a client without KIP-320 may begin anew, though nothing that was committed is lost.

@@ -24,7 +24,7 @@ CLUSTER_KINDS: dict[str, tuple[str, type[Broker]]] = {
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_an_older_node_joins_and_is_replaced(cluster_kind: str) -> None:
+def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
     roles, successor = CLUSTER_KINDS[cluster_kind]
     members = (*(Member(Kwire, COMBINED),) * 2, Member(OldKafka, roles))
     with Cluster(members, voters_in_log=True).start(format_arguments=RELEASE) as cluster:

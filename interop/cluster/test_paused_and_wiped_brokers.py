@@ -22,7 +22,7 @@ CLIENTS = (ConfluentReader, PythonReader, ConfluentWriter, PythonWriter, AioWrit
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_a_paused_leader_and_a_wiped_broker(cluster_kind: str) -> None:
+def test_paused_leaders_and_wiped_brokers_recover(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         # The controller stays, and leads last.
         cluster.make_topic("t", [[2, 3, 1], [3, 2, 1]])

@@ -136,7 +136,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_consumers_read_in_their_rack(cluster_kind: str) -> None:
+def test_consumers_fetch_from_the_replica_in_their_rack(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS) as cluster:
         for node_id, node in cluster.nodes.items():
             node.properties["broker.rack"] = f"r{node_id}"

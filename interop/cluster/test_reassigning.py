@@ -59,7 +59,7 @@ def reassign(cluster: Cluster, replicas: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_a_broker_takes_over_everything_and_gives_it_back(cluster_kind: str) -> None:
+def test_all_partitions_move_to_a_new_broker_and_back(cluster_kind: str) -> None:
     cluster = Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS)
     first, second, joins = cluster.brokers
     with cluster.start(without=[joins]), Load(cluster.bootstrap, "t", 2) as load:

@@ -16,7 +16,7 @@ PARTITIONS = 3
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_nodes_are_restarted_one_after_another(cluster_kind: str, record: Record) -> None:
+def test_rolling_restart_causes_no_client_error(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         brokers = cluster.brokers
         cluster.make_topic("t", [brokers[at:] + brokers[:at] for at in range(PARTITIONS)])

@@ -199,7 +199,7 @@ SEED = int(os.environ.get("INTEROP_SEED", "1"))
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
-def test_nothing_is_lost(cluster_kind: str, network: Network, small: Disk) -> None:
+def test_nothing_is_lost_in_rounds_of_faults(cluster_kind: str, network: Network, small: Disk) -> None:
     cluster = Cluster(MEMBERS[cluster_kind], SETTINGS, voters_in_log=True, network=network)
     node = cluster.nodes[ON_A_DISK]
     node.properties["log.dirs"] = str(small.directory)

@@ -62,7 +62,7 @@ In its log: "Awaiting socket connections", and then "initializing ScramPublisher
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_leaders_move_and_nodes_restart(cluster_kind: str, mechanism: str) -> None:
+def test_failover_and_restart_with_sasl(cluster_kind: str, mechanism: str) -> None:
     """One controller, which may be a broker, too: what is in the metadata, it knows from the start."""
     with Cluster(CLUSTER_KINDS[cluster_kind], logins=logins(mechanism, mechanism)).start() as cluster:
         [controller] = cluster.controllers
@@ -84,7 +84,7 @@ def test_leaders_move_and_nodes_restart(cluster_kind: str, mechanism: str) -> No
 
 @pytest.mark.parametrize("roles", [COMBINED, CONTROLLER])
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
-def test_controllers_are_elected(cluster_kind: str, roles: str) -> None:
+def test_controller_election_with_sasl(cluster_kind: str, roles: str) -> None:
     """Of three, combined or apart. They vote before any metadata is there, so they log in by PLAIN."""
     members = [Member(kind, roles) for kind in VOTER_KINDS[cluster_kind]]
     if roles == CONTROLLER:
@@ -105,7 +105,7 @@ def test_controllers_are_elected(cluster_kind: str, roles: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
-def test_voters_join_by_themselves(cluster_kind: str) -> None:
+def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
     """Where the metadata tells who votes, and of each node by which protocol it is reached: 2 is this one."""
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])
     settings = {"controller.quorum.auto.join.enable": "true"}
@@ -125,7 +125,7 @@ def test_voters_join_by_themselves(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_a_cluster_begins_to_log_in(cluster_kind: str) -> None:
+def test_sasl_is_enabled_by_a_rolling_restart(cluster_kind: str) -> None:
     """Node by node, with clients at work: first all listen for it, and then all do it."""
     known = logins(PLAIN, PLAIN)
     settings = known.properties()
@@ -156,7 +156,7 @@ def test_a_cluster_begins_to_log_in(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_the_password_between_brokers_changes(cluster_kind: str) -> None:
+def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
     """Who logs in with the old one is refused from then on, as soon as the login of before ends."""
     settings = {"connections.max.reauth.ms": "2000", "replica.lag.time.max.ms": "3000"}
     known = logins(SCRAM, PLAIN)
@@ -189,7 +189,7 @@ def test_the_password_between_brokers_changes(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_logins_end_again_and_again(cluster_kind: str) -> None:
+def test_reauthentication_keeps_followers_in_sync(cluster_kind: str) -> None:
     """Nodes log in anew before that: no connection is lost by it, and nobody falls behind (KIP-368)."""
     settings = {"connections.max.reauth.ms": "1500", "replica.lag.time.max.ms": "3000"}
     with Cluster(CLUSTER_KINDS[cluster_kind], settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
@@ -205,7 +205,7 @@ def test_logins_end_again_and_again(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", STRANGERS)
-def test_a_stranger_does_not_join(cluster_kind: str) -> None:
+def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind: str) -> None:
     """With a wrong password for controllers it is no broker; with the right one it replace_software one."""
     known, stranger = STRANGERS[cluster_kind]
     members = (Member(known, COMBINED), Member(known), Member(stranger))
@@ -229,7 +229,7 @@ def test_a_stranger_does_not_join(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", STRANGERS)
-def test_a_stranger_among_brokers_follows_nobody(cluster_kind: str) -> None:
+def test_broker_with_a_wrong_replication_password_stays_out_of_the_isr(cluster_kind: str) -> None:
     """It is a broker, as the controller knows its password, but gets no records of others."""
     known, stranger = STRANGERS[cluster_kind]
     members = (Member(known, COMBINED), Member(known), Member(stranger))

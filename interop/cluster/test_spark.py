@@ -44,7 +44,7 @@ def values(rows: dict[str, list[Any]]) -> Values:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_spark_goes_on_while_leaders_are_killed(cluster_kind: str, tmp_path: Path, record: Record) -> None:
+def test_spark_streams_survive_leader_kills(cluster_kind: str, tmp_path: Path, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         for topic in ("in", "out"):

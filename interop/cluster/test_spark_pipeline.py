@@ -74,7 +74,7 @@ def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callab
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_jobs_are_exact_while_a_leader_is_killed(cluster_kind: str, tmp_path: Path) -> None:
+def test_pipeline_jobs_are_exact_despite_a_leader_kill(cluster_kind: str, tmp_path: Path) -> None:
     jobs, archived = Jobs(tmp_path), tmp_path / "archive"
     with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS).start() as cluster:
         cluster.make_topic("events", [[2, 3, 1], [3, 2, 1]], **{"retention.ms": "-1"})

@@ -365,5 +365,5 @@ def run_parts(
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
 )  # the others are held against it
-def test_tools_print_the_same(cluster_kind: str, record: Record) -> None:
+def test_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.tools", cluster_kind, record)

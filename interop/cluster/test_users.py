@@ -57,7 +57,7 @@ class Users:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_each_broker_knows_them(cluster_kind: str) -> None:
+def test_users_and_tokens_reach_every_broker(cluster_kind: str) -> None:
     """Whoever has the controller: what a broker is asked for, it knows by whom, and tells all others."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], SECRET, logins=logins(SCRAM, PLAIN)).start() as cluster,

@@ -24,7 +24,7 @@ CLUSTER_KINDS = {**VOTER_KINDS, "kwire takes over": (SmallKafka, SmallKafka, Kwi
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_voters_come_and_go(cluster_kind: str) -> None:
+def test_voters_are_added_and_removed_under_load(cluster_kind: str) -> None:
     members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     with Cluster(members, voters_in_log=True, first_voters=[1]).start() as cluster:
         assert voters(cluster) == [1]
@@ -50,7 +50,7 @@ def test_voters_come_and_go(cluster_kind: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_voters_join_by_themselves(cluster_kind: str) -> None:
+def test_voters_join_automatically(cluster_kind: str) -> None:
     """As `controller.quorum.auto.join.enable` says; one that has lost its directory takes its own place."""
     members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     joins = {"controller.quorum.auto.join.enable": "true"}

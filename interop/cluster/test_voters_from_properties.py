@@ -26,7 +26,7 @@ CLUSTER_KINDS: dict[str, tuple[type[Broker], ...]] = {
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
-def test_a_quorum_becomes_dynamic(cluster_kind: str) -> None:
+def test_static_quorum_becomes_dynamic(cluster_kind: str) -> None:
     members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     with Cluster(members).start() as cluster:
         cluster.make_topic("t", [[2, 3, 1]])

@@ -28,7 +28,7 @@ class VerboseApacheKafka(ApacheKafka):
         return [java, "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info", *arguments]
 
 
-def test_the_judge_finds_nothing_in_apache_kafka() -> None:
+def test_checker_finds_nothing_in_apache_kafka() -> None:
     # Its first look for timeouts comes after the default 10 s, when a restarted broker knows the leaders.
     settings = {key: value for key, value in SETTINGS.items() if not key.startswith("transaction.")}
     plan = Plan(3, longest_life_s=6, early_kills=0, pause_s=0.5)
@@ -39,13 +39,13 @@ def test_the_judge_finds_nothing_in_apache_kafka() -> None:
     assert outcomes.count(Outcome.COMMITTED) > 3 * COMMITS_PER_KILL, str(outcomes)
 
 
-def test_the_judge_finds_nothing_where_kwire_is_only_slow() -> None:
+def test_checker_finds_nothing_with_delays_only() -> None:
     outcomes, _ = run_plan(FaultyKwire(DELAYS, SETTINGS), Plan(4))
     assert not outcomes.findings, str(outcomes)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(name: str) -> None:
+def test_planted_fault_is_found(name: str) -> None:
     found: set[str] = set()
     for _ in range(ATTEMPTS):
         outcomes, _ = run_plan(FaultyKwire(name, SETTINGS), Plan(4, longest_life_s=2.5))

@@ -78,9 +78,7 @@ def last_line(said: str) -> str:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_topic_that_is_made_anew_is_not_mixed_with_the_old(
-    broker: Broker, tmp_path: Path, format_: str
-) -> None:
+def test_archive_rejects_a_recreated_topic(broker: Broker, tmp_path: Path, format_: str) -> None:
     create(broker, "rec")
     produce(broker, "rec", 100)
     jobs, directory = Jobs(tmp_path), tmp_path / "archive"
@@ -100,9 +98,7 @@ def test_a_topic_that_is_made_anew_is_not_mixed_with_the_old(
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_topic_that_is_left_out_for_a_while_goes_on_where_it_was(
-    broker: Broker, tmp_path: Path, format_: str
-) -> None:
+def test_archive_resumes_a_topic_after_runs_without_it(broker: Broker, tmp_path: Path, format_: str) -> None:
     create(broker, NUMERIC, "other")
     produce(broker, NUMERIC, 500)
     produce(broker, "other", 20)

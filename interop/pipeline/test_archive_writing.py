@@ -51,7 +51,7 @@ spark.stop()
 """
 
 
-def test_dates_are_of_utc_and_what_was_written_is_counted(tmp_path: Path) -> None:
+def test_archive_dates_are_utc_and_written_records_are_counted(tmp_path: Path) -> None:
     done = subprocess.run(
         [spark_python(), "-c", WRITE],
         env=environment(),

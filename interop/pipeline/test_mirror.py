@@ -139,7 +139,7 @@ def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: R
         consumer.close()
 
 
-def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path) -> None:
+def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     flights = FLIGHTS[pair.name]
     replay = {"topic": "flights", "limit": flights, "partitions": PARTITIONS}

@@ -112,7 +112,7 @@ def steps_in(directory: Path) -> int:
     return sum(path.stem.isdigit() for path in directory.glob("*")) if directory.exists() else 0
 
 
-def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
+def test_windows_equal_plain_python_despite_duplicates_and_kills(
     broker: Broker, flights: list[Any], tmp_path: Path
 ) -> None:
     make(broker, "flights.again")
@@ -213,7 +213,7 @@ def figures_of(directory: Path) -> dict[str, Any]:
     return {one["topic"]: one for one in json.loads((directory / "profile.json").read_text())["topics"]}
 
 
-def test_a_profile_is_the_same_from_every_side_and_true(
+def test_profile_is_correct_and_the_same_from_every_source(
     broker: Broker, flights: list[Any], tmp_path: Path
 ) -> None:
     make(broker, "mixed")
@@ -319,7 +319,7 @@ def of_mixed(found: dict[str, Any]) -> None:
     assert found["tombstones"] == 1
 
 
-def test_the_page_of_an_audit_has_its_differences(broker: Broker, flights: list[Any], tmp_path: Path) -> None:
+def test_audit_page_lists_the_differences(broker: Broker, flights: list[Any], tmp_path: Path) -> None:
     report = tmp_path / "audit.html"
     less = json.dumps({"flights": dict.fromkeys(map(str, range(1, PARTITIONS)), -1) | {"0": 100}})
     tables = {

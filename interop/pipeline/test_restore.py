@@ -94,7 +94,7 @@ def file_origins(directory: Path) -> dict[str, Any]:
     return {"format": "kwire", "options": {**options, "subscribe": ",".join(TOPICS)}}
 
 
-def test_brokers_start_on_what_was_restored(source: Broker, tmp_path: Path) -> None:
+def test_brokers_start_on_a_restored_directory(source: Broker, tmp_path: Path) -> None:
     expected = logs_of(source, *TOPICS)
     assert expected[ODD, 0][1].keys() < set(range(*expected[ODD, 0][0])), "there are gaps"
     assert expected[DENSE, 0][0][0] == 1_000
@@ -171,7 +171,7 @@ def assert_tools_accept(directory: Path) -> None:
     assert checked.stdout.count("passed sanity check") == len(indexes), checked.stdout
 
 
-def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) -> None:
+def test_corrupt_segment_is_reported_or_skipped(source: Broker, tmp_path: Path) -> None:
     (start, end), records = logs_of(source, DENSE)[DENSE, 0]
     source.stop()
     copy = tmp_path / "copy"

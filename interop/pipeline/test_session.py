@@ -26,7 +26,7 @@ spark.stop()
 """
 
 
-def test_options_and_jars_of_the_user_are_kept_and_go_before_ours(tmp_path: Path) -> None:
+def test_options_and_jars_of_the_user_take_precedence(tmp_path: Path) -> None:
     jar = tmp_path / "own.jar"
     with zipfile.ZipFile(jar, "w") as empty:
         empty.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")

@@ -153,7 +153,7 @@ def judge(broker: Broker, directory: Path, orders: Orders) -> None:
         assert orders.dead[place][4] in letters[0][4]
 
 
-def test_orders_are_columns_and_what_is_none_is_a_dead_letter(broker: Broker, tmp_path: Path) -> None:
+def test_avro_orders_become_columns_and_others_dead_letters(broker: Broker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new_topic = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
     admin.create_topics([new_topic])[TOPIC].result(WAIT_S)

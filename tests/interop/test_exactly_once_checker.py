@@ -43,7 +43,7 @@ DONE = transaction("t", 1, {0: 2, 1: 1}, Outcome.COMMITTED)
 WHOLE: Content = {0: records(("t", 1, 0, 0), ("t", 1, 0, 1)), 1: records(("t", 1, 1, 0))}
 
 
-def test_what_is_right_is_let_be() -> None:
+def test_correct_content_has_no_finding() -> None:
     assert kinds([DONE], WHOLE, views={"r": WHOLE}, ends={0: (5, 5), 1: (2, 2)}) == []
     assert kinds([transaction("t", 1, {0: 2, 1: 1})], WHOLE) == []
     assert kinds([transaction("t", 1, {0: 2, 1: 1}, Outcome.UNKNOWN)], {0: [], 1: []}) == []
@@ -55,21 +55,21 @@ def test_a_committed_record_that_is_missing_is_lost(missing: int) -> None:
     assert kinds([DONE], {**WHOLE, missing: WHOLE[missing][:-1]}) == ["lost"]
 
 
-def test_an_aborted_record_is_found() -> None:
+def test_visible_aborted_record_is_found() -> None:
     assert kinds([transaction("t", 1, {0: 2, 1: 1}, Outcome.ABORTED)], WHOLE) == ["aborted"]
 
 
-def test_a_transaction_of_unknown_end_is_there_as_a_whole_or_not_at_all() -> None:
+def test_transaction_of_unknown_outcome_must_be_atomic() -> None:
     assert kinds([transaction("t", 1, {0: 2, 1: 1}, Outcome.UNKNOWN)], {**WHOLE, 1: []}) == ["torn"]
     assert kinds([transaction("t", 1, {0: 2, 1: 1})], {**WHOLE, 0: []}) == ["torn"]
 
 
-def test_a_record_is_there_once() -> None:
+def test_duplicate_record_is_found() -> None:
     twice = {**WHOLE, 0: records(("t", 1, 0, 0), ("t", 1, 0, 1), ("t", 1, 0, 1))}
     assert kinds([DONE], twice) == ["duplicate"]
 
 
-def test_order_is_that_of_each_producer() -> None:
+def test_order_is_checked_per_producer() -> None:
     other = transaction("u", 1, {0: 1}, Outcome.COMMITTED)
     mixed = {**WHOLE, 0: records(("t", 1, 0, 0), ("u", 1, 0, 0), ("t", 1, 0, 1))}
     assert kinds([DONE, other], mixed) == []
@@ -79,17 +79,17 @@ def test_order_is_that_of_each_producer() -> None:
     assert kinds([DONE, later], before) == ["reordered"]
 
 
-def test_what_nobody_wrote_is_foreign() -> None:
+def test_record_that_was_never_sent_is_foreign() -> None:
     for stranger in (encode_value(Mark("t", 9, 0, 0)), encode_value(Mark("t", 1, 1, 0)), b"what?"):
         assert kinds([DONE], {**WHOLE, 0: [*WHOLE[0], (9, stranger)]}) == ["foreign"]
 
 
-def test_a_producer_that_was_replaced_commits_no_more() -> None:
+def test_commit_of_a_fenced_producer_is_found() -> None:
     zombie = transaction("t", 1, {0: 2, 1: 1}, Outcome.ABORTED, Outcome.COMMITTED)
     assert kinds([zombie], WHOLE) == ["fenced"]
 
 
-def test_what_a_reader_saw_is_final() -> None:
+def test_changed_view_of_a_reader_is_found() -> None:
     seen = {**WHOLE, 0: [*WHOLE[0], (9, encode_value(Mark("u", 1, 0, 0)))]}
     assert kinds([DONE], WHOLE, views={"r": seen}) == ["view"]
     assert kinds([DONE], WHOLE, views={"r": {**WHOLE, 0: WHOLE[0][1:]}}) == ["view"]
@@ -98,11 +98,11 @@ def test_what_a_reader_saw_is_final() -> None:
     assert kinds([DONE], WHOLE, views={"r": {0: WHOLE[0]}}) == ["unread"]
 
 
-def test_the_last_stable_offset_comes_to_the_end() -> None:
+def test_stuck_last_stable_offset_is_found() -> None:
     assert kinds([DONE], WHOLE, ends={0: (4, 5), 1: (2, 2)}) == ["stuck"]
 
 
-def test_a_ledger_tells_what_was_written_to_it(tmp_path: Path) -> None:
+def test_ledger_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = Ledger(path)
     ledger.begin("t", 1, {0: 2, 3: 1})
@@ -118,7 +118,7 @@ def test_a_ledger_tells_what_was_written_to_it(tmp_path: Path) -> None:
     assert read["t", 2].outcome is Outcome.UNKNOWN
 
 
-def test_a_value_says_where_it_belongs() -> None:
+def test_value_is_parsed_back() -> None:
     mark = Mark("id-1", 2, 3, 4)
     assert parse_value(encode_value(mark, "xxx")) == mark
     assert [parse_value(value) for value in (None, b"", b"a/b/c/d/e", b"a/1/2/3")] == [None] * 4

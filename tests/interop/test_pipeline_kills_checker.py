@@ -94,7 +94,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
-def test_nothing_is_found_in_a_whole_archive(archive: Archive) -> None:
+def test_complete_archive_has_no_finding(archive: Archive) -> None:
     whole(archive)
     assert archive.kinds() == set()
 
@@ -133,7 +133,7 @@ DECODE_ERRORS: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
 
 
 @pytest.mark.parametrize("name", DECODE_ERRORS)
-def test_a_fault_in_a_file_is_found(archive: Archive, name: str) -> None:
+def test_fault_in_a_file_is_found(archive: Archive, name: str) -> None:
     spoil, kind = DECODE_ERRORS[name]
     archive.commit(0, 4, archive.file(11, TRUTH[0:3:2]), archive.file(12, TRUTH[1:4:2]))
     records = spoil([TRUTH[4], TRUTH[5]])
@@ -156,12 +156,12 @@ def whole(archive: Archive, **lies: Any) -> None:
         ({"date": "1970-01-12"}, "manifest"),
     ],
 )
-def test_a_manifest_that_lies_is_found(archive: Archive, lies: dict[str, Any], kind: str) -> None:
+def test_wrong_manifest_is_found(archive: Archive, lies: dict[str, Any], kind: str) -> None:
     whole(archive, **lies)
     assert kind in archive.kinds()
 
 
-def test_files_that_are_gone_changed_or_not_listed_are_found(archive: Archive) -> None:
+def test_missing_changed_and_unlisted_files_are_found(archive: Archive) -> None:
     whole(archive)
     assert archive.kinds() == set()
     first, second = (archive.directory / one["path"] for one in archive.manifests[0]["files"])
@@ -174,20 +174,20 @@ def test_files_that_are_gone_changed_or_not_listed_are_found(archive: Archive) -
     assert archive.kinds() == {"unreadable", "lost"}
 
 
-def test_manifests_that_do_not_follow_each_other_are_found(archive: Archive) -> None:
+def test_gap_between_manifests_is_found(archive: Archive) -> None:
     archive.commit(0, 4, archive.file(11, TRUTH[0:3:2]), archive.file(12, TRUTH[1:4:2]))
     archive.commit(3, 8, archive.file(11, TRUTH[4:6]), archive.file(12, TRUTH[6:]))
     assert archive.kinds() == {"manifest"}
 
 
-def test_a_step_that_was_listed_twice_is_found(archive: Archive) -> None:
+def test_step_listed_twice_is_found(archive: Archive) -> None:
     whole(archive)
     told = archive.manifests[1]
     archive.commit(8, 8, *told["files"])
     assert "manifest" in archive.kinds()
 
 
-def test_a_topic_with_the_same_offsets() -> None:
+def test_topic_with_the_same_offsets() -> None:
     found = {("flights.copy", 0): list(TRUTH)}
     assert not check_same({PLACE: TRUTH}, found, ".copy")
     found["flights.copy", 0].append(record(7))
@@ -205,7 +205,7 @@ def mapped(found: list[Record], entries: list[Entry]) -> set[str]:
     return {finding.kind for finding in check_mapped(PLACE, TRUTH, found, entries, 8)}
 
 
-def test_a_topic_with_a_map() -> None:
+def test_topic_with_an_offset_map() -> None:
     assert mapped(COPIED, MAP) == set()
 
 
@@ -219,7 +219,7 @@ def test_a_topic_with_a_map() -> None:
         ([COPIED[0]._replace(value=b""), *COPIED[1:]], {"lost", "extra", "map"}),
     ],
 )
-def test_faults_of_a_topic_with_a_map(found: list[Record], kinds: set[str]) -> None:
+def test_faults_of_a_topic_with_an_offset_map_are_found(found: list[Record], kinds: set[str]) -> None:
     assert mapped(found, MAP) == kinds
 
 
@@ -234,11 +234,11 @@ def test_faults_of_a_topic_with_a_map(found: list[Record], kinds: set[str]) -> N
         [MAP[0], Entry(4, 9, MAP[1].pairs)],
     ],
 )
-def test_faults_of_a_map(entries: list[Entry]) -> None:
+def test_faults_of_an_offset_map_are_found(entries: list[Entry]) -> None:
     assert mapped(COPIED, entries) == {"map"}
 
 
-def test_entries_are_read() -> None:
+def test_offset_map_entries_are_read() -> None:
     value = b'{"source": 4, "end": 8, "target": 5, "runs": [0, 0, 1, 1, 0, 2]}'
     told = {("flights.offset-map", 0): [Record(0, 0, 0, b"job/0/4", value, ())]}
     assert read_entries(told, 0, "job") == [MAP[1]]
@@ -271,7 +271,7 @@ FIGURES = [figures(11, "AA", 1, 100, 0), figures(12, "AA", 1, 100.0, 1), figures
         ([*FIGURES, figures(12, "AA", 2, 200, 2)], {"changed"}),
     ],
 )
-def test_figures_of_windows(found: list[Record], kinds: set[str]) -> None:
+def test_wrong_window_results_are_found(found: list[Record], kinds: set[str]) -> None:
     findings = check_windows({PLACE: FLIGHTS}, {("windows", 0): found})
     assert {finding.kind for finding in findings} == kinds
 
@@ -296,7 +296,7 @@ def batch(*states: tuple[bytes, int]) -> bytes:
     return header + records
 
 
-def test_the_states_of_transactions_are_followed(tmp_path: Path) -> None:
+def test_transaction_states_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "__transaction_state-3" / "00000000000000000000.log"
     path.parent.mkdir()
     first = batch((b"\0\0\0\3one", 1), (b"\0\0\0\3one", PREPARED), (b"\0\0\0\3two", PREPARED))
@@ -308,7 +308,7 @@ def test_the_states_of_transactions_are_followed(tmp_path: Path) -> None:
     assert (log.count(PREPARED), log.count(COMPLETE)) == (1, 1)
 
 
-def test_a_file_for_a_job() -> None:
+def test_job_config_is_written_as_toml() -> None:
     assert toml({"input": {"format": "kafka", "options": {"kafka.x": "1"}}}) == (
         '["input"]\n"format" = "kafka"\n["input"."options"]\n"kafka.x" = "1"\n'
     )

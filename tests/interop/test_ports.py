@@ -23,18 +23,18 @@ def ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_port_is_given_again_when_all_others_were(ports: list[int]) -> None:
+def test_port_is_reused_after_all_others(ports: list[int]) -> None:
     assert [brokers.free_port() for _ in range(7)] == [*ports, *ports, ports[0]]
 
 
-def test_one_that_somebody_has_is_passed_over(ports: list[int]) -> None:
+def test_port_in_use_is_skipped(ports: list[int]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", ports[1]))
         taken.listen()
         assert [brokers.free_port() for _ in range(4)] == [ports[0], ports[2], ports[0], ports[2]]
 
 
-def test_where_none_is_left_it_says_so(ports: list[int]) -> None:
+def test_no_free_port_is_an_error(ports: list[int]) -> None:
     with socket.socket() as one, socket.socket() as two, socket.socket() as three:
         for port, each in zip(ports, (one, two, three), strict=True):
             each.bind(("127.0.0.1", port))

@@ -66,38 +66,34 @@ def held(
     return [difference.path for difference in differences]
 
 
-def test_what_is_the_same_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_equal_observations_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert held(monkeypatch, tmp_path, [{"a": 1}], [{"a": 1}]) == []
 
 
-def test_what_apache_kafka_does_only_sometimes_passes_and_is_told(
+def test_occasional_behavior_of_apache_kafka_passes_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.warns(UserWarning, match="when it was asked again"):
         assert held(monkeypatch, tmp_path, [{"a": 1}, {"a": 2}], [{"a": 2}]) == []
 
 
-def test_what_apache_kafka_never_does_as_a_whole_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mixture_of_two_observations_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answers = [{"a": 1, "b": 1}, {"a": 2, "b": 2}, RuntimeError("it broke")]
     with pytest.raises(pytest.fail.Exception, match="/b"):
         held(monkeypatch, tmp_path, answers, [{"a": 1, "b": 2}])
 
 
-def test_who_sees_what_others_have_left_is_asked_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_scenario_on_a_shared_broker_runs_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="/a"):
         held(monkeypatch, tmp_path, [{"a": 1}], [{"a": 2}], alone=False)
 
 
-def test_kwire_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kwire_runs_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="it broke"):
         held(monkeypatch, tmp_path, [1], [RuntimeError("it broke")])
 
 
-def test_apache_kafka_may_break_but_not_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_apache_kafka_may_fail_but_not_every_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broke = RuntimeError("it broke")
     with pytest.warns(UserWarning, match="failed at first"):
         assert held(monkeypatch, tmp_path, [broke, broke, 1], [1]) == []
