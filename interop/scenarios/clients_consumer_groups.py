@@ -147,7 +147,7 @@ def regex_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def static_members(broker: Broker) -> Any:
-    """Restart a consumer with an instance id: it gets its partitions back, which nobody owned meanwhile."""
+    """Restart a consumer with an instance id: it gets its partitions back."""
     topic = group = "clients-848-static"
     make_topic(broker, topic, PARTITIONS)
     one = GroupConsumer(broker, group, topic, **{"group.instance.id": "one"})
@@ -169,7 +169,7 @@ def static_members(broker: Broker) -> Any:
         one.poll()
         two.poll()
     error = None if message is None else message.error()
-    seen["the instance id is taken"] = None if error is None else error.name()
+    seen["the instance id is in use"] = None if error is None else error.name()
     for member in (fenced, one, two):
         try:
             member.close()

@@ -167,15 +167,15 @@ def confluent_kafka(broker: Broker) -> Any:
 
 def _first_authentication_error(login: dict[str, Any]) -> list[str]:
     """Return the first error of librdkafka after a failed authentication."""
-    told: list[KafkaError] = []
-    settings: Any = {**login, "error_cb": told.append, "log_level": 0}
+    errors: list[KafkaError] = []
+    settings: Any = {**login, "error_cb": errors.append, "log_level": 0}
     client = AdminClient(settings)
     until = time.monotonic() + 10
-    while not told and time.monotonic() < until:
+    while not errors and time.monotonic() < until:
         client.poll(0.1)
-    assert told, "librdkafka reported no error"
-    text = told[0].str()
-    return [told[0].name(), text.partition("SASL authentication error: ")[2].partition(" (after")[0]]
+    assert errors, "librdkafka reported no error"
+    text = errors[0].str()
+    return [errors[0].name(), text.partition("SASL authentication error: ")[2].partition(" (after")[0]]
 
 
 @scenario(seconds=240)

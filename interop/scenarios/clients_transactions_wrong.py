@@ -341,7 +341,10 @@ def former_group_member(broker: Broker) -> Any:
 
     seen["as a member"] = [attempt(lambda: copy(1)), attempt(lambda: producer.commit_transaction(WAIT_S))]
     reader.close()
-    seen["after it left"] = [attempt(lambda: copy(2)), attempt(lambda: producer.commit_transaction(WAIT_S))]
+    seen["as a former member"] = [
+        attempt(lambda: copy(2)),
+        attempt(lambda: producer.commit_transaction(WAIT_S)),
+    ]
     seen["abort"] = attempt(lambda: producer.abort_transaction(WAIT_S))
     python_reader = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id=topic, enable_auto_commit=False
@@ -367,7 +370,7 @@ def former_group_member(broker: Broker) -> Any:
         attempt(python_producer.commit_transaction),
     ]
     python_reader.close()
-    seen["after it left, kafka-python"] = [
+    seen["as a former member, kafka-python"] = [
         attempt(lambda: copy_python(4)),
         attempt(python_producer.commit_transaction),
     ]

@@ -143,15 +143,15 @@ class CompactedLog:
                 assert time.monotonic() < deadline
                 for message in consumer.poll(timeout_ms=200).get(where, []):
                     value = message.value
-                    told = None if value is None else value[:8] + b"%d" % len(value)
-                    found.append([message.offset, message.key, told, message.timestamp - BASE_TIMESTAMP])
+                    shown = None if value is None else value[:8] + b"%d" % len(value)
+                    found.append([message.offset, message.key, shown, message.timestamp - BASE_TIMESTAMP])
             return [start, end, found]
         finally:
             consumer.close()
 
     def batches(self) -> list[Any]:
         """Return the batch headers. Base timestamps may differ between brokers, delete horizons may not."""
-        told: list[Any] = []
+        headers: list[Any] = []
         offset = self.client.call(
             "ListOffsets",
             1,
@@ -162,7 +162,7 @@ class CompactedLog:
             data = fetch(self.client, self.topic, offset)["Responses"][0]["Partitions"][0]["Records"]
             found = walk(data or b"")
             if not found:
-                return told
+                return headers
             for header in found:
                 offset = header["base_offset"] + header["last_offset_delta"] + 1
                 header["producer_id"] = min(header["producer_id"], 0)
@@ -170,7 +170,7 @@ class CompactedLog:
                 header.pop("base_timestamp")
                 if header["attributes"] & 7:
                     header.pop("length")
-                told.append(header)
+                headers.append(header)
 
 
 def key(number: int) -> bytes:

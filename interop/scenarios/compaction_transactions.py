@@ -124,10 +124,10 @@ def ended_during_another_transaction(broker: Broker) -> Any:
         log.end("first", commit=False)
         log.roll()
         log.roll()
-        told = {"before": log.observe()}
+        seen = {"before": log.observe()}
         bases = sorted(int(path.stem) for path in (own.log_dir / f"{TOPIC}-0").glob("*.log"))
         log.clean(bases[1])
-        told["while another is open"] = log.observe()
+        seen["while another is open"] = log.observe()
         log.end("second", commit=True)
         log.write(b"gone", b"again", "first")
         log.end("first", commit=False)
@@ -135,8 +135,8 @@ def ended_during_another_transaction(broker: Broker) -> Any:
         for number in range(3):
             log.roll()
             log.clean(log.log.active_segment_base_offset())
-            told[f"round {number}"] = log.observe()
-        return told
+            seen[f"round {number}"] = log.observe()
+        return seen
 
 
 INDEX_EVERY_BATCH = {"index.interval.bytes": "0"}
@@ -172,7 +172,7 @@ def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
             middle = write_transactions_in_a_segment(log)
-            told = {"before": log.observe()}
+            seen = {"before": log.observe()}
         own.stop()
         (own.log_dir / CHECKPOINT).write_text(f"0\n1\n{TOPIC} 0 {middle}\n")
         own.start()
@@ -180,11 +180,11 @@ def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
             log.use_client(client)
             for number in range(2):
                 log.clean(log.log.active_segment_base_offset())
-                told[f"round {number}"] = log.observe()
+                seen[f"round {number}"] = log.observe()
                 log.write(b"other", b"more", "second")
                 log.end("second", commit=False)
                 log.roll()
-        return told
+        return seen
 
 
 @scenario(seconds=240)
@@ -193,11 +193,11 @@ def aborted_before_the_log_start(broker: Broker) -> Any:
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
         middle = write_transactions_in_a_segment(log)
-        told = {"before": log.observe()}
+        seen = {"before": log.observe()}
         wanted = [{"Name": TOPIC, "Partitions": [{"PartitionIndex": 0, "Offset": middle}]}]
-        told["deleted"] = client.call("DeleteRecords", 2, Topics=wanted, TimeoutMs=10_000)["Topics"]
+        seen["deleted"] = client.call("DeleteRecords", 2, Topics=wanted, TimeoutMs=10_000)["Topics"]
         for number in range(3):
             log.clean(log.log.active_segment_base_offset())
-            told[f"round {number}"] = log.observe()
+            seen[f"round {number}"] = log.observe()
             log.roll()
-        return told
+        return seen

@@ -154,14 +154,14 @@ def file_connectors(broker: Broker) -> Any:
         with Worker(broker, directory, topic) as worker:
             worker.create_connector("source", **source_config(given.path, topic, "strings"))
             worker.create_connector("sink", **sink_config(out, topic, "strings"))
-            worker.until(lambda: line_count(out) > 0, "lines come out", WAIT_S)
+            worker.until(lambda: line_count(out) > 0, "lines in the output file", WAIT_S)
             given.add(LINES // 4)
             seen: dict[str, Any] = {"ends in order": worker.stop()}
         given.add(LINES - given.count)
         with Worker(broker, directory, topic) as worker:
             worker.wait_until_running("source")
             worker.wait_until_running("sink")
-            worker.until(lambda: line_count(out) >= LINES, "all lines come out", WAIT_S)
+            worker.until(lambda: line_count(out) >= LINES, "all lines in the output file", WAIT_S)
             worker.until(
                 lambda: (
                     source_position(worker.request("/connectors/source/offsets")) == given.path.stat().st_size
@@ -221,7 +221,7 @@ def exactly_once_source(broker: Broker) -> Any:
             worker.wait_until_running("source")
             committed = read_topic(broker, topic, "read_committed", LINES, WAIT_S)
             worker.create_connector("sink", **sink_config(out, topic, "json"))
-            worker.until(lambda: line_count(out) >= LINES, "all lines come out", WAIT_S)
+            worker.until(lambda: line_count(out) >= LINES, "all lines in the output file", WAIT_S)
             worker.stop()
         seen["committed"] = len(committed)
         seen["first and last"] = [committed[0], committed[-1]]

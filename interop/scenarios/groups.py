@@ -121,7 +121,7 @@ def run_group(
     load = NumberedProducer(broker, name)
     everyone = list(members)
     try:
-        until(lambda: assignment_sizes(members) == [4, 4, 4], "the members never shared alike")
+        until(lambda: assignment_sizes(members) == [4, 4, 4], "the members did not get equal shares")
         seen: dict[str, Any] = {"shares": assignment_sizes(members)}
         until(lambda: all(len(member.values) > 100 for member in members), "a member read nothing")
         members = disturb(members)
@@ -131,7 +131,7 @@ def run_group(
         mark = [len(member.values) for member in members]
         until(
             lambda: all(len(member.values) > count + 50 for member, count in zip(members, mark, strict=True)),
-            "a member reads no more",
+            "a member stopped reading",
         )
         load.end()
 

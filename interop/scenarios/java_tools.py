@@ -113,7 +113,7 @@ def console(broker: Broker) -> Any:
     seen["consume in a group"] = tool_output(
         consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10"
     )
-    seen["go on in the group"] = tool_output(
+    seen["continue in the group"] = tool_output(
         consumer, broker, "--topic", topic, "--group", group, "--max-messages", "4"
     )
     return seen
@@ -312,7 +312,7 @@ def configs(broker: Broker) -> Any:
     seen["delete of group"] = tool_output(
         tool, broker, "--alter", *of_group, "--delete-config", "share.isolation.level"
     )
-    seen["group left"] = sorted(tool_output(tool, broker, "--describe", *of_group))
+    seen["group after the deletion"] = sorted(tool_output(tool, broker, "--describe", *of_group))
     of_broker = tool_output(
         tool, broker, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"
     )

@@ -249,7 +249,7 @@ def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
             )
             rows = origin.read(origin.topic)
             seen[f"{origin.topic} as it was"] = [digest(partition) for partition in rows]
-            seen[f"{origin.topic} mirrored alike"] = target.read(target.mirrored_topic) == rows
+            seen[f"{origin.topic} mirrored equally"] = target.read(target.mirrored_topic) == rows
             seen[f"{origin.topic}, new to the group"] = target.unread_by_group()
             seen[f"{origin.topic}, settings of the mirror"] = target.topic_configs(target.mirrored_topic)
             seen[f"topics in the {target.name}"] = target.mirror_topics()

@@ -40,7 +40,7 @@ def describe_quorum(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
-        def ask(version: int, *partitions: tuple[str, list[int]]) -> Fields:
+        def request(version: int, *partitions: tuple[str, list[int]]) -> Fields:
             topics = [
                 {"TopicName": name, "Partitions": [{"PartitionIndex": index} for index in indexes]}
                 for name, indexes in partitions
@@ -48,7 +48,7 @@ def describe_quorum(broker: Broker) -> Any:
             return client.call("DescribeQuorum", version, Topics=topics)
 
         for version in versions_of("DescribeQuorum"):
-            answer = ask(version, (METADATA, [0]))
+            answer = request(version, (METADATA, [0]))
             partition = answer["Topics"][0]["Partitions"][0]
             voter = partition["CurrentVoters"][0]
             seen[f"caught up {version}"] = voter["LogEndOffset"] == partition["HighWatermark"] > 10
@@ -63,13 +63,13 @@ def describe_quorum(broker: Broker) -> Any:
                 for listener in node["Listeners"]:
                     listener["Port"] -= broker.controller_port
             seen[f"quorum {version}"] = answer
-            seen[f"another partition {version}"] = ask(version, (METADATA, [1]))
-        seen["another topic"] = ask(2, ("t", [0]))
-        seen["nothing"] = ask(2)
-        seen["no partition"] = ask(2, (METADATA, []))
-        seen["more than one"] = ask(2, (METADATA, [0]), ("t", [0]))
-        seen["partitions"] = ask(2, (METADATA, [0, 1]))
-        seen["twice"] = ask(2, (METADATA, [0, 0]))
+            seen[f"another partition {version}"] = request(version, (METADATA, [1]))
+        seen["another topic"] = request(2, ("t", [0]))
+        seen["nothing"] = request(2)
+        seen["no partition"] = request(2, (METADATA, []))
+        seen["more than one"] = request(2, (METADATA, [0]), ("t", [0]))
+        seen["partitions"] = request(2, (METADATA, [0, 1]))
+        seen["twice"] = request(2, (METADATA, [0, 0]))
     return seen
 
 
@@ -351,7 +351,7 @@ def loggers(broker: Broker) -> Any:
             for node in ("1", "2", "", "x"):
                 seen[f"describe {version} {node}"] = describe(version, node)
         seen["undocumented"] = describe(4, "1", documented=False)
-        seen["only looked at"] = alter(("root", SET, "WARN"), only=True)
+        seen["validated only"] = alter(("root", SET, "WARN"), only=True)
         seen["unchanged"] = describe(4, "1")
         for level in ("TRACE", "DEBUG", "INFO", "WARN", "FATAL", "ERROR"):
             seen[f"to {level}"] = alter(("root", SET, level))
@@ -388,7 +388,10 @@ def loggers(broker: Broker) -> Any:
             "ResourceName": "1",
             "Configs": [{"Name": "num.io.threads", "ConfigOperation": SET, "Value": "9"}],
         }
-        for label, resources in {"two alike": [whole, whole], "two kinds": [whole, other]}.items():
+        for label, resources in {
+            "the same resource twice": [whole, whole],
+            "two kinds": [whole, other],
+        }.items():
             seen[label] = client.call("IncrementalAlterConfigs", 1, Resources=resources, ValidateOnly=True)
         seen["still"] = describe(4, "1")
     return seen

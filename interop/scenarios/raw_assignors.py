@@ -82,15 +82,15 @@ def uniform_different_topics(broker: Broker) -> Any:
 @scenario()
 def members_without_topics(broker: Broker) -> Any:
     """Add members without topics: they do not raise the epoch and may get partitions all the same."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for assignor in ("uniform", "range"):
             one, several = f"raw-assignors-nothing-{assignor}", f"raw-assignors-nothing-{assignor}-several"
-            told[one] = run_group(client, one, assignor, [[one], [one], [one], [], []], {one: 7}, 40)
+            seen[one] = run_group(client, one, assignor, [[one], [one], [one], [], []], {one: 7}, 40)
             sizes = {f"{several}-x": 7, f"{several}-y": 4}
             wanted = [list(sizes), list(sizes)[:1], []]
-            told[several] = run_group(client, several, assignor, wanted, sizes, 40)
-    return told
+            seen[several] = run_group(client, several, assignor, wanted, sizes, 40)
+    return seen
 
 
 @scenario()

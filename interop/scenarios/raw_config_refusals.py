@@ -138,10 +138,10 @@ def too_many_records(broker: Broker) -> Any:
             (64, "x", []),
         ]
 
-        def told(*resources: Resource, check: bool = True, legacy: bool = False) -> Any:
+        def summarize(*resources: Resource, check: bool = True, legacy: bool = False) -> Any:
             """Count the responses for subscriptions, and list the others."""
             outcome = alter(client, *resources, check=check, legacy=legacy)
-            counted = Counter((code, said) for kind, _, code, said in outcome if kind == CLIENT_METRICS)
+            counted = Counter((code, message) for kind, _, code, message in outcome if kind == CLIENT_METRICS)
             return sorted(counted.items()), [one for one in outcome if one[0] != CLIENT_METRICS]
 
         for legacy, resource in product((False, True), own):
@@ -149,9 +149,9 @@ def too_many_records(broker: Broker) -> Any:
                 continue
             for count in (MAX_RECORDS - 2, MAX_RECORDS - 1):
                 label = f"{count} and {resource}, {legacy}"
-                seen[label] = told(*several[:count], resource, legacy=legacy)
+                seen[label] = summarize(*several[:count], resource, legacy=legacy)
         for legacy in (False, True):
-            seen[f"too many, {legacy}"] = told(*several, *own[2:], check=False, legacy=legacy)
+            seen[f"too many, {legacy}"] = summarize(*several, *own[2:], check=False, legacy=legacy)
         keys: list[Change] = [(f"key{number}", SET, "1") for number in range(MAX_RECORDS + 1)]
         for kind, resource_name in ((BROKER, "1"), (BROKER, ""), (TOPIC, f"{NAME}-many"), (GROUP, "g")):
             for count in (MAX_RECORDS, MAX_RECORDS + 1):
@@ -161,8 +161,8 @@ def too_many_records(broker: Broker) -> Any:
         wide: list[Change] = [("metrics", SET, "x" * 32_000)]
         for check in (True, False):
             long: list[Resource] = [(CLIENT_METRICS, f"{NAME}-{number}", wide) for number in range(262)]
-            seen[f"too long together, {check}"] = told(*long, (GROUP, "g", []), check=check)
-        seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms", "metrics")
+            seen[f"too long together, {check}"] = summarize(*long, (GROUP, "g", []), check=check)
+        seen["no subscription exists"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms", "metrics")
     return seen
 
 
@@ -184,8 +184,8 @@ def broker_configs(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         for names, resource, legacy in product(combinations(FIXED, 3), ("", "1"), (True, False)):
             changes: list[Change] = [(name, SET, "x") for name in names]
-            [(_, _, code, said)] = alter(client, (BROKER, resource, changes), check=True, legacy=legacy)
-            text, _, listed = said.rstrip("]").partition("[")
+            [(_, _, code, message)] = alter(client, (BROKER, resource, changes), check=True, legacy=legacy)
+            text, _, listed = message.rstrip("]").partition("[")
             seen[f"{names} of {resource!r}, {legacy}"] = code, text, sorted(listed.split(", "))
         stored: list[Change] = [(OVERRIDES, SET, "127.0.0.1:900"), (PER_IP, SET, "0")]
         seen["stored"] = alter(client, (BROKER, "", stored), check=False)

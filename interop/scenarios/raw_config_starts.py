@@ -83,7 +83,7 @@ def conflicting_static_configs(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             seen["another change"] = change(client, BROKER, "", [("message.max.bytes", SET, "6000")])
             repair = [("max.connections.per.ip", DELETE, None)]
-            seen["put right"] = change(client, BROKER, "", repair, check=False)
+            seen["repaired"] = change(client, BROKER, "", repair, check=False)
             deadline = time.monotonic() + SECONDS
             while "5000" not in [entry["Value"] for entry in entries(client, BROKER, "1", NAMES)]:
                 assert time.monotonic() < deadline, "never applied"

@@ -99,12 +99,12 @@ def wrong_requests(broker: Broker) -> Any:
             "no names": {"SubscribedTopicNames": None},
             "no such assignor": {"ServerAssignor": "sticky"},
             "no assignor": {"ServerAssignor": ""},
-            "epoch -2 of nobody": {"MemberEpoch": -2},
+            "epoch -2 without an instance": {"MemberEpoch": -2},
             "epoch -3": {"MemberEpoch": -3},
             "epoch -2": {"MemberEpoch": -2, "InstanceId": "i"},
             "epoch 7": {"MemberEpoch": 7},
             "broken expression": {"SubscribedTopicRegex": "["},
-            "names that are none": {"SubscribedTopicNames": ["", ".", "a b"]},
+            "invalid names": {"SubscribedTopicNames": ["", ".", "a b"]},
         }
         for name, fields in wrong.items():
             answer = client.call("ConsumerGroupHeartbeat", VERSION, **{**full, **fields})
@@ -215,14 +215,14 @@ def static_members(broker: Broker) -> Any:
         seen["first"] = one.join("raw-848-static")
         time.sleep(INTERVAL_S)
         seen["second"] = two.join("raw-848-static")
-        seen["first gives up"] = [one.send(), one.ack()]
-        seen["second takes"] = two.send()
-        seen["taken"] = Member(topics, group, "other", "i1").join("raw-848-static")
+        seen["first revokes"] = [one.send(), one.ack()]
+        seen["second is assigned"] = two.send()
+        seen["instance in use"] = Member(topics, group, "other", "i1").join("raw-848-static")
         seen["stays as another"] = Member(topics, group, "other", "i1").send(MemberEpoch=one.epoch)
         seen["leaves as another"] = Member(topics, group, "other", "i1").leave(-2)
         seen["no such instance"] = Member(topics, group, "other", "i9").send(MemberEpoch=one.epoch)
         seen["no such instance leaves"] = Member(topics, group, "other", "i9").leave()
-        seen["goes for a while"] = one.leave(-2)
+        seen["leaves temporarily"] = one.leave(-2)
         seen["away"] = described(topics, group)
         seen["commits while away"] = one.commit("raw-848-static", one.owned["raw-848-static"][0], 5)
         seen["second while away"] = two.send()
@@ -330,7 +330,7 @@ def offsets(broker: Broker) -> Any:
         for version in (8, 9, 10):
             seen[f"v{version}"] = member.commit(topic, 0, 10, version)
         seen["nobody"] = member.commit(topic, 0, 10, MemberId="", GenerationIdOrMemberEpoch=-1)
-        seen["nobody before epochs"] = member.commit(
+        seen["no member, version without epochs"] = member.commit(
             topic, 0, 10, 8, MemberId="", GenerationIdOrMemberEpoch=-1
         )
         seen["unknown"] = member.commit(topic, 0, 10, MemberId="x")
@@ -350,13 +350,15 @@ def offsets(broker: Broker) -> Any:
         seen["kept, by the old epoch"] = member.commit(topic, kept, 14, GenerationIdOrMemberEpoch=epoch)
         seen["kept, before that"] = member.commit(topic, kept, 15, GenerationIdOrMemberEpoch=epoch - 1)
         other.send()
-        seen["taken, by its first epoch"] = other.commit(topic, lost, 16)
-        seen["taken, before that"] = other.commit(topic, lost, 17, GenerationIdOrMemberEpoch=epoch)
+        seen["reassigned, by its first epoch"] = other.commit(topic, lost, 16)
+        seen["reassigned, by an earlier epoch"] = other.commit(
+            topic, lost, 17, GenerationIdOrMemberEpoch=epoch
+        )
         seen["fetch"] = member.fetch()
         seen["fetch ahead"] = member.fetch(MemberEpoch=member.epoch + 1)
         seen["fetch behind"] = member.fetch(MemberEpoch=epoch)
         seen["fetch unknown"] = member.fetch(MemberId="x")
-        seen["fetch by nobody"] = member.fetch(MemberId=None, MemberEpoch=-1)
+        seen["fetch without a member"] = member.fetch(MemberId=None, MemberEpoch=-1)
         seen["fetch without epoch"] = member.fetch(MemberEpoch=-1)
         asked = [
             {"Name": name, "Partitions": [{"PartitionIndex": 0}]} for name in (topic, "raw-848-offsets-other")

@@ -60,10 +60,10 @@ def duplicate_partitions(broker: Broker) -> Any:
             for path in paths:
                 shutil.copytree(source, path)
             before = partition_directories(own)
-            told = len(own.broker.log_text())
+            logged = len(own.broker.log_text())
             seen[label] = {"refused": fails_to_start(own), "untouched": partition_directories(own) == before}
             both = [source, *paths][-2:]
-            seen[label]["both are named"] = all(str(path) in own.broker.log_text()[told:] for path in both)
+            seen[label]["both are named"] = all(str(path) in own.broker.log_text()[logged:] for path in both)
             for path in paths:
                 shutil.rmtree(path)
         own.broker.start()

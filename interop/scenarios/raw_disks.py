@@ -196,7 +196,7 @@ def replica_moves(broker: Broker) -> Any:
             seen[f"v{version} relative"] = own.move(client, {away.lower(): {"t": [0]}}, version)
             seen[f"v{version} unknown topic"] = own.move(client, {"A": {"nothing": [0, 3]}}, version)
             seen[f"v{version} unknown partition"] = own.move(client, {"A": {"t": [7, -1]}}, version)
-            seen[f"v{version} where it is"] = own.move(client, {home: {"t": [0]}}, version)
+            seen[f"v{version} current directory"] = own.move(client, {home: {"t": [0]}}, version)
             seen[f"v{version} nothing"] = own.move(client, {}, version)
             seen[f"v{version} no topics"] = own.move(client, {"A": {}}, version)
             seen[f"v{version} no partitions"] = own.move(client, {"A": {"t": []}}, version)
@@ -216,7 +216,7 @@ def replica_moves(broker: Broker) -> Any:
         assert becomes_true(lambda: own.directory_of(client, "t") == home)
         seen["at home"] = records_and_end(client, "t")
         seen["two at once"] = own.move(client, {"A": {"t": [0, 1]}, "B": {"t": [0, 1]}})
-        seen["asked before it is there"] = own.move(client, {away: {"later": [0, 1, 2, 3]}})
+        seen["moved before the topic exists"] = own.move(client, {away: {"later": [0, 1, 2, 3]}})
         create_topic(client, "later", 4)
         counts = own.partition_counts(client, "later")
         seen["later"] = {"home": counts[home], "away": counts[away]}
@@ -288,16 +288,16 @@ def slow_moves(broker: Broker) -> Any:
 
             fill(client, "t", 100)
             throttle_moves(client, 1)
-            seen["asked"] = own.move(client, {away: {"t": [0]}})
-            look("on its way")
+            seen["started"] = own.move(client, {away: {"t": [0]}})
+            look("in progress")
             fill(client, "t", 5)
-            seen["asked again"] = own.move(client, {away: {"t": [0]}})
-            look("still on its way")
+            seen["started again"] = own.move(client, {away: {"t": [0]}})
+            look("still in progress")
             seen["written meanwhile"] = records_and_end(client, "t")
             seen["cancelled"] = own.move(client, {home: {"t": [0]}})
             look("cancelled")
             seen["and again"] = own.move(client, {away: {"t": [0]}})
-            look("on its way again")
+            look("in progress again")
         own.broker.stop()
         names = own.directory_names("t")
         seen["stopped"] = [names[home], [name for name in names[away] if not name.endswith("-delete")]]
@@ -311,7 +311,7 @@ def slow_moves(broker: Broker) -> Any:
             seen["moved"] = records_and_end(client, "t")
             assert becomes_true(lambda: own.directory_names("t")[home] == [])
             throttle_moves(client, 1)
-            seen["asked at last"] = own.move(client, {home: {"t": [0]}})
+            seen["started before the deletion"] = own.move(client, {home: {"t": [0]}})
             answer = client.call("DeleteTopics", 4, TopicNames=["t"], TimeoutMs=10_000)
             seen["deleted"] = answer["Responses"][0]["ErrorCode"]
             assert becomes_true(lambda: own.directory_names("t") == {"A": [], "B": []})
@@ -361,7 +361,7 @@ def cordoned(broker: Broker) -> Any:
         becomes_true(lambda: described() == {"A": False, "B": False})
         seen["none described"] = described()
         create_topic(client, "after", 3)
-        seen["placed again"] = sorted(own.partition_counts(client, "t", "after").values())
+        seen["created after uncordoning"] = sorted(own.partition_counts(client, "t", "after").values())
     return seen
 
 

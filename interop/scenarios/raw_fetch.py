@@ -139,7 +139,7 @@ def list_offsets_of_many(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic, 50)
 
-        def ask(*topics: tuple[str, list[int]]) -> Any:
+        def request(*topics: tuple[str, list[int]]) -> Any:
             wanted = [
                 {
                     "Name": name,
@@ -154,11 +154,15 @@ def list_offsets_of_many(broker: Broker) -> Any:
             return comparable(answer)
 
         for count in (1, 10, 11, 12, 13, 24, 50, 100):
-            seen[f"{count} partitions"] = ask((topic, list(range(count))))
-        seen["backwards"] = ask((topic, list(range(9, -1, -1))))
-        seen["topics"] = ask(*((f"{topic}{suffix}", [1, 0, 2]) for suffix in ("", "-b", "-Aa", "-BB", "-a")))
-        seen["some twice"] = ask((topic, [*range(11), 3]), ("", [0]), (topic, [4, 20]), (f"{topic}-b", []))
-        seen["many topics"] = ask(*((f"{topic}-{index}", [0]) for index in range(60)))
+            seen[f"{count} partitions"] = request((topic, list(range(count))))
+        seen["backwards"] = request((topic, list(range(9, -1, -1))))
+        seen["topics"] = request(
+            *((f"{topic}{suffix}", [1, 0, 2]) for suffix in ("", "-b", "-Aa", "-BB", "-a"))
+        )
+        seen["some twice"] = request(
+            (topic, [*range(11), 3]), ("", [0]), (topic, [4, 20]), (f"{topic}-b", [])
+        )
+        seen["many topics"] = request(*((f"{topic}-{index}", [0]) for index in range(60)))
     return seen
 
 
@@ -208,10 +212,10 @@ def long_polls(broker: Broker) -> Any:
                 "error": first_partition(answer)["ErrorCode"],
             }
 
-        seen["nothing comes"] = poll(0, 600, 1, 0)
-        seen["one comes"] = poll(0, 20_000, 1, 1)
-        seen["too little comes"] = poll(1, 1500, 1000, 1)
-        seen["enough comes"] = poll(1, 20_000, 100, 1)
+        seen["no record"] = poll(0, 600, 1, 0)
+        seen["one record"] = poll(0, 20_000, 1, 1)
+        seen["fewer bytes than the minimum"] = poll(1, 1500, 1000, 1)
+        seen["the minimum of bytes"] = poll(1, 20_000, 100, 1)
         seen["no minimum"] = poll(3, 20_000, 0, 0)
         seen["past the end"] = poll(99, 20_000, 1, 0)
     return seen

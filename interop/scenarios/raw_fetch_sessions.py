@@ -75,7 +75,7 @@ def session_without_partitions(broker: Broker) -> Any:
                 ("another", [1], [0, 1]),
                 ("itself", [0], [0]),
                 ("two", [2, 1], [1, 0, 2]),
-                ("one that is not there", [7], [7, 0]),
+                ("unknown partition", [7], [7, 0]),
                 ("nothing", [], [0]),
             ):
                 session = session_fetch(client, 0, 0, [(topic, [0])], version=version)["SessionId"]

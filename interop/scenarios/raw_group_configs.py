@@ -169,9 +169,9 @@ def altered_configs(broker: Broker) -> Any:
         # Validation includes the stored values: this timeout is too low for the earlier 50000.
         seen["delete one"] = alter(client, group, ("consumer.heartbeat.interval.ms", DELETE, None))
         until(lambda: len(group_overrides(client, group)) == 1)
-        seen["one left"] = group_overrides(client, group)
-        seen["delete what is not set"] = alter(client, group, ("share.session.timeout.ms", DELETE, None))
-        seen["delete what does not exist"] = alter(client, group, ("no.such", DELETE, None))
+        seen["one remaining"] = group_overrides(client, group)
+        seen["delete an unset key"] = alter(client, group, ("share.session.timeout.ms", DELETE, None))
+        seen["delete an unknown key"] = alter(client, group, ("no.such", DELETE, None))
         seen["replace checked"] = replace(client, group, {"streams.num.standby.replicas": "1"}, check=True)
         seen["replace"] = replace(client, group, {"streams.num.standby.replicas": "1"})
         until(lambda: key not in group_overrides(client, group))

@@ -403,7 +403,7 @@ def offsets(broker: Broker) -> Any:
         seen["delete one"] = comparable(answer)
         nowhere = [{"Name": "raw-groups-nowhere", "Partitions": [{"PartitionIndex": 0}]}]
         seen["delete unknown"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=nowhere))
-        seen["delete of nobody"] = comparable(
+        seen["delete an unknown group"] = comparable(
             client.call("OffsetDelete", 0, GroupId="raw-groups-nobody", Topics=deleted)
         )
         seen["after deletion"] = fetch_offsets(client, 8, group, None, topic_id, [])
@@ -461,7 +461,7 @@ def every_version(broker: Broker) -> Any:
             client.call("DescribeGroups", 5, Groups=[group], IncludeAuthorizedOperations=True)
         )
         seen["describe empty name"] = describe(client, "")
-        seen["describe none"] = comparable(client.call("DescribeGroups", 5, Groups=[]))
+        seen["describe no groups"] = comparable(client.call("DescribeGroups", 5, Groups=[]))
         for version in versions_of("ListGroups"):
             seen[f"list v{version}"] = list_group(client, group, version)
         for states in (["Stable"], ["stable"], ["Empty"], ["Nonsense"], []):
@@ -482,7 +482,7 @@ def every_version(broker: Broker) -> Any:
             seen[f"leave v{version}"] = comparable(
                 client.call("LeaveGroup", version, GroupId=group, **fields)
             )
-        seen["leave of none"] = comparable(client.call("LeaveGroup", 4, GroupId=group, Members=[]))
+        seen["leave without members"] = comparable(client.call("LeaveGroup", 4, GroupId=group, Members=[]))
         seen["leave of two"] = member.leave(
             {"MemberId": "nobody", "GroupInstanceId": None},
             {"MemberId": member.member_id, "GroupInstanceId": None},

@@ -60,7 +60,7 @@ REJECTED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
 @scenario(seconds=120)
 def records_too_large(broker: Broker) -> Any:
     """Create a classic group whose first record is too large: the group does not exist afterwards."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with (
         another(broker, {**ONE_STATE_PARTITION, **WITHOUT_DELAYS}) as own,
         RawClient(own.bootstrap) as client,
@@ -78,27 +78,27 @@ def records_too_large(broker: Broker) -> Any:
                 with Member(own, group) as member:
                     member.send_join(version, **{**LONG_TIMEOUTS, **fields})
                     answer = member.receive_join(version)
-                    told[group] = [
+                    seen[group] = [
                         comparable(answer),
                         group_state_once(client, group),
                         fetched_offsets(client, group),
                     ]
                     if answer["MemberId"]:
                         member.send_join(version, **{**LONG_TIMEOUTS, **fields})
-                        told[group] += [
+                        seen[group] += [
                             member.receive_join(version)["ErrorCode"],
                             group_state_once(client, group),
                         ]
         set_max_message_bytes(client, None)
         until(lambda: commit(client, "any", "small") == 0)
-        for group, steps in told.items():
+        for group, steps in seen.items():
             with Member(own, group) as member:
                 steps += [
                     group_state_once(client, group),
                     member.join(**LONG_TIMEOUTS)["GenerationId"],
                     group_state_once(client, group),
                 ]
-    return told
+    return seen
 
 
 def group_state_once(client: RawClient, group: str) -> list[Any]:
@@ -121,20 +121,20 @@ def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> N
 def fetched_offsets(client: RawClient, group: str) -> list[Any]:
     """Fetch the group's offset with and without RequireStable."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
-    told: list[Any] = []
+    seen: list[Any] = []
     for stable in (False, True):
         for who in ({}, {"MemberId": "m", "MemberEpoch": 2}):
             groups = [{"GroupId": group, **who, "Topics": topics}]
             answer = client.call("OffsetFetch", 9, Groups=groups, RequireStable=stable)["Groups"][0]
             places = [one["Partitions"][0] for one in answer["Topics"]]
-            told += [answer["ErrorCode"], [[one["CommittedOffset"], one["ErrorCode"]] for one in places]]
-    return told
+            seen += [answer["ErrorCode"], [[one["CommittedOffset"], one["ErrorCode"]] for one in places]]
+    return seen
 
 
 @scenario(seconds=120)
 def empty_group_id(broker: Broker) -> Any:
     """Send TxnOffsetCommit for the group "": the coordinator does not touch the transaction."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, TOPIC)
@@ -160,9 +160,9 @@ def empty_group_id(broker: Broker) -> Any:
                         Topics=[{"Name": TOPIC, "Partitions": [partition]}],
                     )
                     code = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
-                    told[f"v{version} {'begun' if begun else 'empty'} {name}"] = [code, one.described()]
+                    seen[f"v{version} {'begun' if begun else 'empty'} {name}"] = [code, one.described()]
             one.end(commit=False)
-    return told
+    return seen
 
 
 def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: Any) -> list[Any]:
@@ -191,29 +191,29 @@ def described_state(client: RawClient, group: str) -> list[Any]:
 @scenario(seconds=120)
 def removed_assignor(broker: Broker) -> Any:
     """Remove the assignor that members name: no new target until most members name another one or none."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with another(broker, {"group.consumer.assignment.interval.ms": "0"}) as own:
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")
             create_topic(client, TOPIC, 4)
             for group in ("leaves", "names another", "grows"):
-                told[group] = [heartbeat(client, group, "m", 0, ServerAssignor="uniform")]
-            told["most name none"] = [heartbeat(client, "most name none", "m", 0)]
+                seen[group] = [heartbeat(client, group, "m", 0, ServerAssignor="uniform")]
+            seen["most name no assignor"] = [heartbeat(client, "most name no assignor", "m", 0)]
         own.stop()
         own.properties["group.consumer.assignors"] = "range"
         own.start()
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")
-            for group, steps in told.items():
+            for group, steps in seen.items():
                 steps += [heartbeat(client, group, "m", 2), described_state(client, group)]
                 if group != "grows":
                     steps += [heartbeat(client, group, "second", 0), described_state(client, group)]
-            told["leaves"] += [
+            seen["leaves"] += [
                 heartbeat(client, "leaves", "m", -1),
                 heartbeat(client, "leaves", "second", 0),
                 described_state(client, "leaves"),
             ]
-            told["names another"] += [
+            seen["names another"] += [
                 heartbeat(client, "names another", "m", 2, ServerAssignor="range"),
                 heartbeat(client, "names another", "second", 0),
                 described_state(client, "names another"),
@@ -227,7 +227,7 @@ def removed_assignor(broker: Broker) -> Any:
             deadline = time.monotonic() + WAIT_S
             while heartbeat(client, "grows", "m", 2)[0] == 0 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            told["grows"] += [
+            seen["grows"] += [
                 heartbeat(client, "grows", "m", 2),
                 described_state(client, "grows"),
                 heartbeat(client, "grows", "m", 2, ServerAssignor="range"),
@@ -240,6 +240,6 @@ def removed_assignor(broker: Broker) -> Any:
             first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
             who = {"GroupId": "any", "MemberId": "m", "MemberEpoch": 0}
             answer = client.call("ConsumerGroupHeartbeat", 1, **who, **first, ServerAssignor="another")
-            said, _, supported = answer["ErrorMessage"].rstrip(".").partition(" assignors: ")
-            told["never heard of"] = [answer["ErrorCode"], said, sorted(supported.split(", "))]
-    return told
+            message, _, supported = answer["ErrorMessage"].rstrip(".").partition(" assignors: ")
+            seen["group does not exist"] = [answer["ErrorCode"], message, sorted(supported.split(", "))]
+    return seen

@@ -78,12 +78,12 @@ def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]
         for name, indexes in topics
     ]
     answer = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
-    told = [
+    errors = [
         (topic["Name"], one["PartitionIndex"], one["ErrorCode"])
         for topic in answer["Topics"]
         for one in topic["Partitions"]
     ]
-    return answer["ErrorCode"], sorted(told)
+    return answer["ErrorCode"], sorted(errors)
 
 
 @scenario()

@@ -104,10 +104,10 @@ class ClassicMember(classic.Member):
 
     def rejoin(self) -> Any:
         """Rejoin as a client does after REBALANCE_IN_PROGRESS."""
-        told = self.heartbeat()
-        if told != REBALANCE_IN_PROGRESS:
-            return told
-        return told, self.join(), self.sync_assignment()
+        error = self.heartbeat()
+        if error != REBALANCE_IN_PROGRESS:
+            return error
+        return error, self.join(), self.sync_assignment()
 
 
 class MixedGroup:
@@ -131,8 +131,8 @@ class MixedGroup:
 
     def described(self) -> Any:
         """Describe the group with both APIs."""
-        told = comparable(described(self.topics, self.group))
-        for group in told["Groups"]:
+        modern_view = comparable(described(self.topics, self.group))
+        for group in modern_view["Groups"]:
             group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
         asked = self.client.call("DescribeGroups", 5, Groups=[self.group])["Groups"]
         for group in asked:
@@ -144,7 +144,7 @@ class MixedGroup:
                 )
                 for member in group["Members"]
             )
-        return told, comparable(asked), listed(self.client, self.group)
+        return modern_view, comparable(asked), listed(self.client, self.group)
 
     def form_classic_group(self, member: ClassicMember, owned: Owned) -> Any:
         """Create a classic group with this member as its leader, and this assignment."""
@@ -200,12 +200,12 @@ def upgraded_and_downgraded(broker: Broker) -> Any:
         seen["syncs before it joins"] = old.sync_assignment()
         seen["heartbeat"] = old.heartbeat()
         seen["joins"] = old.join()
-        seen["given less"] = old.sync_assignment()
-        seen["described while it gives up"] = group.described()
+        seen["fewer partitions"] = old.sync_assignment()
+        seen["described during the revocation"] = group.described()
         seen["new waits"] = new.ack()
-        seen["called again"] = old.rejoin()
+        seen["rejoins"] = old.rejoin()
         seen["calm"] = old.heartbeat()
-        seen["new has its half"] = new.send(), new.ack()
+        seen["new owns half"] = new.send(), new.ack()
         seen["described balanced"] = group.described()
         seen["commit with the old generation"] = old.commit(topic, 7, GenerationIdOrMemberEpoch=1)
         seen["commit by classic version"] = old.commit(topic, 8, version=8)
@@ -216,7 +216,7 @@ def upgraded_and_downgraded(broker: Broker) -> Any:
         seen["leads"] = old.sync_assignment({old.member_id: assignment({topic: [0, 1, 2, 3]})})
         seen["stable"] = old.heartbeat(), group.described()
         seen["old leaves"] = old.leave()
-        seen["new starts anew"] = new.join(topic)
+        seen["new joins again"] = new.join(topic)
         seen["stored"] = group.stored_records()
         return group.normalize(seen)
 
@@ -244,8 +244,8 @@ def classic_member_joins(broker: Broker) -> Any:
         seen["version 3 needs no id"] = again.join(version=3)
         seen["described with three"] = len(group.described()[0]["Groups"][0]["Members"])
         seen["third leaves"] = again.leave(version=2)
-        seen["old leaves by another's name"] = old.leave({"MemberId": "new", "GroupInstanceId": "i"})
-        seen["old and nobody leave"] = old.leave(
+        seen["old leaves with another member id"] = old.leave({"MemberId": "new", "GroupInstanceId": "i"})
+        seen["old and an unknown member leave"] = old.leave(
             {"MemberId": old.member_id, "GroupInstanceId": None},
             {"MemberId": "nobody", "GroupInstanceId": None},
         )
@@ -271,7 +271,7 @@ def wrong_requests(broker: Broker) -> Any:
             Protocols=[{"Name": "range", "Metadata": b"\0\x09" + subscription(topic)[2:] + b"\xff" * 6}]
         )
         time.sleep(modern.INTERVAL_S)
-        seen["an id of its own"] = old.join(MemberId="old")
+        seen["a member id of its own"] = old.join(MemberId="old")
         seen["synced"] = old.sync_assignment()
         other = group.classic(topic)
         seen["other protocol"] = other.join(Protocols=[{"Name": "x", "Metadata": subscription(topic)}])
@@ -280,14 +280,14 @@ def wrong_requests(broker: Broker) -> Any:
         )
         epoch = old.generation
         seen["sync, wrong generation"] = old.sync_assignment(GenerationId=epoch + 1)
-        seen["sync, nobody"] = old.sync_assignment(MemberId="nobody")
+        seen["sync, unknown member"] = old.sync_assignment(MemberId="nobody")
         seen["sync, new"] = old.sync_assignment(MemberId="new", GenerationId=new.epoch)
         seen["sync, wrong type"] = old.sync_assignment(ProtocolType="connect")
         seen["sync, wrong protocol"] = old.sync_assignment(ProtocolName="cooperative-sticky")
         seen["sync, no names"] = old.sync_assignment(ProtocolType=None, ProtocolName=None)
         seen["sync, unknown instance"] = old.sync_assignment(GroupInstanceId="i")
         seen["heartbeat, wrong generation"] = old.heartbeat(GenerationId=epoch - 1)
-        seen["heartbeat, nobody"] = old.heartbeat(MemberId="nobody")
+        seen["heartbeat, unknown member"] = old.heartbeat(MemberId="nobody")
         seen["heartbeat, new"] = old.heartbeat(MemberId="new", GenerationId=new.epoch)
         seen["heartbeat, unknown instance"] = old.heartbeat(GroupInstanceId="i")
         seen["joins as an unknown instance"] = old.join(GroupInstanceId="i")
@@ -308,7 +308,7 @@ def not_upgradable(broker: Broker) -> Any:
         "empty user data": ({}, assignment({topic: [0]}, user_data=b"")),
         "no assignment": ({}, b""),
         "assignment cut short in a number": ({}, assignment({topic: [0]})[:5]),
-        "assignment of a topic that is gone": ({}, assignment({"raw-migration-gone": [0], topic: [0]})),
+        "assignment of a deleted topic": ({}, assignment({"raw-migration-gone": [0], topic: [0]})),
         "another type": ({"ProtocolType": "connect"}, assignment({topic: [0]})),
         "rack": (
             {"Protocols": [{"Name": "range", "Metadata": subscription(topic, version=1) + b"\0\0\0\1\0\1r"}]},
@@ -348,7 +348,7 @@ def upgraded_during_rebalance(broker: Broker) -> Any:
         first.wait_for_rebalance()
         new = group.consumer("new")
         seen["upgraded"] = new.join(topic, ServerAssignor="range")
-        seen["second is told"] = comparable(second.receive_join())
+        seen["response to second"] = comparable(second.receive_join())
         seen["described"] = len(group.described()[0]["Groups"][0]["Members"])
         seen["first joins"] = first.join()
         seen["second joins"] = second.join()["ErrorCode"]
@@ -370,7 +370,7 @@ def member_without_common_protocol(broker: Broker) -> Any:
         second.send_join(7, Protocols=sticky)
         first.wait_for_rebalance()
         seen["refused"] = group.consumer("new").join(topic, ServerAssignor="range")
-        seen["second is told"] = comparable(second.receive_join())
+        seen["response to second"] = comparable(second.receive_join())
         (asked,) = group.client.call("DescribeGroups", 5, Groups=[group.group])["Groups"]
         seen["state"] = asked["GroupState"]
         return group.normalize(seen)
@@ -406,7 +406,7 @@ def static_members(broker: Broker) -> Any:
         seen["two"] = two.rejoin(), two.heartbeat()
         new_two = group.consumer("new-2", "i2")
         seen["two is back, new"] = new_two.join(topic)
-        seen["two again, while it is there"] = group.consumer("new-3", "i2").join(topic)
+        seen["two again, instance in use"] = group.consumer("new-3", "i2").join(topic)
         seen["described, all new"] = group.described()
         two.member_id, two.generation = "", -1
         seen["two is back, old"] = two.join(), two.sync_assignment()

@@ -34,7 +34,7 @@ def forwarded_requests(broker: Broker) -> Any:
     """Forward allowed requests, other requests, and invalid bytes."""
     seen: dict[str, Any] = {}
 
-    def ask(
+    def request(
         label: str,
         data: bytes,
         inner: tuple[str, int] | None = None,
@@ -60,51 +60,55 @@ def forwarded_requests(broker: Broker) -> Any:
     good = ("CreateTopics", 7)
     for version in versions_of("CreateTopics"):
         frame = encode_request("CreateTopics", version, create, correlation_id=version)
-        ask(f"CreateTopics {version}", frame, ("CreateTopics", version))
-    ask("refused inside", encode_request("CreateTopics", 7, {**create, "Topics": [topic_spec("/")]}), good)
+        request(f"CreateTopics {version}", frame, ("CreateTopics", version))
+    request(
+        "refused inside", encode_request("CreateTopics", 7, {**create, "Topics": [topic_spec("/")]}), good
+    )
     twice = {**create, "Topics": [topic_spec("a"), topic_spec("a")]}
-    ask("twice inside", encode_request("CreateTopics", 7, twice), good)
+    request("twice inside", encode_request("CreateTopics", 7, twice), good)
     gone = encode_request("DeleteTopics", 6, {"Topics": [{"Name": "raw-nothing"}], "TimeoutMs": 1000})
-    ask("DeleteTopics", gone, ("DeleteTopics", 6))
-    ask("UnregisterBroker", encode_request("UnregisterBroker", 0, {"BrokerId": 77}), ("UnregisterBroker", 0))
+    request("DeleteTopics", gone, ("DeleteTopics", 6))
+    request(
+        "UnregisterBroker", encode_request("UnregisterBroker", 0, {"BrokerId": 77}), ("UnregisterBroker", 0)
+    )
     elect = encode_request("ElectLeaders", 2, {"ElectionType": 7, "TopicPartitions": None, "TimeoutMs": 1000})
-    ask("ElectLeaders of no kind", elect, ("ElectLeaders", 2))
+    request("ElectLeaders of no kind", elect, ("ElectLeaders", 2))
     quorum = encode_request("DescribeQuorum", 2, {"Topics": []})
-    ask("DescribeQuorum", quorum, ("DescribeQuorum", 2))
+    request("DescribeQuorum", quorum, ("DescribeQuorum", 2))
 
     for api in NOT_FORWARDED:
         version = versions_of(api)[-1]
-        ask(api, encode_request(api, version, {}), (api, version))
-    ask("an Envelope in it", encode_request("Envelope", 0, {"RequestData": asked}))
-    ask("Metadata that is cut short", encode_request("Metadata", 12, {})[:-3])
-    ask("a version to come", frame_of_version("CreateTopics", 99, asked[4:]))
-    ask("a version that was", frame_of_version("CreateTopics", 0, asked[4:]))
-    ask("a negative version", frame_of_version("CreateTopics", 65535, asked[4:]))
-    ask("a version to come of Metadata", frame_of_version("Metadata", 99, asked[4:]))
-    ask("nothing", b"")
-    ask("half a key", asked[:1])
-    ask("half a header", asked[:9])
-    ask("a header alone", asked[: asked.index(b"someone") + 8])
-    ask("half a request", asked[:-7])
-    ask("all but a byte", asked[:-1])
-    ask("more than a request", asked + b"more", good)
-    ask("noise", bytes(range(1, 200)))
+        request(api, encode_request(api, version, {}), (api, version))
+    request("an Envelope in it", encode_request("Envelope", 0, {"RequestData": asked}))
+    request("Metadata that is cut short", encode_request("Metadata", 12, {})[:-3])
+    request("a future version", frame_of_version("CreateTopics", 99, asked[4:]))
+    request("a version that was", frame_of_version("CreateTopics", 0, asked[4:]))
+    request("a negative version", frame_of_version("CreateTopics", 65535, asked[4:]))
+    request("a future version of Metadata", frame_of_version("Metadata", 99, asked[4:]))
+    request("nothing", b"")
+    request("half a key", asked[:1])
+    request("half a header", asked[:9])
+    request("a header alone", asked[: asked.index(b"someone") + 8])
+    request("half a request", asked[:-7])
+    request("all but a byte", asked[:-1])
+    request("more than a request", asked + b"more", good)
+    request("noise", bytes(range(1, 200)))
 
-    ask("no principal", asked, good, None)
-    ask("an empty principal", asked, good, b"")
-    ask("half a principal", asked, good, principal()[:-3])
-    ask("a principal of a future version", asked, good, b"\0\1" + principal()[2:])
-    ask("a principal of a negative version", asked, good, b"\xff\xff" + principal()[2:])
-    ask("more than a principal", asked, good, principal() + b"more")
-    ask("a principal of an unknown type", asked, good, principal("Robot", "R2"))
-    ask("a principal without a name", asked, good, principal("", ""))
+    request("no principal", asked, good, None)
+    request("an empty principal", asked, good, b"")
+    request("half a principal", asked, good, principal()[:-3])
+    request("a principal of a future version", asked, good, b"\0\1" + principal()[2:])
+    request("a principal of a negative version", asked, good, b"\xff\xff" + principal()[2:])
+    request("more than a principal", asked, good, principal() + b"more")
+    request("a principal of an unknown type", asked, good, principal("Robot", "R2"))
+    request("a principal without a name", asked, good, principal("", ""))
     for size in (0, 1, 3, 5, 16, 17):
-        ask(f"an address of {size} bytes", asked, good, address=bytes(size))
-    ask("all wrong", b"", None, None, b"")
-    ask("principal and address wrong", asked, good, None, b"")
-    ask("address and data wrong", b"", None, principal(), b"")
-    ask("address and API wrong", encode_request("Metadata", 12, {}), None, principal(), b"")
-    ask("principal and API wrong", encode_request("Metadata", 12, {}), None, None)
+        request(f"an address of {size} bytes", asked, good, address=bytes(size))
+    request("all wrong", b"", None, None, b"")
+    request("principal and address wrong", asked, good, None, b"")
+    request("address and data wrong", b"", None, principal(), b"")
+    request("address and API wrong", encode_request("Metadata", 12, {}), None, principal(), b"")
+    request("principal and API wrong", encode_request("Metadata", 12, {}), None, None)
     seen["at the broker"] = on_new_connection(
         broker, "Envelope", 0, RequestData=asked, RequestPrincipal=principal(), ClientHostAddress=LOCAL
     )

@@ -99,19 +99,19 @@ def follower_fetches(broker: Broker) -> Any:
         unrelated = create_assigned_topic(client, NAME + "-2", [1])
         follower = Follower(own, other, topic_id)
         ask = follower.fetch
-        seen["of a follower here"] = ask()
-        seen["of a follower here, as another"] = ask(replica=3)
-        seen["of a follower here, in no epoch"] = ask(CurrentLeaderEpoch=0)
-        seen["of a follower here, in an epoch to come"] = ask(CurrentLeaderEpoch=3)
+        seen["fetch from a follower"] = ask()
+        seen["fetch from a follower, as another replica"] = ask(replica=3)
+        seen["fetch from a follower, epoch 0"] = ask(CurrentLeaderEpoch=0)
+        seen["fetch from a follower, future epoch"] = ask(CurrentLeaderEpoch=3)
         other.beat(WantFence=True)
-        seen["leads in epoch 1"] = wait_for_leader(client, 1)
+        seen["leader in epoch 1"] = wait_for_leader(client, 1)
         seen["appended"] = append_batches(client, 3)
         other.beat()
-        seen["nobody waits for it"] = consumer_view(client)
+        seen["high watermark without the follower"] = consumer_view(client)
 
         for version in versions_of("Fetch"):
             seen[f"v{version}"] = ask(0, version=version)
-            seen[f"v{version} of nobody"] = ask(0, version=version, replica=77)
+            seen[f"v{version} of an unknown broker"] = ask(0, version=version, replica=77)
         for label, who in {
             "the leader": 1,
             "another": 3,
@@ -120,43 +120,43 @@ def follower_fetches(broker: Broker) -> Any:
         }.items():
             seen[f"as {label}"] = ask(0, replica=who)
             seen[f"as {label}, at the end"] = ask(3, replica=who)
-        seen["as nobody, of nothing"] = ask(0, replica=77, topic_id=uuid(4711))
-        seen["as nobody, in an epoch to come"] = ask(0, replica=77, CurrentLeaderEpoch=9)
-        seen["as nobody, beyond the end"] = ask(BEYOND, replica=77)
-        seen["of a partition that is another's"] = ask(0, topic_id=unrelated)
+        seen["unknown broker, unknown topic id"] = ask(0, replica=77, topic_id=uuid(4711))
+        seen["unknown broker, future epoch"] = ask(0, replica=77, CurrentLeaderEpoch=9)
+        seen["unknown broker, beyond the end"] = ask(BEYOND, replica=77)
+        seen["partition of another leader's replicas"] = ask(0, topic_id=unrelated)
         seen["of no topic"] = ask(0, topic_id=uuid(4711))
         seen["of no partition"] = ask(0, Partition=7)
         seen["of a negative partition"] = ask(0, Partition=-1)
-        seen["in another life"] = ask(3, epoch=other.epoch - 1)
-        seen["in a life to come"] = ask(3, epoch=other.epoch + 1)
-        seen["in no life"] = ask(0, epoch=-1)
-        seen["is it in sync"] = comparable(described_partitions(client, NAME)[0]["IsrNodes"])
+        seen["old broker epoch"] = ask(3, epoch=other.epoch - 1)
+        seen["future broker epoch"] = ask(3, epoch=other.epoch + 1)
+        seen["no broker epoch"] = ask(0, epoch=-1)
+        seen["ISR"] = comparable(described_partitions(client, NAME)[0]["IsrNodes"])
         seen["at a negative offset"] = ask(-1)
         seen["beyond the end"] = ask(4)
         seen["far beyond the end"] = ask(BEYOND)
-        seen["it counts for nothing"] = consumer_view(client)
-        seen["in an epoch that was"] = ask(0, CurrentLeaderEpoch=0)
-        seen["in this epoch"] = ask(0, CurrentLeaderEpoch=1)
-        seen["in an epoch to come"] = ask(0, CurrentLeaderEpoch=2)
+        seen["high watermark after invalid fetches"] = consumer_view(client)
+        seen["old leader epoch"] = ask(0, CurrentLeaderEpoch=0)
+        seen["current leader epoch"] = ask(0, CurrentLeaderEpoch=1)
+        seen["future leader epoch"] = ask(0, CurrentLeaderEpoch=2)
         seen["no bytes"] = ask(0, PartitionMaxBytes=0)
-        seen["no bytes at all"] = ask(0, request={"MaxBytes": 0})
+        seen["no bytes in the response"] = ask(0, request={"MaxBytes": 0})
         for label, start in {"negative": -7, "beyond the end": BEYOND, "unknown": -1}.items():
-            seen[f"its log begins: {label}"] = ask(0, LogStartOffset=start)
+            seen[f"log start of the follower: {label}"] = ask(0, LogStartOffset=start)
         for epoch in (-7, -1, 0, 1, 2):
             for offset in (0, 2, 3, 4):
                 seen[f"after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
         until(lambda: 2 in described_partitions(client, NAME)[0]["IsrNodes"])
-        seen["it is in sync"] = comparable(described_partitions(client, NAME)[0])
+        seen["follower in the ISR"] = comparable(described_partitions(client, NAME)[0])
         seen["committed"] = consumer_view(client)
 
         seen["appended once more"] = append_batches(client, 2)
         seen["not committed"] = consumer_view(client)
-        seen["in another life, at the end"] = ask(5, epoch=other.epoch - 1)
-        seen["as another, at the end of more"] = ask(5, replica=3)
+        seen["old broker epoch, at the end"] = ask(5, epoch=other.epoch - 1)
+        seen["as another replica, at the new end"] = ask(5, replica=3)
         seen["beyond the end again"] = ask(6)
         seen["still not committed"] = consumer_view(client)
-        seen["a little on"] = ask(4, LastFetchedEpoch=1)
-        seen["committed a little"] = consumer_view(client)
+        seen["offset 4"] = ask(4, LastFetchedEpoch=1)
+        seen["committed to 4"] = consumer_view(client)
         seen["back again"] = ask(1)
         seen["at the beginning"] = ask(0, LastFetchedEpoch=0)
         seen["committed as before"] = consumer_view(client)
@@ -166,18 +166,18 @@ def follower_fetches(broker: Broker) -> Any:
         preferred = [{"Topic": NAME, "Partitions": [0]}]
         answer = client.call("ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=preferred)
         seen["elected"] = comparable(answer)
-        seen["leads in epoch 2"] = wait_for_leader(client, 2)
-        seen["of a follower that has led"] = ask(0)
-        seen["of a follower that has led, in its epoch"] = ask(0, CurrentLeaderEpoch=1)
+        seen["leader in epoch 2"] = wait_for_leader(client, 2)
+        seen["fetch from the former leader"] = ask(0)
+        seen["fetch from the former leader, in its epoch"] = ask(0, CurrentLeaderEpoch=1)
         other.beat(WantFence=True)
-        seen["leads in epoch 3"] = wait_for_leader(client, 1)
+        seen["leader in epoch 3"] = wait_for_leader(client, 1)
         other.beat()
         seen["appended in epoch 3"] = append_batches(client, 2)
         for epoch in range(5):
             for offset in (0, 4, 5, 6, 7, 8):
                 seen[f"epoch 3, after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
         for epoch in (0, 1, 2, 3, 4):
-            seen[f"epoch 3, thinks it is {epoch}"] = ask(7, LastFetchedEpoch=3, CurrentLeaderEpoch=epoch)
+            seen[f"epoch 3, fetch with epoch {epoch}"] = ask(7, LastFetchedEpoch=3, CurrentLeaderEpoch=epoch)
 
         for version in versions_of("OffsetForLeaderEpoch"):
             for replica in (2, 3, 77, 1, -1, -2, -7) if version > 2 else (-2,):
@@ -244,38 +244,38 @@ def delayed_operations(broker: Broker) -> Any:
             seen[label] = comparable(client.receive(api, version))
 
         ask_produce(-1, 500)
-        answer("nobody fetches", "Produce", 9)
+        answer("no follower fetch", "Produce", 9)
         ask_produce(-1, 20_000)
-        seen["it has a part"] = follower.fetch(1, LastFetchedEpoch=0)
-        seen["it has all, in another life"] = follower.fetch(2, epoch=other.epoch - 1)
-        seen["it has more than all"] = follower.fetch(3)
-        seen["it has all"] = follower.fetch(2, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
+        seen["follower has a part"] = follower.fetch(1, LastFetchedEpoch=0)
+        seen["follower has all, old broker epoch"] = follower.fetch(2, epoch=other.epoch - 1)
+        seen["follower beyond the end"] = follower.fetch(3)
+        seen["follower has all"] = follower.fetch(2, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
             "ErrorCode"
         ]
-        answer("it has fetched", "Produce", 9)
+        answer("follower has fetched", "Produce", 9)
         ask_delete(1, 500)
-        answer("deleted, and it is not told", "DeleteRecords", 2)
+        answer("deleted, follower log start unknown", "DeleteRecords", 2)
         ask_delete(2, 20_000)
         until(lambda: log_start_offset(other.leader) == 2)
-        seen["its log begins at 1"] = follower.fetch(2, LogStartOffset=1)
-        seen["its log begins at 2"] = follower.fetch(2, LogStartOffset=2)
-        answer("deleted, and it is told", "DeleteRecords", 2)
+        seen["follower log start 1"] = follower.fetch(2, LogStartOffset=1)
+        seen["follower log start 2"] = follower.fetch(2, LogStartOffset=2)
+        answer("deleted, follower log start known", "DeleteRecords", 2)
         seen["before the start"] = follower.fetch(1)
         seen["before the start, after an epoch"] = follower.fetch(0, LastFetchedEpoch=0)
         other.beat(WantFence=True)
         until(lambda: described_partitions(client, NAME)[0]["IsrNodes"] == [1])
         time.sleep(SETTLING_S)
         ask_produce(-1, 500)
-        answer("it is gone", "Produce", 9)
+        answer("follower shut down", "Produce", 9)
         ask_produce(1, 500)
-        answer("it is gone, and nobody minds", "Produce", 9)
+        answer("follower shut down, ISR shrunk", "Produce", 9)
         [found] = fetch(client, NAME, 2)["Responses"]
-        seen["a consumer, without it"] = comparable(found)
-        seen["fenced, it fetches"] = follower.fetch(2, LastFetchedEpoch=0)
-        seen["fenced, it has all"] = follower.fetch(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
-            "ErrorCode"
-        ]
-        seen["it is not taken"] = comparable(described_partitions(client, NAME)[0])
+        seen["a consumer, without the follower"] = comparable(found)
+        seen["fenced follower fetches"] = follower.fetch(2, LastFetchedEpoch=0)
+        seen["fenced follower has all"] = follower.fetch(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][
+            0
+        ]["ErrorCode"]
+        seen["not added to the ISR"] = comparable(described_partitions(client, NAME)[0])
         other.beat()
 
         def joins() -> bool:
@@ -284,29 +284,29 @@ def delayed_operations(broker: Broker) -> Any:
 
         # The leader may apply the follower's new registration later and then needs another fetch.
         until(joins)
-        seen["it is taken"] = comparable(described_partitions(client, NAME)[0])
+        seen["added to the ISR"] = comparable(described_partitions(client, NAME)[0])
         [found] = fetch(client, NAME, 2)["Responses"]
-        seen["a consumer, with it"] = comparable(found)
+        seen["a consumer, with the follower"] = comparable(found)
 
         def in_session(label: str, replica: int, session_id: int, epoch: int, **fields: Any) -> int:
             given: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
             life = other.epoch if replica == 2 else -1
             given["ReplicaState"] = {"ReplicaId": replica, "ReplicaEpoch": life}
-            told = client.call("Fetch", 17, SessionId=session_id, SessionEpoch=epoch, **given)
-            given_id: int = told["SessionId"]
-            seen[label] = comparable(told)
+            response = client.call("Fetch", 17, SessionId=session_id, SessionEpoch=epoch, **given)
+            given_id: int = response["SessionId"]
+            seen[label] = comparable(response)
             return given_id
 
         wanted = {"Partition": 0, "FetchOffset": 2, "LogStartOffset": 2, "PartitionMaxBytes": 1 << 20}
         topics = [{"TopicId": topic_id, "Partitions": [wanted]}]
         its = in_session("a session", 2, 0, 0, Topics=topics)
-        in_session("its next fetch", 2, its, 1)
-        in_session("as somebody else", 3, its, 2)
-        in_session("as itself again", 2, its, 3)
+        in_session("next fetch in the session", 2, its, 1)
+        in_session("as another replica", 3, its, 2)
+        in_session("as the same replica again", 2, its, 3)
         in_session("in an old epoch", 2, its, 2)
         consumers = in_session("a session of a consumer", -1, 0, 0, Topics=topics)
-        in_session("of a consumer, by it", 2, consumers, 1)
-        in_session("of nobody", 2, 4711, 1)
+        in_session("session of a consumer, by the consumer", 2, consumers, 1)
+        in_session("unknown session", 2, 4711, 1)
         in_session("ended", 2, its, -1)
         in_session("after its end", 2, its, 1)
 
@@ -330,13 +330,17 @@ def delayed_operations(broker: Broker) -> Any:
                     )
                 )
             answer(f"marker {label}", "WriteTxnMarkers", 1)
-            told = produce(client, name, Batch().encode(), acks=1)["Responses"][0]["PartitionResponses"][0]
-            seen[f"produced, {label}"] = comparable(told)
+            response = produce(client, name, Batch().encode(), acks=1)["Responses"][0]["PartitionResponses"][
+                0
+            ]
+            seen[f"produced, {label}"] = comparable(response)
             asked = {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}
             answer_of = client.call("DeleteRecords", 2, Topics=[asked], TimeoutMs=500)
             seen[f"deleted, {label}"] = comparable(answer_of)
-            told = client.call("DescribeProducers", 0, Topics=[{"Name": name, "PartitionIndexes": [0, 7]}])
-            for partition in told["Topics"][0]["Partitions"]:
+            response = client.call(
+                "DescribeProducers", 0, Topics=[{"Name": name, "PartitionIndexes": [0, 7]}]
+            )
+            for partition in response["Topics"][0]["Partitions"]:
                 partition["ActiveProducers"] = len(partition["ActiveProducers"])
-            seen[f"producers, {label}"] = comparable(told)
+            seen[f"producers, {label}"] = comparable(response)
     return seen

@@ -33,7 +33,7 @@ def registrations(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
-        def ask(label: str, version: int = 4, **fields: Any) -> None:
+        def request(label: str, version: int = 4, **fields: Any) -> None:
             seen[label] = without_broker_epoch(other.register(version, **fields))
 
         name = "raw-registrations"
@@ -42,9 +42,9 @@ def registrations(broker: Broker) -> Any:
         wrong: dict[str, Fields] = {
             "another cluster": {"ClusterId": "other"},
             "no cluster": {"ClusterId": ""},
-            "another cluster's id of one that lives": {"BrokerId": 1, "ClusterId": "other"},
-            "one that lives": {"BrokerId": 1},
-            "one that lives, migrating": {"BrokerId": 1, "IsMigratingZkBroker": True},
+            "active broker, another cluster": {"BrokerId": 1, "ClusterId": "other"},
+            "active broker": {"BrokerId": 1},
+            "active broker, migrating": {"BrokerId": 1, "IsMigratingZkBroker": True},
             "migrating": {"IsMigratingZkBroker": True},
             "migrating without directories": {"IsMigratingZkBroker": True, "LogDirs": []},
             "no directories": {"LogDirs": []},
@@ -60,38 +60,40 @@ def registrations(broker: Broker) -> Any:
             "metadata.version too high": {"Features": features(metadata_version=(100, 200))},
             "group.version too high": {"Features": features(group_version=(2, 3))},
             "kraft.version too high": {"Features": features(kraft_version=(1, 1))},
-            "a range that ends before it begins": {"Features": features(metadata_version=(31, 29))},
-            "a feature that nobody has": {"Features": features(new_version=(1, 5))},
+            "a range with min above max": {"Features": features(metadata_version=(31, 29))},
+            "an unknown feature": {"Features": features(new_version=(1, 5))},
             "no directories and no features": {"LogDirs": [], "Features": []},
             "a negative id": {"BrokerId": -1},
         }  # fmt: skip
         for label, fields in wrong.items():
-            ask(label, **fields)
+            request(label, **fields)
         for version in versions_of("BrokerRegistration"):
-            ask(f"v{version} of another cluster", version, ClusterId="other")
-        ask("v1 without directories", 1)
-        seen["nobody else"] = described_brokers(client)
+            request(f"v{version} of another cluster", version, ClusterId="other")
+        request("v1 without directories", 1)
+        seen["only the active broker"] = described_brokers(client)
 
-        ask("good", Listeners=[])
+        request("good", Listeners=[])
         first = other.epoch
-        ask("again")
+        request("again")
         seen["the same epoch"] = other.epoch == first
         until(lambda: len(described_brokers(client)) == 2)
         seen["fenced"] = described_brokers(client)
-        ask("with a rack and more listeners", Rack="there", Listeners=[listener, {**listener, "Name": "B"}])
-        ask("another incarnation of one that is not heard of", IncarnationId=uuid(7000))
+        request(
+            "with a rack and more listeners", Rack="there", Listeners=[listener, {**listener, "Name": "B"}]
+        )
+        request("another incarnation before a heartbeat", IncarnationId=uuid(7000))
         seen["another epoch"] = other.epoch > first
         seen["its heartbeat"] = without_broker_epoch(other.beat())
-        ask("another incarnation of one that lives", IncarnationId=uuid(7001))
-        ask("another incarnation of one that lives, with nothing", IncarnationId=uuid(7001), LogDirs=[],
+        request("another incarnation of an active broker", IncarnationId=uuid(7001))
+        request("another incarnation, without directories", IncarnationId=uuid(7001), LogDirs=[],
             Features=[])  # fmt: skip
-        ask("this incarnation of one that lives", IncarnationId=uuid(7000), Rack="elsewhere")
+        request("same incarnation of an active broker", IncarnationId=uuid(7000), Rack="elsewhere")
         until(lambda: described_brokers(client)[-1][2] == "elsewhere")
-        seen["it has moved"] = described_brokers(client)
-        ask("its features too low", IncarnationId=uuid(7000), Features=features(metadata_version=(1, 7)))
+        seen["rack changed"] = described_brokers(client)
+        request("features too low", IncarnationId=uuid(7000), Features=features(metadata_version=(1, 7)))
         with FakeBroker(own, 3) as third:
-            seen["a directory of another"] = without_broker_epoch(third.register(LogDirs=[uuid(1002)]))
-            seen["a previous epoch of another"] = without_broker_epoch(
+            seen["a directory of another broker"] = without_broker_epoch(third.register(LogDirs=[uuid(1002)]))
+            seen["the previous epoch of another broker"] = without_broker_epoch(
                 third.register(PreviousBrokerEpoch=other.epoch)
             )
         seen["gone"] = comparable(other.controller.call("UnregisterBroker", 0, BrokerId=3))
@@ -106,18 +108,18 @@ def heartbeats(broker: Broker) -> Any:
     name = "raw-heartbeats"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
-        def ask(label: str, version: int = 2, **fields: Any) -> None:
+        def request(label: str, version: int = 2, **fields: Any) -> None:
             seen[label] = comparable(other.beat(version, **fields))
 
-        def life(label: str) -> None:
+        def heartbeats_of(label: str) -> None:
             """Send each request that a broker can make, and describe the brokers after it."""
-            ask(f"{label}: not caught up", CurrentMetadataOffset=0)
-            ask(f"{label}: before the log", CurrentMetadataOffset=-7)
-            ask(f"{label}: wants to be fenced", WantFence=True)
-            ask(f"{label}: in another epoch", BrokerEpoch=other.epoch - 1)
-            ask(f"{label}: in an epoch to come", BrokerEpoch=other.epoch + 1)
-            ask(f"{label}: unfenced")
-            ask(f"{label}: unfenced, behind again", CurrentMetadataOffset=0)
+            request(f"{label}: not caught up", CurrentMetadataOffset=0)
+            request(f"{label}: before the log", CurrentMetadataOffset=-7)
+            request(f"{label}: wants to be fenced", WantFence=True)
+            request(f"{label}: old broker epoch", BrokerEpoch=other.epoch - 1)
+            request(f"{label}: future broker epoch", BrokerEpoch=other.epoch + 1)
+            request(f"{label}: unfenced")
+            request(f"{label}: unfenced, behind again", CurrentMetadataOffset=0)
             until(lambda: not described_brokers(client)[-1][1])
             seen[f"{label}: seen"] = described_brokers(client)
 
@@ -126,24 +128,24 @@ def heartbeats(broker: Broker) -> Any:
             assert other.controller.call("UnregisterBroker", 0, BrokerId=2)["ErrorCode"] == 0
 
         for version in versions_of("BrokerHeartbeat"):
-            ask(f"v{version} of nobody", version)
-            ask(f"v{version} of another life", version, BrokerId=1, BrokerEpoch=-1)
-            ask(f"v{version} of a life to come", version, BrokerId=1, BrokerEpoch=1 << 50)
-        ask("of nobody who wants to go", WantFence=True, WantShutDown=True)
+            request(f"v{version} of an unknown broker", version)
+            request(f"v{version} with another broker epoch", version, BrokerId=1, BrokerEpoch=-1)
+            request(f"v{version} with a future broker epoch", version, BrokerId=1, BrokerEpoch=1 << 50)
+        request("shutdown of an unknown broker", WantFence=True, WantShutDown=True)
         seen["registered"] = without_broker_epoch(other.register())
-        life("first")
-        ask("fenced", WantFence=True)
-        ask("fenced once more", WantFence=True)
-        ask("unfenced again")
-        ask("fenced and gone", WantFence=True, WantShutDown=True)
-        ask("gone, and not")
+        heartbeats_of("first")
+        request("fenced", WantFence=True)
+        request("fenced once more", WantFence=True)
+        request("unfenced again")
+        request("fenced and shut down", WantFence=True, WantShutDown=True)
+        request("shut down, not fenced")
         until(lambda: not described_brokers(client)[-1][1])
-        seen["it is back"] = described_brokers(client)
-        ask("going, leads nothing", WantShutDown=True)
-        seen["it has gone"] = described_brokers(client)
-        ask("going, has gone", WantShutDown=True)
-        ask("fenced, does not want to go", WantFence=True)
-        ask("unfenced as if nothing had been")
+        seen["unfenced, described"] = described_brokers(client)
+        request("controlled shutdown without leaders", WantShutDown=True)
+        seen["shut down, described"] = described_brokers(client)
+        request("controlled shutdown, repeated", WantShutDown=True)
+        request("fenced without shutdown", WantFence=True)
+        request("unfenced after the shutdown")
 
         asked: list[Fields] = [
             {
@@ -161,42 +163,42 @@ def heartbeats(broker: Broker) -> Any:
         one, two = (topic["Name"] for topic in asked)
         wait_for_leader(client, two, 2)
         seen["leads"] = partition_states(client, one, two)
-        ask("going, leads", WantShutDown=True, CurrentMetadataOffset=0)
-        ask("going, leads one", WantShutDown=True)
+        request("controlled shutdown, not caught up", WantShutDown=True, CurrentMetadataOffset=0)
+        request("controlled shutdown with one leader", WantShutDown=True)
         wait_for_leader(client, two, 1)
         seen["leads one"] = partition_states(client, one, two)
         client.call("DeleteTopics", 6, Topics=[{"Name": one}, {"Name": two}], TimeoutMs=10_000)
         until(lambda: bool(other.beat(WantShutDown=True)["ShouldShutDown"]))
-        ask("gone", WantShutDown=True)
-        ask("gone, and not fenced in this life")
-        seen["the next life, too early"] = without_broker_epoch(other.register(IncarnationId=uuid(8000)))
-        ask("gone for good", WantFence=True, WantShutDown=True)
+        request("shut down", WantShutDown=True)
+        request("shut down, then heartbeat")
+        seen["next incarnation, too early"] = without_broker_epoch(other.register(IncarnationId=uuid(8000)))
+        request("shut down and fenced", WantFence=True, WantShutDown=True)
         known: Fields = {"IncarnationId": uuid(8000), "PreviousBrokerEpoch": other.epoch}
-        seen["back at once"] = without_broker_epoch(other.register(**known))
+        seen["registered at once"] = without_broker_epoch(other.register(**known))
         forget()
-        seen["the next life"] = without_broker_epoch(other.register(**known))
-        life("next")
+        seen["next incarnation"] = without_broker_epoch(other.register(**known))
+        heartbeats_of("next")
 
         forget()
         directories = [uuid(500), uuid(501)]
         seen["directories"] = without_broker_epoch(
             other.register(IncarnationId=uuid(8001), LogDirs=directories)
         )
-        ask("a directory of nobody's is offline", OfflineLogDirs=[uuid(502)])
-        ask("one is offline", OfflineLogDirs=[uuid(500)])
-        ask("and again", OfflineLogDirs=[uuid(500), uuid(500)])
-        ask("all are offline", OfflineLogDirs=[uuid(500), uuid(501)])
-        ask("a reserved one is offline", OfflineLogDirs=[uuid(0), uuid(1)])
-        ask("one is cordoned", CordonedLogDirs=[uuid(501)])
-        ask("one of nobody's is cordoned", CordonedLogDirs=[uuid(777), uuid(777)])
-        ask("none is cordoned", CordonedLogDirs=[])
-        ask("nothing is said", CordonedLogDirs=None)
+        request("an unknown directory is offline", OfflineLogDirs=[uuid(502)])
+        request("one is offline", OfflineLogDirs=[uuid(500)])
+        request("and again", OfflineLogDirs=[uuid(500), uuid(500)])
+        request("all are offline", OfflineLogDirs=[uuid(500), uuid(501)])
+        request("a reserved one is offline", OfflineLogDirs=[uuid(0), uuid(1)])
+        request("one is cordoned", CordonedLogDirs=[uuid(501)])
+        request("an unknown directory is cordoned", CordonedLogDirs=[uuid(777), uuid(777)])
+        request("no directory is cordoned", CordonedLogDirs=[])
+        request("cordoned directories null", CordonedLogDirs=None)
         forget()
-        seen["another life"] = without_broker_epoch(other.register(IncarnationId=uuid(8002)))
-        ask("cordoned at once", CordonedLogDirs=[other.directory])
+        seen["another incarnation"] = without_broker_epoch(other.register(IncarnationId=uuid(8002)))
+        request("cordoned at once", CordonedLogDirs=[other.directory])
         forget()
-        ask("of one that was forgotten")
-        seen["nobody else"] = described_brokers(client)
+        request("after unregistration")
+        seen["brokers at the end"] = described_brokers(client)
     return seen
 
 
@@ -226,12 +228,12 @@ def producer_ids_and_controllers(broker: Broker) -> Any:
             answer = other.controller.call("AllocateProducerIds", 0, BrokerId=broker_id, BrokerEpoch=epoch)
             seen[label] = comparable(answer)
 
-        ids("of nobody", 2, -1)
-        ids("of another life", 1, 1 << 40)
+        ids("unknown broker", 2, -1)
+        ids("another broker epoch", 1, 1 << 40)
         other.register()
         ids("fenced", 2, other.epoch)
         ids("fenced, again", 2, other.epoch)
-        ids("of its last life", 2, other.epoch - 1)
+        ids("previous broker epoch", 2, other.epoch - 1)
         other.beat()
         ids("unfenced", 2, other.epoch)
 
@@ -249,16 +251,16 @@ def producer_ids_and_controllers(broker: Broker) -> Any:
 
         controller("another controller")
         controller("another controller again")
-        controller("another controller's other life", IncarnationId=uuid(9001))
+        controller("another incarnation of the controller", IncarnationId=uuid(9001))
         controller("without listeners", 4, Listeners=[])
         controller("without features", 5, Features=[])
         controller("with a negative id", -1)
-        controller("ready for what is long gone", 6, ZkMigrationReady=True)
+        controller("ready for a ZooKeeper migration", 6, ZkMigrationReady=True)
         controllers = other.controller.call("DescribeCluster", 1, EndpointType=2)
         seen["controllers"] = sorted(each["BrokerId"] for each in controllers["Brokers"])
         described = client.call("DescribeCluster", 2)
         seen["brokers"] = sorted(each["BrokerId"] for each in described["Brokers"])
-        controller("in the place of this one", 1)
+        controller("same id as the active controller", 1)
         update = {"Feature": "transaction.version", "MaxVersionLevel": 1, "UpgradeType": 2}
         seen["a feature"] = comparable(
             client.call("UpdateFeatures", 2, timeoutMs=10_000, ValidateOnly=True, FeatureUpdates=[update])

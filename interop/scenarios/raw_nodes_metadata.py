@@ -43,7 +43,7 @@ def observer_fetches(broker: Broker) -> Any:
         cluster_id = client.call("DescribeCluster", 1, EndpointType=2)["ClusterId"]
         [end] = log_ends(client)
 
-        def ask(label: str, version: int = 17, topics: Any = None, **fields: Any) -> None:
+        def send(label: str, version: int = 17, topics: Any = None, **fields: Any) -> None:
             changed = {name: fields.pop(name) for name in PARTITION if name in fields}
             one = {**PARTITION, **changed}
             if version < 18:
@@ -67,48 +67,48 @@ def observer_fetches(broker: Broker) -> Any:
             seen[label] = summarize_response(own, answer, end)
 
         for version in versions_of("Fetch"):
-            ask(f"v{version}", version)
-        ask("of another cluster", ClusterId="other")
-        ask("of no cluster", ClusterId="")
-        ask("of this cluster", ClusterId=cluster_id)
-        ask("no topic", topics=[])
-        ask(
+            send(f"v{version}", version)
+        send("of another cluster", ClusterId="other")
+        send("of no cluster", ClusterId="")
+        send("of this cluster", ClusterId=cluster_id)
+        send("no topic", topics=[])
+        send(
             "another topic",
             topics=[{"TopicId": uuid(4711), "Partitions": [PARTITION | {"HighWatermark": 0}]}],
         )
-        ask("no partition", topics=[{"TopicId": METADATA_ID, "Partitions": []}])
-        ask("two topics", topics=[{"TopicId": METADATA_ID, "Partitions": [PARTITION]}] * 2)
-        ask("two partitions", topics=[{"TopicId": METADATA_ID, "Partitions": [PARTITION] * 2}])
-        ask("another partition", Partition=1)
-        ask("a negative wait", MaxWaitMs=-1)
-        ask("a negative offset", FetchOffset=-1)
-        ask("a negative epoch before it", LastFetchedEpoch=-1)
-        ask("an epoch before it that is to come", LastFetchedEpoch=2, CurrentLeaderEpoch=1)
-        ask("in an old epoch", CurrentLeaderEpoch=0, LastFetchedEpoch=0)
-        ask("in no epoch", CurrentLeaderEpoch=-1, LastFetchedEpoch=-1)
-        ask("in an epoch to come", CurrentLeaderEpoch=7, LastFetchedEpoch=7)
-        ask("in an epoch to come, of old ones", CurrentLeaderEpoch=7, LastFetchedEpoch=1)
-        ask("beyond the end", FetchOffset=1 << 40, LastFetchedEpoch=1)
-        ask("beyond the end, of no epoch", FetchOffset=1 << 40, LastFetchedEpoch=0)
-        ask("within it, of no epoch", FetchOffset=5, LastFetchedEpoch=0)
-        ask("within it", FetchOffset=5, LastFetchedEpoch=1)
-        ask("at the end", FetchOffset=end, LastFetchedEpoch=1)
-        ask("one beyond the end", FetchOffset=end + 1, LastFetchedEpoch=1)
-        ask("at its beginning, in an epoch", FetchOffset=0, LastFetchedEpoch=1)
-        ask("no bytes", MaxBytes=0)
-        ask("no bytes of the partition", PartitionMaxBytes=0)
-        ask("in a session", SessionId=4711, SessionEpoch=3)
-        ask("a new session", SessionEpoch=0)
-        ask("of nobody", ReplicaState={"ReplicaId": -1, "ReplicaEpoch": -1})
-        ask("of a consumer that debugs", ReplicaState={"ReplicaId": -2, "ReplicaEpoch": -1})
-        ask("of itself", ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1})
-        ask("of itself with a directory", ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1},
+        send("no partition", topics=[{"TopicId": METADATA_ID, "Partitions": []}])
+        send("two topics", topics=[{"TopicId": METADATA_ID, "Partitions": [PARTITION]}] * 2)
+        send("two partitions", topics=[{"TopicId": METADATA_ID, "Partitions": [PARTITION] * 2}])
+        send("another partition", Partition=1)
+        send("a negative wait", MaxWaitMs=-1)
+        send("a negative offset", FetchOffset=-1)
+        send("a negative last fetched epoch", LastFetchedEpoch=-1)
+        send("a future last fetched epoch", LastFetchedEpoch=2, CurrentLeaderEpoch=1)
+        send("in an old epoch", CurrentLeaderEpoch=0, LastFetchedEpoch=0)
+        send("in no epoch", CurrentLeaderEpoch=-1, LastFetchedEpoch=-1)
+        send("in a future epoch", CurrentLeaderEpoch=7, LastFetchedEpoch=7)
+        send("future epoch, old last fetched epoch", CurrentLeaderEpoch=7, LastFetchedEpoch=1)
+        send("beyond the end", FetchOffset=1 << 40, LastFetchedEpoch=1)
+        send("beyond the end, last fetched epoch 0", FetchOffset=1 << 40, LastFetchedEpoch=0)
+        send("inside the log, last fetched epoch 0", FetchOffset=5, LastFetchedEpoch=0)
+        send("inside the log", FetchOffset=5, LastFetchedEpoch=1)
+        send("at the end", FetchOffset=end, LastFetchedEpoch=1)
+        send("one beyond the end", FetchOffset=end + 1, LastFetchedEpoch=1)
+        send("at the start, with a last fetched epoch", FetchOffset=0, LastFetchedEpoch=1)
+        send("no bytes", MaxBytes=0)
+        send("no bytes of the partition", PartitionMaxBytes=0)
+        send("in a session", SessionId=4711, SessionEpoch=3)
+        send("a new session", SessionEpoch=0)
+        send("of a consumer", ReplicaState={"ReplicaId": -1, "ReplicaEpoch": -1})
+        send("of a debugging consumer", ReplicaState={"ReplicaId": -2, "ReplicaEpoch": -1})
+        send("of itself", ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1})
+        send("of itself with a directory", ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1},
             ReplicaDirectoryId=uuid(500))  # fmt: skip
-        ask("of an observer with a directory", ReplicaDirectoryId=uuid(500))
-        ask("all committed is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=end)
-        ask("less is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=1, MaxWaitMs=10_000)
-        ask("nothing is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=-1, MaxWaitMs=10_000)
-        ask("read uncommitted and committed", IsolationLevel=1)
+        send("of an observer with a directory", ReplicaDirectoryId=uuid(500))
+        send("all committed is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=end)
+        send("less is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=1, MaxWaitMs=10_000)
+        send("nothing is known", 18, FetchOffset=end, LastFetchedEpoch=1, HighWatermark=-1, MaxWaitMs=10_000)
+        send("read uncommitted and committed", IsolationLevel=1)
         described = client.call(
             "DescribeQuorum", 2, Topics=[{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
         )["Topics"][0]["Partitions"][0]
@@ -164,7 +164,7 @@ def snapshots(broker: Broker) -> Any:
         end_offset, epoch = map(int, known()[-1].split("-"))
         size_bytes = (home / f"{known()[-1]}.checkpoint").stat().st_size
 
-        def ask(label: str, version: int = 1, topics: Any = None, **fields: Any) -> None:
+        def send(label: str, version: int = 1, topics: Any = None, **fields: Any) -> None:
             changed = {name: fields.pop(name) for name in piece if name in fields}
             one = {**piece, **changed}
             given = [{"Name": METADATA, "Partitions": [one]}] if topics is None else topics
@@ -191,46 +191,44 @@ def snapshots(broker: Broker) -> Any:
         }
 
         def is_served() -> bool:
-            ask("once it is known")
-            return not seen["once it is known"]["Topics"][0]["Partitions"][0]["ErrorCode"]
+            send("once the snapshot exists")
+            return not seen["once the snapshot exists"]["Topics"][0]["Partitions"][0]["ErrorCode"]
 
         until(is_served)
         for version in versions_of("FetchSnapshot"):
-            ask(f"v{version}", version)
-        ask("of another cluster", ClusterId="other")
-        ask("of no cluster", ClusterId="")
-        ask("of this cluster", ClusterId=cluster_id)
-        ask("refused: another topic", topics=[{"Name": "raw-snapshots-0", "Partitions": [piece]}])
-        ask("refused: another topic, in no epoch",
+            send(f"v{version}", version)
+        send("of another cluster", ClusterId="other")
+        send("of no cluster", ClusterId="")
+        send("of this cluster", ClusterId=cluster_id)
+        send("refused: another topic", topics=[{"Name": "raw-snapshots-0", "Partitions": [piece]}])
+        send("refused: another topic, in no epoch",
             topics=[{"Name": "raw", "Partitions": [{**piece, "CurrentLeaderEpoch": -1}]}])  # fmt: skip
-        ask("refused: another partition", Partition=1)
-        ask("refused: a negative partition", Partition=-1)
-        ask("refused: in an old epoch", CurrentLeaderEpoch=0)
-        ask("refused: in no epoch", CurrentLeaderEpoch=-1)
-        ask("refused: in an epoch to come", CurrentLeaderEpoch=9)
-        ask(
-            "refused: of an offset that there is not",
+        send("refused: another partition", Partition=1)
+        send("refused: a negative partition", Partition=-1)
+        send("refused: in an old epoch", CurrentLeaderEpoch=0)
+        send("refused: in no epoch", CurrentLeaderEpoch=-1)
+        send("refused: in a future epoch", CurrentLeaderEpoch=9)
+        send(
+            "refused: unknown end offset",
             SnapshotId={"EndOffset": end_offset - 1, "Epoch": epoch},
         )
-        ask(
-            "refused: of an epoch that there is not", SnapshotId={"EndOffset": end_offset, "Epoch": epoch + 1}
-        )
-        ask("refused: of a negative offset", SnapshotId={"EndOffset": -1, "Epoch": -1})
-        ask("refused: of the bootstrap", SnapshotId={"EndOffset": 0, "Epoch": 0})
-        ask("refused: a negative position", Position=-1)
-        ask("in the middle", Position=7)
-        ask("the last byte", Position=size_bytes - 1)
-        ask("refused: at the end", Position=size_bytes)
-        ask("refused: behind the end", Position=size_bytes + 1)
-        ask(
-            "refused: behind the end of no snapshot",
+        send("refused: unknown epoch", SnapshotId={"EndOffset": end_offset, "Epoch": epoch + 1})
+        send("refused: of a negative offset", SnapshotId={"EndOffset": -1, "Epoch": -1})
+        send("refused: of the bootstrap", SnapshotId={"EndOffset": 0, "Epoch": 0})
+        send("refused: a negative position", Position=-1)
+        send("in the middle", Position=7)
+        send("the last byte", Position=size_bytes - 1)
+        send("refused: at the end", Position=size_bytes)
+        send("refused: beyond the end", Position=size_bytes + 1)
+        send(
+            "refused: beyond the end of an unknown snapshot",
             Position=1 << 40,
             SnapshotId={"EndOffset": 1, "Epoch": 0},
         )
-        ask("no bytes", MaxBytes=0)
-        ask("a byte", MaxBytes=1)
-        ask("all bytes", MaxBytes=(1 << 31) - 1)
-        ask("of nobody", ReplicaId=-1)
-        ask("of a directory", topics=[
+        send("no bytes", MaxBytes=0)
+        send("a byte", MaxBytes=1)
+        send("all bytes", MaxBytes=(1 << 31) - 1)
+        send("of a consumer", ReplicaId=-1)
+        send("of a directory", topics=[
             {"Name": METADATA, "Partitions": [{**piece, "ReplicaDirectoryId": uuid(500)}]}])  # fmt: skip
     return seen

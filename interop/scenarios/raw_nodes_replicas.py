@@ -62,7 +62,7 @@ def alter_partition(broker: Broker) -> Any:
                 **fields,
             }
 
-        def ask(
+        def request(
             label: str, *partitions: Fields, topic: bytes = topic_id, version: int = 3, **fields: Any
         ) -> Fields:
             given = {
@@ -77,54 +77,62 @@ def alter_partition(broker: Broker) -> Any:
 
         good = partition(0, LEADER)
         for version in versions_of("AlterPartition"):
-            ask(f"v{version} of another life", good, version=version, BrokerEpoch=leader.epoch - 1)
-        ask("of a life to come", good, BrokerEpoch=leader.epoch + 1)
-        ask("of nobody", good, BrokerId=UNREGISTERED)
-        ask("of nothing", Topics=[])
-        ask("of no partition")
-        ask("of no topic", good, topic=uuid(4711))
-        ask("of the topic of zeros", good, topic=bytes(16))
-        ask("of no such partition", partition(7, LEADER), partition(-1, LEADER))
-        ask("in another's partition", partition(1, LEADER, FOLLOWER), partition(1, FOLLOWER))
-        ask("in another's partition, old", partition(1, LEADER, LeaderEpoch=-1, PartitionEpoch=-1))
-        ask("of another broker", good, BrokerId=FOLLOWER)
-        ask("in a leader epoch to come", partition(0, LEADER, LeaderEpoch=1))
-        ask("in an old leader epoch", partition(0, LEADER, LeaderEpoch=-1))
-        ask("in a partition epoch to come", partition(0, LEADER, PartitionEpoch=1))
-        ask("in an old partition epoch", partition(0, LEADER, PartitionEpoch=-1))
-        ask("in old epochs", partition(0, LEADER, LeaderEpoch=-1, PartitionEpoch=-1))
-        ask("in an old leader epoch and a partition epoch to come",
+            request(
+                f"v{version} with an old broker epoch", good, version=version, BrokerEpoch=leader.epoch - 1
+            )
+        request("future broker epoch", good, BrokerEpoch=leader.epoch + 1)
+        request("unknown broker", good, BrokerId=UNREGISTERED)
+        request("no topics", Topics=[])
+        request("of no partition")
+        request("of no topic", good, topic=uuid(4711))
+        request("of the topic of zeros", good, topic=bytes(16))
+        request("of no such partition", partition(7, LEADER), partition(-1, LEADER))
+        request("partition of another leader", partition(1, LEADER, FOLLOWER), partition(1, FOLLOWER))
+        request(
+            "partition of another leader, old epochs", partition(1, LEADER, LeaderEpoch=-1, PartitionEpoch=-1)
+        )
+        request("of another broker", good, BrokerId=FOLLOWER)
+        request("future leader epoch", partition(0, LEADER, LeaderEpoch=1))
+        request("in an old leader epoch", partition(0, LEADER, LeaderEpoch=-1))
+        request("future partition epoch", partition(0, LEADER, PartitionEpoch=1))
+        request("in an old partition epoch", partition(0, LEADER, PartitionEpoch=-1))
+        request("in old epochs", partition(0, LEADER, LeaderEpoch=-1, PartitionEpoch=-1))
+        request("old leader epoch, future partition epoch",
             partition(0, LEADER, LeaderEpoch=-1, PartitionEpoch=3))  # fmt: skip
-        ask("of nobody in it", partition(0))
-        ask("without the leader", partition(0, FOLLOWER))
-        ask("twice the leader", partition(0, LEADER, LEADER))
-        ask("with one that is no replica", partition(0, LEADER, ABSENT))
-        ask("with one that is nobody", partition(0, LEADER, UNREGISTERED))
-        ask("with one that is nobody and without the leader", partition(0, UNREGISTERED))
-        ask("recovering of two", partition(0, LEADER, FOLLOWER, LeaderRecoveryState=1))
-        ask("recovering again", partition(0, LEADER, LeaderRecoveryState=1))
-        ask("with one that is fenced", partition(0, LEADER, ABSENT), topic=three)
-        ask("with one that is fenced, of before epochs", partition(0, LEADER, ABSENT), topic=three, version=2)
-        ask("with one in another life", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: 1}))
-        ask("with oneself in another life", partition(0, LEADER, epochs={LEADER: 1}))
-        ask("with one in a life to come", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: 1 << 40}))
-        ask("with one in a life before all", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: -7}))
-        ask("good and bad", partition(0, LEADER), partition(7, LEADER), partition(1, LEADER))
-        ask("good again", partition(0, LEADER))
-        ask("the same again", partition(0, LEADER, PartitionEpoch=1))
-        ask("of both", partition(0, LEADER, FOLLOWER, PartitionEpoch=1), version=2)
-        ask("in another order", partition(0, FOLLOWER, LEADER, PartitionEpoch=2))
+        request("empty ISR", partition(0))
+        request("without the leader", partition(0, FOLLOWER))
+        request("twice the leader", partition(0, LEADER, LEADER))
+        request("broker that is no replica", partition(0, LEADER, ABSENT))
+        request("unregistered replica", partition(0, LEADER, UNREGISTERED))
+        request("unregistered replica without the leader", partition(0, UNREGISTERED))
+        request("recovering of two", partition(0, LEADER, FOLLOWER, LeaderRecoveryState=1))
+        request("recovering again", partition(0, LEADER, LeaderRecoveryState=1))
+        request("fenced replica", partition(0, LEADER, ABSENT), topic=three)
+        request(
+            "fenced replica, version without epochs", partition(0, LEADER, ABSENT), topic=three, version=2
+        )
+        request("replica with an old broker epoch", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: 1}))
+        request("leader with an old broker epoch", partition(0, LEADER, epochs={LEADER: 1}))
+        request(
+            "replica with a future broker epoch", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: 1 << 40})
+        )
+        request("replica with a negative broker epoch", partition(0, LEADER, FOLLOWER, epochs={FOLLOWER: -7}))
+        request("good and bad", partition(0, LEADER), partition(7, LEADER), partition(1, LEADER))
+        request("good again", partition(0, LEADER))
+        request("the same again", partition(0, LEADER, PartitionEpoch=1))
+        request("of both", partition(0, LEADER, FOLLOWER, PartitionEpoch=1), version=2)
+        request("in another order", partition(0, FOLLOWER, LEADER, PartitionEpoch=2))
         seen["described"] = wait_for_isr(client, name, 0, [FOLLOWER, LEADER])
-        ask("less of them", partition(0, LEADER, FOLLOWER), topic=three)
-        ask("one left", partition(0, LEADER, PartitionEpoch=3))
+        request("less of them", partition(0, LEADER, FOLLOWER), topic=three)
+        request("leader only", partition(0, LEADER, PartitionEpoch=3))
         seen["described then"] = wait_for_isr(client, name, 0, [LEADER])
         leader.beat(WantFence=True)
-        ask("fenced", partition(0, LEADER, FOLLOWER, PartitionEpoch=3))
+        request("fenced", partition(0, LEADER, FOLLOWER, PartitionEpoch=3))
         seen["fenced, described"] = wait_for_isr(client, name, 0, [])
-        ask("fenced, of now", partition(0, LEADER, FOLLOWER, LeaderEpoch=1, PartitionEpoch=5))
+        request("fenced, current epochs", partition(0, LEADER, FOLLOWER, LeaderEpoch=1, PartitionEpoch=5))
         leader.beat()
         seen["back, described"] = wait_for_isr(client, name, 0, [LEADER])
-        ask("back", partition(0, LEADER, FOLLOWER, LeaderEpoch=2, PartitionEpoch=6))
+        request("back", partition(0, LEADER, FOLLOWER, LeaderEpoch=2, PartitionEpoch=6))
         seen["back and both, described"] = wait_for_isr(client, name, 0, [FOLLOWER, LEADER])
     return seen
 
@@ -147,7 +155,7 @@ def assign_directories(broker: Broker) -> Any:
         topic_id = create_assigned_topic(client, name, [2, 1])
         alone = create_assigned_topic(client, name + "-1", [2], [1])
 
-        def ask(label: str, *places: tuple[bytes, bytes, list[int]], **fields: Any) -> None:
+        def request(label: str, *places: tuple[bytes, bytes, list[int]], **fields: Any) -> None:
             given = [
                 {
                     "Id": directory,
@@ -165,29 +173,29 @@ def assign_directories(broker: Broker) -> Any:
             answer["Directories"].sort(key=lambda each: each["Id"])
             seen[label] = comparable(answer)
 
-        ask("of another life", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch - 1)
-        ask("of a life to come", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch + 1)
-        ask("of nobody", (uuid(500), topic_id, [0]), BrokerId=77)
-        ask("of nothing")
-        ask("of no partition", (uuid(500), topic_id, []))
-        ask("of no topic", (uuid(500), uuid(4711), [0, 1]))
-        ask("of no such partition", (uuid(500), topic_id, [-1, 7]))
-        ask("of another's replica", (uuid(500), alone, [1]))
-        ask("one of each", (uuid(501), alone, [0, 1, 7]), (uuid(500), uuid(4711), [2]))
-        ask("again", (uuid(501), topic_id, [0]))
-        ask("back", (uuid(500), topic_id, [0]))
-        ask("in two", (uuid(500), topic_id, [0]), (uuid(501), topic_id, [0]))
+        request("old broker epoch", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch - 1)
+        request("future broker epoch", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch + 1)
+        request("unknown broker", (uuid(500), topic_id, [0]), BrokerId=77)
+        request("no topics")
+        request("of no partition", (uuid(500), topic_id, []))
+        request("of no topic", (uuid(500), uuid(4711), [0, 1]))
+        request("of no such partition", (uuid(500), topic_id, [-1, 7]))
+        request("replica of another broker", (uuid(500), alone, [1]))
+        request("one of each", (uuid(501), alone, [0, 1, 7]), (uuid(500), uuid(4711), [2]))
+        request("again", (uuid(501), topic_id, [0]))
+        request("back", (uuid(500), topic_id, [0]))
+        request("in two", (uuid(500), topic_id, [0]), (uuid(501), topic_id, [0]))
         seen["before"] = wait_for_isr(client, name, 0, [1, 2])
-        ask("in none of its own", (uuid(502), topic_id, [0]))
-        seen["in none of its own, described"] = wait_for_isr(client, name, 0, [1])
-        ask("in that of another place", (uuid(0), alone, [0]))
+        request("unknown directory", (uuid(502), topic_id, [0]))
+        seen["unknown directory, described"] = wait_for_isr(client, name, 0, [1])
+        request("unassigned directory", (uuid(0), alone, [0]))
         seen["unassigned, described"] = comparable(described_partitions(client, name + "-1")[0])
-        ask("lost", (uuid(1), alone, [0]))
+        request("lost", (uuid(1), alone, [0]))
         seen["lost, described"] = comparable(described_partitions(client, name + "-1")[0])
-        ask("found again", (uuid(500), alone, [0]), (uuid(501), topic_id, [0]))
+        request("found again", (uuid(500), alone, [0]), (uuid(501), topic_id, [0]))
         seen["found again, described"] = [
             comparable(described_partitions(client, each)) for each in (name, name + "-1")
         ]
         other.beat(WantFence=True)
-        ask("fenced", (uuid(501), alone, [0]))
+        request("fenced", (uuid(501), alone, [0]))
     return seen

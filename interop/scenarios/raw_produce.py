@@ -372,12 +372,12 @@ def sequences(broker: Broker) -> Any:
         seen["newer epoch not at 0"] = send(12, epoch=1)
         seen["newer epoch at 0"] = send(0, epoch=1)
         seen["old epoch after the new"] = send(12, epoch=0)
-        seen["same epoch goes on"] = send(1, epoch=1)
+        seen["next sequence in the same epoch"] = send(1, epoch=1)
         seen["other partition, not at 0"] = send(5, epoch=1, partition=1)
         seen["other partition, at 0"] = send(0, epoch=1, partition=1)
         seen["unknown producer, not at 0"] = send(7, pid=999_999, partition=2)
-        seen["unknown producer, goes on"] = send(8, pid=999_999, partition=2)
-        seen["unknown producer, epochs up to none"] = [
+        seen["unknown producer, next sequence"] = send(8, pid=999_999, partition=2)
+        seen["unknown producer, negative epochs"] = [
             send(sequence, epoch, pid=888_888, partition=2)
             for epoch, sequence in ((-2, 0), (-(2**15), 5), (-1, 3), (-2, 4), (-1, 9), (0, 6))
         ]

@@ -43,15 +43,15 @@ def allocated_ids(client: RawClient, count: int) -> list[int]:
 @scenario(seconds=120)
 def id_blocks(broker: Broker) -> Any:
     """Allocate ids: only the first request after a start must be retried. A restart discards the block."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:
-            told["first"] = init_producer_id(client)
+            seen["first"] = init_producer_id(client)
             time.sleep(SETTLE_S)
             ids = allocated_ids(client, PREFETCHED_AT + 20)
             time.sleep(SETTLE_S)
             ids += allocated_ids(client, BLOCK)
-            told["ids"] = sorted({after - before for before, after in itertools.pairwise(ids)})
+            seen["ids"] = sorted({after - before for before, after in itertools.pairwise(ids)})
         for how in ("restart", "kill"):
             if how == "kill":
                 own.kill()
@@ -59,34 +59,34 @@ def id_blocks(broker: Broker) -> Any:
             else:
                 own.restart()
             with RawClient(own.bootstrap) as client:
-                told[how] = [init_producer_id(client)]
+                seen[how] = [init_producer_id(client)]
                 time.sleep(SETTLE_S)
-                told[how] += [init_producer_id(client)[1] - ids[0]]
-    return told
+                seen[how] += [init_producer_id(client)[1] - ids[0]]
+    return seen
 
 
 @scenario(seconds=120)
 def transactional_ids(broker: Broker) -> Any:
     """Do the same with transactional ids: only a request that needs a producer id fails."""
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:
             wait_until_loaded(client, "known")
-            told["asked wrongly"] = [
+            seen["invalid requests"] = [
                 init_producer_id(client, "", 1000)[0],
                 init_producer_id(client, "known", 0)[0],
             ]
-            told["first"] = init_producer_id(client, "known")
+            seen["first"] = init_producer_id(client, "known")
             time.sleep(SETTLE_S)
-            told["second"] = init_producer_id(client, "known")[::2]
+            seen["second"] = init_producer_id(client, "known")[::2]
         own.restart()
         with RawClient(own.bootstrap) as client:
             wait_until_loaded(client, "known")
             wait_until_loaded(client, "new")
-            told["known"] = init_producer_id(client, "known")[::2]
-            told["new"] = [init_producer_id(client, "new")]
+            seen["known"] = init_producer_id(client, "known")[::2]
+            seen["new"] = [init_producer_id(client, "new")]
             listed = client.call("ListTransactions", 1)["TransactionStates"]
-            told["new"] += [[one["TransactionalId"] for one in listed]]
+            seen["new"] += [[one["TransactionalId"] for one in listed]]
             time.sleep(SETTLE_S)
-            told["new"] += [init_producer_id(client, "new")[::2]]
-    return told
+            seen["new"] += [init_producer_id(client, "new")[::2]]
+    return seen

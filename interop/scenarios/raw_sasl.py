@@ -104,28 +104,34 @@ def requests_before_authentication(broker: Broker) -> Any:
                         break
                 seen[name] = talk.seen
 
-        shake: tuple[str, int, dict[str, Any]] = "SaslHandshake", 1, {"Mechanism": PLAIN}
+        handshake: tuple[str, int, dict[str, Any]] = "SaslHandshake", 1, {"Mechanism": PLAIN}
         bare: tuple[str, int, dict[str, Any]] = "SaslHandshake", 0, {"Mechanism": PLAIN}
         wrong: tuple[str, int, dict[str, Any]] = "SaslHandshake", 1, {"Mechanism": "nope"}
-        tell: tuple[str, int, dict[str, Any]] = "SaslAuthenticate", 2, {"AuthBytes": plain()}
-        ask: tuple[str, int, dict[str, Any]] = "ApiVersions", 3, SOFTWARE
+        authenticate: tuple[str, int, dict[str, Any]] = "SaslAuthenticate", 2, {"AuthBytes": plain()}
+        versions: tuple[str, int, dict[str, Any]] = "ApiVersions", 3, SOFTWARE
         odd: tuple[str, int, dict[str, Any]] = "ApiVersions", 3, {"ClientSoftwareName": "-"}
         metadata: tuple[str, int, dict[str, Any]] = "Metadata", 9, {"Topics": []}
         for version in versions_of("ApiVersions"):
             fields: dict[str, Any] = SOFTWARE if version >= 3 else {}
-            first(f"ApiVersions {version}, then all", ("ApiVersions", version, fields), shake, tell, metadata)
+            first(
+                f"ApiVersions {version}, then all",
+                ("ApiVersions", version, fields),
+                handshake,
+                authenticate,
+                metadata,
+            )
         first("metadata", metadata)
         first("produce", ("Produce", 9, {"Acks": 1, "TopicData": []}))
-        first("authenticate", tell)
-        first("versions twice", ask, ask)
-        first("odd software", odd, odd, ask, shake, tell, metadata)
-        first("odd software after a good one", ask, odd)
-        first("metadata after versions", ask, metadata)
-        first("authenticate after versions", ask, tell)
-        first("wrong mechanism after versions", ask, wrong)
-        first("handshake twice", shake, shake)
+        first("authenticate", authenticate)
+        first("versions twice", versions, versions)
+        first("odd software", odd, odd, versions, handshake, authenticate, metadata)
+        first("odd software after a good one", versions, odd)
+        first("metadata after versions", versions, metadata)
+        first("authenticate after versions", versions, authenticate)
+        first("wrong mechanism after versions", versions, wrong)
+        first("handshake twice", handshake, handshake)
         first("bare after handshake", bare, bare)
-        first("versions after handshake", shake, ask)
+        first("versions after handshake", handshake, versions)
         others: tuple[tuple[str, int, dict[str, Any]], ...] = (
             ("Metadata", 1, {"Topics": []}),
             ("Metadata", 12, {"Topics": [{"Name": "a"}]}),
@@ -137,9 +143,16 @@ def requests_before_authentication(broker: Broker) -> Any:
             ("Heartbeat", 4, {"GroupId": "g"}),
         )
         for api, version, fields in others:
-            first(f"{api} {version} after handshake", shake, (api, version, fields))
+            first(f"{api} {version} after handshake", handshake, (api, version, fields))
         for number in range(3):
-            first(f"all, {number} times more", shake, tell, metadata, *([shake, tell] * number), metadata)
+            first(
+                f"all, {number} times more",
+                handshake,
+                authenticate,
+                metadata,
+                *([handshake, authenticate] * number),
+                metadata,
+            )
     return seen
 
 
@@ -207,8 +220,8 @@ def request_sizes(broker: Broker) -> Any:
         for size in (limit, limit + 1):
             with Talk(one.bootstrap) as talk:
                 talk.handshake()
-                said = encode_request("SaslAuthenticate", 0, {"AuthBytes": b""}, correlation_id=7)
-                padding = size - len(said) - len(plain("alice", ""))
+                message = encode_request("SaslAuthenticate", 0, {"AuthBytes": b""}, correlation_id=7)
+                padding = size - len(message) - len(plain("alice", ""))
                 token = plain("alice", "x" * padding)
                 talk.authenticate(token, 0)
                 seen[f"a token of {size}"] = talk.seen
@@ -227,12 +240,12 @@ def pipelined_authentication(broker: Broker) -> Any:
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     metadata = encode_request("Metadata", 9, {"Topics": []})
     with secured(broker) as one:
-        for name, said in {
+        for name, message in {
             "as requests": encode_request("SaslAuthenticate", 2, {"AuthBytes": plain()}),
             "wrong": encode_request("SaslAuthenticate", 2, {"AuthBytes": plain(password="no")}),
         }.items():
             with Talk(one.bootstrap) as talk:
-                talk.client.send_bytes(b"".join(map(framed, (handshake, said, metadata, metadata))))
+                talk.client.send_bytes(b"".join(map(framed, (handshake, message, metadata, metadata))))
                 talk.next(("SaslHandshake", 1))
                 talk.next(("SaslAuthenticate", 2))
                 for _ in range(2):
@@ -267,7 +280,7 @@ def reauthentication(broker: Broker) -> Any:
             with Talk(one.bootstrap) as talk:
                 talk.handshake()
                 talk.authenticate(plain(), version)
-                seen[f"told, v{version}"] = talk.seen
+                seen[f"session lifetime, v{version}"] = talk.seen
         for name, second in {
             "same": ("handshake", "right"),
             "another": ("handshake", "another"),
@@ -412,26 +425,26 @@ FIRST_MESSAGES: dict[str, bytes] = {
     "beyond ASCII": "n,,n=al\N{LATIN SMALL LETTER I WITH ACUTE}ce,r=nonce".encode(),
     "of a half escaped name": b"n,,n=al=2Cic=e,r=nonce",
     "escaped in small letters": b"n,,n=al=2cice,r=nonce",
-    "as nobody": b"n,a=,n=alice,r=nonce",
+    "with an empty authorization id": b"n,a=,n=alice,r=nonce",
     "with an unknown name as another user": b"n,a=bob,n=carol,r=nonce",
     "with a blank in its nonce": b"n,,n=alice,r=no nce",
     "with a comma more": b"n,,n=alice,r=nonce,",
     "with a line more": b"n,,n=alice,r=nonce\n",
-    "with a word that says nothing": b"n,,n=alice,r=nonce,ext",
+    "with an extension without a value": b"n,,n=alice,r=nonce,ext",
     "of a token, in capitals": b"n,,n=alice,r=nonce,tokenauth=TRUE",
 }
 FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
-    "of another nonce": lambda said: said.replace(b",r=", b",r=x"),
-    "of a longer nonce": lambda said: said.replace(b",p=", b"x,p="),
-    "of the client's nonce": lambda said: re.sub(b",r=a-nonce[^,]*", b",r=a-nonce", said),
-    "of a short proof": lambda said: said.partition(b",p=")[0] + b",p=AAAA",
-    "with a line more": lambda said: said + b"\n",
-    "without a header": lambda said: said.removeprefix(b"c=biws,"),
-    "without a proof": lambda said: said.partition(b",p=")[0],
-    "of a proof that is no base64": lambda said: said.partition(b",p=")[0] + b",p=!!!!",
-    "otherwise bound": lambda said: said.replace(b"c=biws", b"c=eSws"),
-    "extended": lambda said: said.replace(b",p=", b",x=y,p="),
+    "of another nonce": lambda message: message.replace(b",r=", b",r=x"),
+    "of a longer nonce": lambda message: message.replace(b",p=", b"x,p="),
+    "of the client's nonce": lambda message: re.sub(b",r=a-nonce[^,]*", b",r=a-nonce", message),
+    "of a short proof": lambda message: message.partition(b",p=")[0] + b",p=AAAA",
+    "with a line more": lambda message: message + b"\n",
+    "without a header": lambda message: message.removeprefix(b"c=biws,"),
+    "without a proof": lambda message: message.partition(b",p=")[0],
+    "of a proof that is no base64": lambda message: message.partition(b",p=")[0] + b",p=!!!!",
+    "otherwise bound": lambda message: message.replace(b"c=biws", b"c=eSws"),
+    "extended": lambda message: message.replace(b",p=", b",x=y,p="),
     "the first one": lambda _: b"n,,n=alice,r=a-nonce",
 }
 
@@ -449,8 +462,8 @@ def delegation_tokens(broker: Broker) -> Any:
             name, password = made["TokenId"], base64.b64encode(made["Hmac"]).decode()
             until = time.monotonic() + 10
             while time.monotonic() < until:
-                told = talk.client.call("DescribeDelegationToken", 3, Owners=None)
-                if told["Tokens"]:
+                described = talk.client.call("DescribeDelegationToken", 3, Owners=None)
+                if described["Tokens"]:
                     break
             for mechanism in SCRAMS:
                 for kind, client in {
@@ -462,7 +475,7 @@ def delegation_tokens(broker: Broker) -> Any:
                     "as itself": Scram(
                         mechanism, name, password, extensions=",tokenauth=true", authorization=f"a={name}"
                     ),
-                    "not said to be one": Scram(mechanism, name, password),
+                    "without tokenauth": Scram(mechanism, name, password),
                 }.items():
                     with Talk(one.bootstrap) as holder:
                         holder.log_in_by(client, mechanism, 2)
@@ -472,8 +485,8 @@ def delegation_tokens(broker: Broker) -> Any:
                         seen[f"{mechanism}, {kind}"] = holder.seen
             expired = talk.client.call("ExpireDelegationToken", 2, Hmac=made["Hmac"], ExpiryTimePeriodMs=-1)
             seen["expired"] = expired["ErrorCode"]
-            while time.monotonic() < until and told["Tokens"]:
-                told = talk.client.call("DescribeDelegationToken", 3, Owners=None)
+            while time.monotonic() < until and described["Tokens"]:
+                described = talk.client.call("DescribeDelegationToken", 3, Owners=None)
         with Talk(one.bootstrap) as holder:
             client = Scram(SCRAM_256, name, password, extensions=",tokenauth=true")
             holder.log_in_by(client, SCRAM_256, 2)

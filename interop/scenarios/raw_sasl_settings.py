@@ -114,6 +114,6 @@ def added_listener(broker: Broker) -> Any:
                     seen["mechanisms"] = comparable(newcomer.call("SaslHandshake", 1, Mechanism="X"))
                 break
             except OSError:
-                assert time.monotonic() < deadline, "never taken up"
+                assert time.monotonic() < deadline, "the listener was not added"
                 time.sleep(0.1)
         return seen

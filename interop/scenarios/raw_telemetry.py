@@ -107,8 +107,8 @@ def subscription_responses(broker: Broker) -> Any:
         seen["another"] = get(client, bytes(16))["ErrorCode"]
         seen["id one"] = get(client, bytes(15) + b"\x01")
         own = client_instance_id("told")
-        seen["of its own"] = get(client, own)
-        seen["of its own, again"] = get(client, own)
+        seen["generated id"] = get(client, own)
+        seen["generated id, again"] = get(client, own)
         with RawClient(broker.bootstrap) as another:
             seen["by another connection"] = get(another, own)["ErrorCode"]
     with RawClient(broker.bootstrap) as client:
@@ -147,7 +147,7 @@ def subscription_kinds(broker: Broker) -> Any:
             for number, settings in made:
                 unsubscribe(client, number, settings)
             if made:
-                seen[f"{name}, no more"] = get_until(
+                seen[f"{name}, deleted"] = get_until(
                     client, own, lambda answer: not answer["ErrorCode"] and not answer["RequestedMetrics"]
                 )
     return seen
@@ -189,7 +189,7 @@ def pushes(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     garbage = b"\xff" * 100
     with RawClient(broker.bootstrap) as client:
-        seen["ids that are none"] = [push(client, bytes(16)), push(client, bytes(15) + b"\x01")]
+        seen["invalid ids"] = [push(client, bytes(16)), push(client, bytes(15) + b"\x01")]
 
         def fresh(name: str) -> tuple[bytes, int]:
             own = client_instance_id(f"pushed {name}")
@@ -276,8 +276,8 @@ def subscription_changes(broker: Broker) -> Any:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         seen["after the change"] = code
-        after = seen["asked anew"] = get(client, own)
+        after = seen["new subscription"] = get(client, own)
         seen["pushed then"] = [push(client, own, SubscriptionId=after["SubscriptionId"]) for _ in range(2)]
         unsubscribe(client, "changed", settings)
-        seen["no more"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+        seen["deleted"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
     return seen

@@ -213,7 +213,7 @@ def token_authentication(broker: Broker) -> Any:
                 "another's": (made["TokenId"], token_password(last)),
                 "no such": ("nothing", token_password(made)),
                 "as a user": (made["TokenId"], token_password(made), ""),
-                "as none": (made["TokenId"], token_password(made), ",tokenauth=false"),
+                "with tokenauth=false": (made["TokenId"], token_password(made), ",tokenauth=false"),
                 "as one, in capitals": (made["TokenId"], token_password(made), ",tokenauth=TRUE"),
                 "a user as a token": ("alice", "alice's secret"),
             }.items():

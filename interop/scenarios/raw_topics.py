@@ -68,10 +68,10 @@ def create_topics(broker: Broker) -> Any:
         "assigned and counted": [
             topic(f"{name}-bad", 1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [1]}]),
         ],
-        "assigned to nobody": [
+        "assigned to no broker": [
             topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": []}])
         ],
-        "assigned to a stranger": [
+        "assigned to an unknown broker": [
             topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [9]}]),
         ],
         "assigned twice": [
@@ -137,8 +137,8 @@ def creation_limits(broker: Broker) -> Any:
     metadata = topic("__cluster_metadata")
     asked: dict[str, list[dict[str, Any]]] = {
         "partitions": [once, *twice, topic(f"{name}-x", 10_000)],
-        "partitions, of which none is good": [topic("a b", 10_000), topic(f"{name}-x", 1, 0)],
-        "partitions of what is named twice": [topic(f"{name}-x", 10_000), once, topic(f"{name}-x", 10_000)],
+        "partitions of invalid topics only": [topic("a b", 10_000), topic(f"{name}-x", 1, 0)],
+        "partitions of a repeated topic": [topic(f"{name}-x", 10_000), once, topic(f"{name}-x", 10_000)],
         "records": [*twice, topic(f"{name}-x", 9_998), topic("a b"), once],
         "as many partitions as may be, but too many records": [topic(f"{name}-x", 10_000)],
         "as many records as may be": [topic(f"{name}-x", 9_999), topic("a b"), *twice, metadata],
@@ -180,7 +180,7 @@ def growth_limits(broker: Broker) -> Any:
             seen[f"by as many as may be, v{version}"] = grow(version, ("a", 10_001))
             seen[f"by one more, v{version}"] = grow(version, ("a", 10_002))
         seen["assigned"] = grow(3, ("a", 10_002), assign=[{"BrokerIds": [1]}] * 10_001)
-        seen["assigned to a stranger in the end"] = grow(
+        seen["last one assigned to an unknown broker"] = grow(
             3, ("a", 10_003), assign=[*[{"BrokerIds": [1]}] * 10_001, {"BrokerIds": [5]}]
         )
         most = [(f"nowhere-{index}", 2) for index in range(10_000)]
@@ -260,9 +260,9 @@ def create_partitions(broker: Broker) -> Any:
             seen[f"to {3 + version}, v{version}"] = grow(3 + version, version=version)
         seen["unknown topic"] = grow(3, target="raw-topics-nowhere")
         seen["assigned"] = grow(7, assign=[{"BrokerIds": [1]}])
-        seen["assigned to a stranger"] = grow(8, assign=[{"BrokerIds": [5]}])
+        seen["assigned to an unknown broker"] = grow(8, assign=[{"BrokerIds": [5]}])
         seen["too few assigned"] = grow(9, assign=[{"BrokerIds": [1]}])
-        seen["assigned to nobody"] = grow(8, assign=[{"BrokerIds": []}])
+        seen["assigned to no broker"] = grow(8, assign=[{"BrokerIds": []}])
         seen["internal"] = grow(99, target="__cluster_metadata")
         twice = [{"Name": name, "Count": 20, "Assignments": None}] * 2
         seen["twice"] = comparable(client.call("CreatePartitions", 3, Topics=twice, TimeoutMs=1000))
@@ -293,32 +293,34 @@ def metadata(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         topic_id = create_topic(client, name, 2)
 
-        def ask(version: int, **fields: Any) -> Any:
+        def request(version: int, **fields: Any) -> Any:
             return comparable(client.call("Metadata", version, **fields))
 
         for version in versions_of("Metadata"):
             fields: dict[str, Any] = {} if version < 4 else {"AllowAutoTopicCreation": False}
-            seen[f"v{version} one"] = ask(version, Topics=[{"Name": name}], **fields)
-            seen[f"v{version} bad name"] = ask(version, Topics=[{"Name": "a b"}], **fields)
-            nobody = ask(version, Topics=[], **fields)
+            seen[f"v{version} one"] = request(version, Topics=[{"Name": name}], **fields)
+            seen[f"v{version} bad name"] = request(version, Topics=[{"Name": "a b"}], **fields)
+            nobody = request(version, Topics=[], **fields)
             seen[f"v{version} empty list"] = "all" if nobody["Topics"] else "none"
             if version >= 1:
                 every = client.call("Metadata", version, Topics=None, **fields)["Topics"]
                 seen[f"v{version} null"] = name in {topic["Name"] for topic in every}
             if version >= 4:
-                seen[f"v{version} unknown"] = ask(version, Topics=[{"Name": "raw-topics-nowhere"}], **fields)
-        seen["by id"] = ask(12, Topics=[{"Name": None, "TopicId": topic_id}])
-        seen["by unknown id"] = ask(12, Topics=[{"Name": None, "TopicId": bytes(15) + b"\7"}])
-        seen["by id and name"] = ask(12, Topics=[{"Name": name, "TopicId": topic_id}])
-        seen["by wrong id and name"] = ask(12, Topics=[{"Name": name, "TopicId": bytes(15) + b"\7"}])
-        seen["twice"] = len(ask(12, Topics=[{"Name": name}, {"Name": name}])["Topics"])
-        seen["by id in v10"] = ask(10, Topics=[{"Name": name, "TopicId": topic_id}])
+                seen[f"v{version} unknown"] = request(
+                    version, Topics=[{"Name": "raw-topics-nowhere"}], **fields
+                )
+        seen["by id"] = request(12, Topics=[{"Name": None, "TopicId": topic_id}])
+        seen["by unknown id"] = request(12, Topics=[{"Name": None, "TopicId": bytes(15) + b"\7"}])
+        seen["by id and name"] = request(12, Topics=[{"Name": name, "TopicId": topic_id}])
+        seen["by wrong id and name"] = request(12, Topics=[{"Name": name, "TopicId": bytes(15) + b"\7"}])
+        seen["twice"] = len(request(12, Topics=[{"Name": name}, {"Name": name}])["Topics"])
+        seen["by id in v10"] = request(10, Topics=[{"Name": name, "TopicId": topic_id}])
         seen["operations"] = [
-            ask(version, Topics=[{"Name": name}], **{asked: True})
+            request(version, Topics=[{"Name": name}], **{asked: True})
             for version in (8, 9, 10)
             for asked in ("IncludeTopicAuthorizedOperations", "IncludeClusterAuthorizedOperations")
         ]
-        seen["operations, v12"] = ask(12, Topics=[{"Name": name}], IncludeTopicAuthorizedOperations=True)
+        seen["operations, v12"] = request(12, Topics=[{"Name": name}], IncludeTopicAuthorizedOperations=True)
     return seen
 
 
@@ -328,31 +330,31 @@ def auto_creation(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
-        def ask(name: str, version: int, **fields: Any) -> Any:
+        def request(name: str, version: int, **fields: Any) -> Any:
             return comparable(
                 client.call("Metadata", version, Topics=[{"Name": name}], **fields)["Topics"][0]
             )
 
-        seen["forbidden"] = ask("raw-topics-auto-no", 9, AllowAutoTopicCreation=False)
-        seen["allowed"] = ask("raw-topics-auto", 9, AllowAutoTopicCreation=True)
-        until(lambda: ask("raw-topics-auto", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
-        seen["made"] = ask("raw-topics-auto", 9, AllowAutoTopicCreation=False)
-        seen["old versions allow"] = ask("raw-topics-auto-old", 1)
-        until(lambda: ask("raw-topics-auto-old", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        seen["forbidden"] = request("raw-topics-auto-no", 9, AllowAutoTopicCreation=False)
+        seen["allowed"] = request("raw-topics-auto", 9, AllowAutoTopicCreation=True)
+        until(lambda: request("raw-topics-auto", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        seen["made"] = request("raw-topics-auto", 9, AllowAutoTopicCreation=False)
+        seen["old versions allow"] = request("raw-topics-auto-old", 1)
+        until(lambda: request("raw-topics-auto-old", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         bad_names = ("", "a b", "..", "__cluster_metadata")
         for bad in bad_names:
-            seen[f"name {bad!r}"] = ask(bad, 9, AllowAutoTopicCreation=True)
+            seen[f"name {bad!r}"] = request(bad, 9, AllowAutoTopicCreation=True)
         # The broker creates topics in the order of the requests: it created none of the earlier ones.
-        ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
-        until(lambda: ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        request("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
+        until(lambda: request("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         for bad in bad_names:
-            seen[f"name {bad!r}, later"] = ask(bad, 9, AllowAutoTopicCreation=False)
+            seen[f"name {bad!r}, later"] = request(bad, 9, AllowAutoTopicCreation=False)
 
         # The configurations of the share coordinator's own topic are fixed.
         own = "__share_group_state"
-        seen["own"] = ask(own, 9, AllowAutoTopicCreation=True)
-        until(lambda: ask(own, 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
-        seen["own, made"] = ask(own, 9, AllowAutoTopicCreation=False)
+        seen["own"] = request(own, 9, AllowAutoTopicCreation=True)
+        until(lambda: request(own, 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        seen["own, made"] = request(own, 9, AllowAutoTopicCreation=False)
         described = client.call("DescribeConfigs", 4, Resources=[{"ResourceType": 2, "ResourceName": own}])
         configs = described["Results"][0]["Configs"]
         seen["own, settings"] = {c["Name"]: c["Value"] for c in configs if c["ConfigSource"] == TOPIC_CONFIG}
@@ -433,12 +435,12 @@ def alter_configs(broker: Broker) -> Any:
         seen["append"] = alter(("cleanup.policy", append, "compact"))
         until(lambda: len(current()) == 3)
         seen["so far"] = current()
-        seen["append what is there"] = alter(("cleanup.policy", append, "compact"))
+        seen["append an existing element"] = alter(("cleanup.policy", append, "compact"))
         seen["subtract"] = alter(("cleanup.policy", subtract, "delete"))
-        seen["subtract what is not there"] = alter(("cleanup.policy", subtract, "delete"))
+        seen["subtract an absent element"] = alter(("cleanup.policy", subtract, "delete"))
         seen["append to a number"] = alter(("retention.ms", append, "1"))
         seen["delete"] = alter(("retention.ms", delete, None))
-        seen["delete what is not set"] = alter(("flush.ms", delete, None))
+        seen["delete an unset key"] = alter(("flush.ms", delete, None))
         seen["set null"] = alter(("flush.ms", set_, None))
         seen["unknown key"] = alter(("no.such.key", set_, "1"))
         seen["bad value"] = alter(("retention.ms", set_, "soon"))
@@ -485,7 +487,7 @@ def describe_topic_partitions(broker: Broker) -> Any:
         create_topic(client, f"{name}-a", 3)
         create_topic(client, f"{name}-b", 2)
 
-        def ask(names: list[str], limit: int = 2000, cursor: Any = None) -> Any:
+        def request(names: list[str], limit: int = 2000, cursor: Any = None) -> Any:
             return comparable(
                 client.call(
                     "DescribeTopicPartitions",
@@ -497,19 +499,19 @@ def describe_topic_partitions(broker: Broker) -> Any:
             )
 
         both = [f"{name}-b", f"{name}-a"]
-        seen["both"] = ask(both)
-        seen["first page"] = ask(both, 2)
-        seen["second page"] = ask(both, 2, {"TopicName": f"{name}-a", "PartitionIndex": 2})
-        seen["page from a later topic"] = ask(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 0})
-        seen["cursor past the end"] = ask(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 7})
-        seen["cursor of no topic"] = ask(both, 9, {"TopicName": f"{name}-aa", "PartitionIndex": 1})
-        seen["cursor below zero"] = ask(both, 9, {"TopicName": f"{name}-a", "PartitionIndex": -1})
-        seen["unknown"] = ask(["raw-topics-nowhere"])
-        seen["bad name"] = ask(["a b"])
-        seen["limit 0"] = ask(both, 0)
-        seen["limit -1"] = ask(both, -1)
-        seen["twice"] = ask([f"{name}-b", f"{name}-b"])
-        every = ask([])["Topics"]
+        seen["both"] = request(both)
+        seen["first page"] = request(both, 2)
+        seen["second page"] = request(both, 2, {"TopicName": f"{name}-a", "PartitionIndex": 2})
+        seen["page from a later topic"] = request(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 0})
+        seen["cursor past the end"] = request(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 7})
+        seen["cursor of no topic"] = request(both, 9, {"TopicName": f"{name}-aa", "PartitionIndex": 1})
+        seen["cursor below zero"] = request(both, 9, {"TopicName": f"{name}-a", "PartitionIndex": -1})
+        seen["unknown"] = request(["raw-topics-nowhere"])
+        seen["bad name"] = request(["a b"])
+        seen["limit 0"] = request(both, 0)
+        seen["limit -1"] = request(both, -1)
+        seen["twice"] = request([f"{name}-b", f"{name}-b"])
+        every = request([])["Topics"]
         seen["all"] = [topic["Name"] for topic in every if topic["Name"].startswith(name)]
     return seen
 

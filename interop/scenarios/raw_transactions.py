@@ -235,7 +235,7 @@ def end_txn(broker: Broker) -> Any:
         seen["wrong producer"] = one.end(commit=True, ProducerId=one.producer_id + 999)
         for version in (1, 2, 5):
             seen[f"older epoch v{version}"] = one.end(commit=True, version=version, ProducerEpoch=-1)
-            seen[f"epoch to come v{version}"] = one.end(
+            seen[f"future epoch v{version}"] = one.end(
                 commit=True, version=version, ProducerEpoch=one.epoch + 7
             )
 

@@ -205,7 +205,7 @@ def offsets_with_foreign_id(broker: Broker) -> Any:
             mine.init()
             other.init()
             old = {"ProducerId": mine.producer_id, "ProducerEpoch": mine.epoch}
-            said: dict[str, Any] = {
+            commit_fields: dict[str, Any] = {
                 "GroupId": "raw-epochs-group",
                 "GenerationId": -1,
                 "MemberId": "",
@@ -217,13 +217,13 @@ def offsets_with_foreign_id(broker: Broker) -> Any:
                 "AddOffsetsToTxn", 3, TransactionalId=mine.name, GroupId="raw-epochs-group", **who
             )
             steps.append(added["ErrorCode"])
-            steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**said, **who}))
+            steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**commit_fields, **who}))
             steps.append(TransactionalId(client, mine.name).init())
             settle(mine)
             for name in (mine.name, other.name):
-                fields = {**said, **old, "TransactionalId": name}
+                fields = {**commit_fields, **old, "TransactionalId": name}
                 steps.append(txn_commit(client, version, "raw-epochs-offsets", **fields))
-            fields = {**said, "ProducerId": other.producer_id, "ProducerEpoch": other.epoch}
+            fields = {**commit_fields, "ProducerId": other.producer_id, "ProducerEpoch": other.epoch}
             steps.append(txn_commit(client, version, "raw-epochs-offsets", **fields))
             seen[f"v{version}"] = steps
 

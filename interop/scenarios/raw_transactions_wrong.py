@@ -107,7 +107,7 @@ def sequences(broker: Broker) -> Any:
         settle(one)
         one.init()
         one.add((topic, 0), (topic, 1))
-        seen["new epoch goes on"] = one.send(topic, sequence=2)[0]
+        seen["new epoch, next sequence"] = one.send(topic, sequence=2)[0]
         seen["new epoch begins"] = [one.send(topic, sequence=0)[0], one.send(topic, 1, sequence=3)[0]]
         end(one)
         settle(one)
@@ -167,7 +167,7 @@ def producers(broker: Broker) -> Any:
             settle(one, victim)
         seen["victim"] = victim.described()
         for name, fields in (
-            ("epoch to come", {"ProducerEpoch": 9}),
+            ("future epoch", {"ProducerEpoch": 9}),
             ("last epoch", {"ProducerEpoch": 32_767}),
             ("no epoch", {"ProducerEpoch": -1}),
             ("foreign", {"ProducerId": victim.producer_id}),
@@ -198,7 +198,7 @@ def producers(broker: Broker) -> Any:
             settle(one)
         # The coordinator does not check the producer id without a transactional id.
         plain = Batch(producer_id=NO_SUCH_PRODUCER, producer_epoch=3, base_sequence=4).encode()
-        seen["idempotent, of nobody"] = first_error(produce(client, topic, plain))
+        seen["idempotent, unknown producer"] = first_error(produce(client, topic, plain))
         in_transaction = Batch(
             [Record(b"x")],
             attributes=TRANSACTIONAL,
@@ -416,7 +416,7 @@ def members(broker: Broker) -> Any:
                     for name, changes in (
                         ("right", {}),
                         ("generation before", {"GenerationId": member.generation - 1}),
-                        ("generation to come", {"GenerationId": member.generation + 1}),
+                        ("future generation", {"GenerationId": member.generation + 1}),
                         ("no generation", {"GenerationId": -1}),
                         ("unknown member", {"MemberId": "nobody"}),
                         ("no member", {"MemberId": ""}),
@@ -586,7 +586,7 @@ def long_metadata(broker: Broker) -> Any:
             epoch = one.identity["ProducerEpoch"]
             member = {"GenerationId": 7, "MemberId": "nobody"} if version >= 3 else {}
             for asked in ([0, 1, 2], [2], [2, 9], [3, 4]):
-                steps = {"not begun": commit(client, version, asked, **one.identity)}
+                steps = {"no transaction": commit(client, version, asked, **one.identity)}
                 if version < 5:
                     client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)
                 steps["of nobody"] = commit(client, version, asked, **one.identity, **member)

@@ -247,14 +247,14 @@ def copy_killed_and_resumed(broker: Broker) -> Any:
         seen["committed at most one batch less"] = planned[-1] - committed[-1] in (0, 1)
         arrived = copied_values(broker, target)
         done = offsets_of(checkpoint, committed[-1])[source]
-        seen["what is committed had arrived"] = all(
+        seen["committed batches are in the copy"] = all(
             f"{partition}-{index}" in arrived
             for partition in range(2)
             for index in range(done[str(partition)])
         )
         with SparkJob("stream_copy", broker, directory, **settings) as job:
             first = job.next_event()
-            seen["resumed where it was"] = first["batch"] == committed[-1] + 1
+            seen["resumed after the last commit"] = first["batch"] == committed[-1] + 1
             broker.kill()
             broker.start()
             for partition in range(2):

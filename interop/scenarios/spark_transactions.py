@@ -90,11 +90,11 @@ def committed_only(broker: Broker) -> Any:
 
     def check(name: str, reads: dict[str, list[list[Any]]], wanted: list[tuple[int, str]]) -> None:
         part = [row for row in reads["batch, read_committed"] if FROM[row[0]] <= row[1] < TO[row[0]]]
-        seen[f"{name}, a part is that part"] = reads.pop("part, read_committed") == part
+        seen[f"{name}, partial batch equals the range"] = reads.pop("part, read_committed") == part
         seen[name] = {what: count_and_hash(rows) for what, rows in reads.items()}
         streamed.extend(reads["stream, read_committed"])  # a stream resumes from its checkpoint
-        seen[f"{name}, the batch is what was committed"] = values(reads["batch, read_committed"]) == wanted
-        seen[f"{name}, the stream is what was committed"] = values(streamed) == wanted
+        seen[f"{name}, batch equals the committed records"] = values(reads["batch, read_committed"]) == wanted
+        seen[f"{name}, stream equals the committed records"] = values(streamed) == wanted
 
     with (
         tempfile.TemporaryDirectory(prefix="interop-spark-") as name,

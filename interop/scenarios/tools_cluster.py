@@ -27,7 +27,7 @@ def versions_and_cluster_id(broker: Broker) -> Any:
         "id": ("cluster-id",),
         "endpoints": ("list-endpoints",),
         "endpoints and fenced": ("list-endpoints", "--include-fenced-brokers"),
-        "unregister a stranger": ("unregister", "--id", "77"),
+        "unregister an unknown broker": ("unregister", "--id", "77"),
     }.items():
         outcome = run(tool, *arguments, "--bootstrap-server", broker.bootstrap)
         text = outcome.stdout.replace(str(broker.port), "<port>")
@@ -80,9 +80,9 @@ def observe_level_changes(broker: Broker) -> dict[str, Any]:
         "beyond": ("upgrade", "--feature", "group.version=7"),
         "up that is down": ("upgrade", "--feature", "transaction.version=1"),
         "down that is up": ("downgrade", "--feature", "transaction.version=3"),
-        "only looked at": ("downgrade", "--feature", "transaction.version=1", "--dry-run"),
-        "quorum only looked at": ("upgrade", "--feature", "kraft.version=1", "--dry-run"),
-        "disable only looked at": ("disable", "--feature", "group.version", "--dry-run"),
+        "dry run": ("downgrade", "--feature", "transaction.version=1", "--dry-run"),
+        "quorum, dry run": ("upgrade", "--feature", "kraft.version=1", "--dry-run"),
+        "disable, dry run": ("disable", "--feature", "group.version", "--dry-run"),
         "disable the metadata": ("disable", "--feature", "metadata.version"),
         "nothing": ("upgrade",),
         "two": (
@@ -207,14 +207,14 @@ def partition_reassignments(broker: Broker) -> Any:
         "verify, throttles left": (stay, "--verify", "--preserve-throttles"),
         "cancel": (stay, "--cancel"),
         "cancel, throttles left": (stay, "--cancel", "--preserve-throttles"),
-        "execute to nobody": (plan((topic, 0, [7])), "--execute"),
+        "execute to an unknown broker": (plan((topic, 0, [7])), "--execute"),
         "execute to no replicas": (plan((topic, 0, [])), "--execute"),
         "execute twice over": (plan((topic, 0, [1, 1])), "--execute"),
         "execute of one twice": (plan((topic, 0, [1]), (topic, 0, [1])), "--execute"),
         "execute of nothing": (plan(("tools-nothing", 0, [1])), "--execute"),
         "execute of another partition": (plan((topic, 7, [1])), "--execute"),
         "verify of nothing": (plan(("tools-nothing", 0, [1])), "--verify"),
-        "verify to nobody": (plan((topic, 0, [7])), "--verify"),
+        "verify with an unknown broker": (plan((topic, 0, [7])), "--verify"),
         "execute of a wrong file": ("{}", "--execute"),
         "execute to a directory": (
             plan((topic, 0, [1]), log_dirs=["/no/such/directory"]),

@@ -141,7 +141,7 @@ def controller_changes(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(controller_of(broker)) as client, RawClient(broker.bootstrap) as other:
 
-        def ask(label: str, api: str, version: int, **fields: Any) -> None:
+        def request(label: str, api: str, version: int, **fields: Any) -> None:
             seen[label] = with_sorted_lists(comparable(client.call(api, version, **fields)))
 
         def topic(name: str, partitions: int = 2, replicas: int = 1) -> dict[str, Any]:
@@ -158,36 +158,36 @@ def controller_changes(broker: Broker) -> Any:
             ]
 
         asked = [topic(name), topic(name + "/x"), topic(name + "-3", replicas=3), topic(name + "-0", 0)]
-        ask("create, only looked at", "CreateTopics", 7, Topics=asked, timeoutMs=10_000, validateOnly=True)
-        ask("create", "CreateTopics", 7, Topics=asked, timeoutMs=10_000)
-        ask("create again", "CreateTopics", 5, Topics=asked[:1], timeoutMs=10_000)
+        request("create, validate only", "CreateTopics", 7, Topics=asked, timeoutMs=10_000, validateOnly=True)
+        request("create", "CreateTopics", 7, Topics=asked, timeoutMs=10_000)
+        request("create again", "CreateTopics", 5, Topics=asked[:1], timeoutMs=10_000)
         more = [{"Name": name, "Count": 3}, {"Name": "tools-nothing", "Count": 3}]
-        ask("partitions", "CreatePartitions", 3, Topics=more, TimeoutMs=10_000)
-        ask("fewer", "CreatePartitions", 3, Topics=[{"Name": name, "Count": 1}], TimeoutMs=10_000)
+        request("partitions", "CreatePartitions", 3, Topics=more, TimeoutMs=10_000)
+        request("fewer", "CreatePartitions", 3, Topics=[{"Name": name, "Count": 1}], TimeoutMs=10_000)
         for label, one in {
             "topic": (TOPIC, name, "retention.ms", "1000"),
-            "topic that is none": (TOPIC, "tools-nothing", "retention.ms", "1000"),
+            "unknown topic": (TOPIC, "tools-nothing", "retention.ms", "1000"),
             "no number": (TOPIC, name, "retention.ms", "many"),
             "another broker": (BROKER, "77", "log.retention.ms", "1000"),
             "no broker": (BROKER, "x", "log.retention.ms", "1000"),
             "nothing": (99, "x", "a", "b"),
-            "another's logger": (LOGGER, "77", "kwire", "INFO"),
+            "logger of another broker": (LOGGER, "77", "kwire", "INFO"),
         }.items():
             asked_for = settings(one)
-            ask(f"set {label}", "IncrementalAlterConfigs", 1, Resources=asked_for)
+            request(f"set {label}", "IncrementalAlterConfigs", 1, Resources=asked_for)
         twice = settings((TOPIC, name, "retention.ms", "1"), (TOPIC, name, "retention.ms", "2"))
-        ask("set twice", "IncrementalAlterConfigs", 1, Resources=twice)
-        ask("leaders", "ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=[
+        request("set twice", "IncrementalAlterConfigs", 1, Resources=twice)
+        request("leaders", "ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=[
             {"Topic": name, "Partitions": [0, 7]},
             {"Topic": "tools-nothing", "Partitions": [0]}])  # fmt: skip
-        ask("moves", "ListPartitionReassignments", 0, TimeoutMs=10_000, Topics=None)
-        ask("move", "AlterPartitionReassignments", 1, TimeoutMs=10_000, Topics=[
+        request("moves", "ListPartitionReassignments", 0, TimeoutMs=10_000, Topics=None)
+        request("move", "AlterPartitionReassignments", 1, TimeoutMs=10_000, Topics=[
             {"Name": name, "Partitions": [
                 {"PartitionIndex": 0, "Replicas": [1]}, {"PartitionIndex": 1, "Replicas": [7]},
                 {"PartitionIndex": 2, "Replicas": None}]}])  # fmt: skip
-        ask("feature", "UpdateFeatures", 2, timeoutMs=10_000, ValidateOnly=True, FeatureUpdates=[
+        request("feature", "UpdateFeatures", 2, timeoutMs=10_000, ValidateOnly=True, FeatureUpdates=[
             {"Feature": "transaction.version", "MaxVersionLevel": 1, "UpgradeType": 2}])  # fmt: skip
-        ask("unregister a stranger", "UnregisterBroker", 0, BrokerId=77)
+        request("unregister an unknown broker", "UnregisterBroker", 0, BrokerId=77)
         for kind, resource, keys in (
             (TOPIC, name, ["retention.ms", "cleanup.policy"]),
             (TOPIC, "tools-nothing", None),
@@ -196,12 +196,12 @@ def controller_changes(broker: Broker) -> Any:
             (BROKER, "", ["num.partitions"]),
         ):
             what = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": keys}
-            ask(f"described {kind} {resource}", "DescribeConfigs", 4, Resources=[what])
+            request(f"described {kind} {resource}", "DescribeConfigs", 4, Resources=[what])
         seen["broker sees it"] = [
             one["ErrorCode"] for one in other.call("Metadata", 9, Topics=[{"Name": name}])["Topics"]
         ]
         gone = [{"Name": name}, {"Name": "tools-nothing"}]
-        ask("delete", "DeleteTopics", 6, Topics=gone, TimeoutMs=10_000)
+        request("delete", "DeleteTopics", 6, Topics=gone, TimeoutMs=10_000)
     return seen
 
 
@@ -215,7 +215,7 @@ def tools(broker: Broker) -> Any:
         "id": controller_verb_output(broker, cluster, "cluster-id"),
         "endpoints": controller_verb_output(broker, cluster, "list-endpoints"),
         "fenced": controller_verb_output(broker, cluster, "list-endpoints", "--include-fenced-brokers"),
-        "unregister a stranger": controller_verb_output(broker, cluster, "unregister", "--id", "77"),
+        "unregister an unknown broker": controller_verb_output(broker, cluster, "unregister", "--id", "77"),
         "features": without_unadvertised(controller_tool_output(broker, FEATURES, "describe")),
         "feature": controller_tool_output(
             broker, FEATURES, "downgrade", "--feature", "transaction.version=1", "--dry-run"

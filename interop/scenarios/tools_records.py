@@ -52,7 +52,7 @@ def console(broker: Broker) -> Any:
     beginning = ("--topic", topic, "--from-beginning", "--timeout-ms", "10000")
     seen["consume"] = console_consume(broker, *beginning, *formatting, "--max-messages", "8")
     committed = ("--isolation-level", "read_committed")
-    seen["consume what is committed"] = console_consume(broker, *beginning, *committed, "--max-messages", "2")
+    seen["consume committed records"] = console_consume(broker, *beginning, *committed, "--max-messages", "2")
     for label, arguments in {
         "by name": ("--offset", "earliest", "--partition", "0", "--max-messages", "1"),
         "from the middle": ("--offset", "3", "--partition", "0", "--max-messages", "2"),

@@ -29,7 +29,7 @@ def create(broker: Broker) -> Any:
         "unless there": ("--topic", "tools-create", "--if-not-exists"),
         "partitions": ("--topic", "tools-create-3", "--partitions", "3", "--replication-factor", "1"),
         "assigned": ("--topic", "tools-assigned", "--replica-assignment", "1,1"),
-        "assigned to nobody": ("--topic", "tools-nobody", "--replica-assignment", "1,7"),
+        "assigned to an unknown broker": ("--topic", "tools-nobody", "--replica-assignment", "1,7"),
         "assigned twice": ("--topic", "tools-twice", "--replica-assignment", "1:1"),
         "assigned unevenly": ("--topic", "tools-uneven", "--replica-assignment", "1,1:2"),
         "assigned and counted": (
@@ -129,7 +129,7 @@ def change(broker: Broker) -> Any:
             *("--alter", "--topic", "tools-change", "--partitions", "7"),
             *("--replica-assignment", "1,1,1,1,1,1,1"),
         ),
-        "grow to nobody": (
+        "grow to an unknown broker": (
             *("--alter", "--topic", "tools-change", "--partitions", "8"),
             *("--replica-assignment", "1,1,1,1,1,1,1,9"),
         ),
@@ -202,7 +202,7 @@ def delete_records(broker: Broker) -> Any:
     seen["beyond"] = delete(("tools-records", 0, 11))
     seen["negative"] = delete(("tools-records", 0, -2))
     seen["to the end"] = delete(("tools-records", 0, -1))
-    seen["nothing left"] = delete(("tools-records", 0, 10))
+    seen["no partitions left"] = delete(("tools-records", 0, 10))
     seen["another partition"] = delete(("tools-records", 1, 0))
     seen["another topic"] = delete(("tools-nothing", 0, 0))
     seen["compacted"] = delete(("tools-compacted", 0, 0))
@@ -213,7 +213,7 @@ def delete_records(broker: Broker) -> Any:
         seen["half a file"] = said(tool, broker, "--offset-json-file", path)[-1]
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
     produce_lines(broker, "tools-records", 2)
-    seen["what is left"] = said(
+    seen["remaining topics"] = said(
         consumer, broker, "--topic", "tools-records", "--from-beginning", "--max-messages", "2"
     )
     return seen

@@ -116,7 +116,9 @@ def abort_and_terminate(broker: Broker) -> Any:
         seen["forced"] = forced.described()
         seen["fenced"] = forced.send(topic, version=11)
         seen["force again"] = transaction_tool_output(broker, force, "--transactionalId", forced.name)
-        seen["force nobody"] = transaction_tool_output(broker, force, "--transactionalId", "tools-tx-nobody")
+        seen["force an unknown id"] = transaction_tool_output(
+            broker, force, "--transactionalId", "tools-tx-nobody"
+        )
         aborted.init()
         aborted.add((topic, 0))
         aborted.send(topic, version=11)
@@ -124,7 +126,7 @@ def abort_and_terminate(broker: Broker) -> Any:
         stable = end_offsets(client, topic)[0]
         place = ("--topic", topic, "--partition", "0")
         for label, arguments in {
-            "abort what does not begin there": (*place, "--start-offset", "1000"),
+            "abort with a wrong start offset": (*place, "--start-offset", "1000"),
             "abort before": (*place, "--start-offset", str(stable - 1)),
             "abort without an offset": place,
             "abort elsewhere": ("--topic", topic, "--partition", "7", "--start-offset", "0"),
@@ -134,7 +136,7 @@ def abort_and_terminate(broker: Broker) -> Any:
             seen[label] = transaction_tool_output(broker, "abort", *arguments)
         until(lambda: len(set(end_offsets(client, topic))) == 1)
         seen["stable"] = len(set(end_offsets(client, topic)))
-        seen["what its coordinator knows"] = aborted.described()
+        seen["state at the coordinator"] = aborted.described()
         seen["end"] = aborted.end(commit=True)
     return seen
 

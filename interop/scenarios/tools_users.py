@@ -77,7 +77,7 @@ def passwords(broker: Broker) -> Any:
         seen[name] = describe_users(broker, "--alter", *alice, "--add-config", text)
     seen["taken"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
     until(lambda: has_credentials(broker, "tools-alice", 1))
-    seen["taken again"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    seen["deleted again"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
     seen["left"] = describe_users(broker, "--describe", *alice)
     for whose, mechanism in ((alice, SCRAM_512), (bob, SCRAM_256)):
         describe_users(broker, "--alter", *whose, "--delete-config", mechanism)
@@ -171,5 +171,5 @@ def scram_clients(broker: Broker) -> Any:
                 ]
                 describe_users(one.broker, "--alter", *carol, "--delete-config", mechanism)
                 until(lambda: has_credentials(one.broker, "carol", 0))
-                seen[f"{mechanism}, taken"] = delegation_token_output(one, right, "--describe")[0]
+                seen[f"{mechanism}, deleted"] = delegation_token_output(one, right, "--describe")[0]
     return seen
