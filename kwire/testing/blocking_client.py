@@ -246,7 +246,7 @@ class BlockingClient:
     # --- leaders and coordinators
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the leader of a partition. Raises NoPartition."""
+        """Return the leader of a partition. Raises UnknownPartition."""
         return self._cluster.retry(lambda: self._cluster.leader(topic, partition))
 
     def coordinator(self, group: str) -> int:
@@ -296,7 +296,10 @@ class BlockingClient:
 
 
 def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
-    """Read from a partition. Returns no records only if none are left before `end`. Raises ApiError, Lost."""
+    """Read from a partition; no records are left before `end` if none are returned.
+
+    Raises ApiError, Disconnected.
+    """
     before = reader.positions[one]
     found = [record for _, record in reader.poll([one])]
     # A new leader does not know its high watermark until its followers have fetched.

@@ -166,7 +166,7 @@ async def _serve(
             broker.server.request_metrics.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
         service.notify(READY, f"STATUS=serves on {broker.bootstrap}")
         message = (
-            f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
+            f"kwire serves on {broker.bootstrap}, with data in {', '.join(config.log_dirs)}; "
             f"Ctrl-C or SIGTERM stops it"
         )
         if http is not None and http.console_url:
@@ -184,7 +184,7 @@ async def _serve(
         if broker.failure.reason:
             crash.write(broker.failure.reason)
         service.notify(STOPPING)
-        broker.loop.logger("kwire.node").info("stopping")
+        broker.loop.logger("kwire.node").info("Shutting down")
         return broker.failure.reason
 
 
