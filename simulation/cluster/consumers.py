@@ -24,51 +24,51 @@ FETCH_VERSION: Final = 12
 LIST_OFFSETS_VERSION: Final = 7
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
-PREFERRED_FOR_MS: Final = 2_000
+PREFERRED_REPLICA_MS: Final = 2_000
 """After this a leader is asked again; as long as metadata counts, in stock clients."""
-NOBODY: Final = -1
+NO_BROKER: Final = -1
 
 
 class Consumer(SimulatedClient):
     """Reads some partitions, each in turn. The epoch that it names lets no leader of before answer it."""
 
     def __init__(
-        self, *arguments: Any, ledger: Oracle, places: list[TopicPartition], read_committed: bool = False
+        self, *arguments: Any, oracle: Oracle, partitions: list[TopicPartition], read_committed: bool = False
     ) -> None:
         super().__init__(*arguments)
-        self._ledger = ledger
-        self._places = places
+        self._oracle = oracle
+        self._partitions = partitions
         self._isolation_level = int(read_committed)
         self.positions: defaultdict[TopicPartition, int] = defaultdict(int)
-        self.given: set[bytes] = set()
+        self.received: set[bytes] = set()
         """What it was given, with read_committed."""
         self.rack = ""
         """Where it stands: it reads from followers there, as leaders tell it to (KIP-392)."""
-        self._preferred: dict[TopicPartition, tuple[int, int]] = {}
+        self._preferred_replicas: dict[TopicPartition, tuple[int, int]] = {}
         """The follower to read from, and until when."""
         self._high_watermarks: dict[TopicPartition, tuple[int, int]] = {}
         """The greatest that was seen of leaders, and in which epoch."""
 
     @property
-    def is_careful(self) -> bool:
+    def reads_committed(self) -> bool:
         """Whether it reads with read_committed."""
         return bool(self._isolation_level)
 
     def run(self) -> Steps[None]:
         while not self.is_stopping:
-            for place in self._places:
-                yield from self._poll(place)
+            for tp in self._partitions:
+                yield from self._poll(tp)
                 if self.rng.random() < 0.1:
-                    yield from self._look_at_the_end(place)
+                    yield from self._check_end_offset(tp)
             yield self.random_pause(100)
 
-    def _poll(self, place: TopicPartition) -> Steps[None]:
-        leader, epoch = yield from self.leader_of(place)
-        preferred, until_ms = self._preferred.pop(place, (NOBODY, 0))
-        asked = self._brokers.get(preferred) if self.now_ms() < until_ms else None
-        position = self.positions[place]
+    def _poll(self, tp: TopicPartition) -> Steps[None]:
+        leader, epoch = yield from self.leader_of(tp)
+        preferred, until_ms = self._preferred_replicas.pop(tp, (NO_BROKER, 0))
+        replica = self._brokers.get(preferred) if self.now_ms() < until_ms else None
+        position = self.positions[tp]
         wanted = FetchPartition(
-            partition=place.partition,
+            partition=tp.partition,
             current_leader_epoch=epoch,
             fetch_offset=position,
             partition_max_bytes=MAX_BYTES,
@@ -78,114 +78,114 @@ class Consumer(SimulatedClient):
             min_bytes=1,
             max_bytes=MAX_BYTES,
             isolation_level=self._isolation_level,
-            topics=[FetchTopic(topic=place.topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=tp.topic, partitions=[wanted])],
             rack_id=self.rack,
         )
-        answer = yield from self.request(asked or leader, FETCH_VERSION, request)
-        if answer is None:
+        response = yield from self.request(replica or leader, FETCH_VERSION, request)
+        if response is None:
             yield from self.refresh()
             return
-        if answer.error_code:
-            self.check_retriable(answer.error_code, "Fetch")
+        if response.error_code:
+            self.check_retriable(response.error_code, "Fetch")
             yield self.backoff()
             return
-        ((data,),) = (topic.partitions for topic in answer.responses)
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asked is not None:
+        ((data,),) = (topic.partitions for topic in response.responses)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and replica is not None:
             return  # the leader knows better
-        committed = self._ledger.committed_in(place)
+        committed = self._oracle.committed_in(tp)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
             # auto.offset.reset=earliest, after records were deleted.
-            earliest = yield from self._offset(place, EARLIEST)
-            self.positions[place] = max(position, earliest)
+            earliest = yield from self._list_offset(tp, EARLIEST)
+            self.positions[tp] = max(position, earliest)
             return
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (
             committed.unclean_discards or committed.awaits_unclean_leader
         ):
-            self.positions[place] = 0  # the same, after they were lost
+            self.positions[tp] = 0  # the same, after they were lost
             return
         if data.error_code:
-            self.check_retriable(data.error_code, f"Fetch of {place} from {position}")
+            self.check_retriable(data.error_code, f"Fetch of {tp} from {position}")
             yield self.backoff()
             yield from self.refresh()
             return
         if data.preferred_read_replica >= 0 and data.preferred_read_replica not in self._brokers:
             yield from self.refresh()
         elif data.preferred_read_replica >= 0:
-            self._preferred[place] = data.preferred_read_replica, self.now_ms() + PREFERRED_FOR_MS
-        elif asked is not None:
-            self._preferred[place] = preferred, until_ms
-        self._take(place, None if asked else epoch, data)
+            self._preferred_replicas[tp] = data.preferred_read_replica, self.now_ms() + PREFERRED_REPLICA_MS
+        elif replica is not None:
+            self._preferred_replicas[tp] = preferred, until_ms
+        self._consume(tp, None if replica else epoch, data)
 
-    def _look_at_the_end(self, place: TopicPartition) -> Steps[None]:
+    def _check_end_offset(self, tp: TopicPartition) -> Steps[None]:
         """KIP-207: the end is not before what anybody has been told, whoever leads."""
-        told = self._ledger.committed_in(place).reported_end
-        leader, _ = yield from self.leader_of(place)
-        before = self._ledger.led_epoch(place, leader)
-        end = yield from self._offset(place, LATEST)
-        if before is None or before != self._ledger.led_epoch(place, leader):
+        told = self._oracle.committed_in(tp).reported_end
+        leader, _ = yield from self.leader_of(tp)
+        before = self._oracle.led_epoch(tp, leader)
+        end = yield from self._list_offset(tp, LATEST)
+        if before is None or before != self._oracle.led_epoch(tp, leader):
             return  # who was cut off, or has paused, may tell what was so before
         if (
-            self._ledger.committed_in(place).unclean_discards
-            or self._ledger.committed_in(place).awaits_unclean_leader
+            self._oracle.committed_in(tp).unclean_discards
+            or self._oracle.committed_in(tp).awaits_unclean_leader
         ):
             return  # leaders of before tell what is lost
         if 0 <= end < told and not self._isolation_level:
-            raise Violation(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
+            raise Violation(f"{self.name} is told that {tp} ends at {end}; somebody has read up to {told}")
 
-    def _offset(self, place: TopicPartition, timestamp: int) -> Steps[int]:
+    def _list_offset(self, tp: TopicPartition, timestamp: int) -> Steps[int]:
         """What ListOffsets gives; -1 where it gives nothing."""
-        leader, epoch = yield from self.leader_of(place)
+        leader, epoch = yield from self.leader_of(tp)
         wanted = ListOffsetsPartition(
-            partition_index=place.partition, current_leader_epoch=epoch, timestamp=timestamp
+            partition_index=tp.partition, current_leader_epoch=epoch, timestamp=timestamp
         )
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=self._isolation_level,
-            topics=[ListOffsetsTopic(name=place.topic, partitions=[wanted])],
+            topics=[ListOffsetsTopic(name=tp.topic, partitions=[wanted])],
         )
-        answer = yield from self.request(leader, LIST_OFFSETS_VERSION, request)
-        if answer is None:
+        response = yield from self.request(leader, LIST_OFFSETS_VERSION, request)
+        if response is None:
             yield from self.refresh()
             return -1
-        ((found,),) = (topic.partitions for topic in answer.topics)
+        ((found,),) = (topic.partitions for topic in response.topics)
         if found.error_code:
-            self.check_retriable(found.error_code, f"ListOffsets of {place}")
+            self.check_retriable(found.error_code, f"ListOffsets of {tp}")
             yield self.backoff()
             yield from self.refresh()
             return -1
         return int(found.offset)
 
-    def _take(self, place: TopicPartition, epoch: int | None, data: Any) -> None:
+    def _consume(self, tp: TopicPartition, epoch: int | None, data: Any) -> None:
         """`epoch` is that of the leader who has answered; None where a follower has."""
-        before = self._high_watermarks.get(place, (-1, -1))
+        before = self._high_watermarks.get(tp, (-1, -1))
         if before[0] == epoch and data.high_watermark < before[1]:
             raise Violation(
-                f"{self.name} is told that the high watermark of {place} is {data.high_watermark} in epoch "
+                f"{self.name} is told that the high watermark of {tp} is {data.high_watermark} in epoch "
                 f"{epoch}, after it was {before[1]}"
             )
         if epoch is not None:
-            self._high_watermarks[place] = (epoch, data.high_watermark)
-        committed = self._ledger.committed_in(place)
+            self._high_watermarks[tp] = (epoch, data.high_watermark)
+        committed = self._oracle.committed_in(tp)
         committed.reported_end = max(committed.reported_end, data.high_watermark)
-        position = self.positions[place]
+        position = self.positions[tp]
         content = data.records or b""
         aborted = sorted((one.first_offset, one.producer_id) for one in (data.aborted_transactions or ()))
-        void: set[int] = set()
+        aborted_producers: set[int] = set()
         for at, header in batches(content, allow_partial=True):
             if header.next_offset <= position:
                 continue
             while aborted and aborted[0][0] <= header.last_offset:
-                void.add(aborted.pop(0)[1])
+                aborted_producers.add(aborted.pop(0)[1])
             if header.is_control:
-                void.discard(header.producer_id)
+                aborted_producers.discard(header.producer_id)
             elif not self._isolation_level:
                 for record in records(content, at, header):
                     if record.offset >= position:
-                        self._ledger.on_read(self.name, place, record.offset, record.value)
-            elif not (header.is_transactional and header.producer_id in void):
+                        self._oracle.on_read(self.name, tp, record.offset, record.value)
+            elif not (header.is_transactional and header.producer_id in aborted_producers):
                 for record in records(content, at, header):
                     if record.offset >= position:
-                        self._ledger.on_read_committed(self.name, place, record.offset, record.value)
-                        self.given.add(record.value or b"")
+                        self._oracle.on_read_committed(self.name, tp, record.offset, record.value)
+                        self.received.add(record.value or b"")
             position = header.next_offset
-        self.positions[place] = position
+        self.positions[tp] = position

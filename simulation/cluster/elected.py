@@ -10,19 +10,19 @@ from simulation.cluster.history import History
 from simulation.storage.run import main
 
 MODULE: Final = "simulation.cluster.elected"
-SHAPES: Final = (
+SPECS: Final = (
     ClusterSpec(dict.fromkeys((1, 2, 3), "broker,controller")),
     ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "controller", 5: "controller", 6: "controller"}),
     ClusterSpec({node_id: "broker,controller" if node_id < 4 else "controller" for node_id in range(1, 6)}),
 )
 
 
-def elected(seed: int) -> History:
+def elected_history(seed: int) -> History:
     """One seed's history with several controllers."""
     rng = random.Random(f"kwire elected {seed}")
     fetch_bytes = rng.choice((150, 600, 1 << 20))
-    return History(seed, shape=rng.choice(SHAPES)._replace(fetch_bytes=fetch_bytes))
+    return History(seed, spec=rng.choice(SPECS)._replace(fetch_bytes=fetch_bytes))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(elected, MODULE))
+    raise SystemExit(main(elected_history, MODULE))

@@ -21,224 +21,244 @@ from kwire.testing.simulated.node_sasl import REAUTHENTICATION_MS, count_reauthe
 from kwire.testing.simulated.nodes import NO_DRIFT, RACKS, ClockDrift
 from kwire.testing.simulated.simulated_client import SimulatedClient
 from kwire.testing.simulated.violation import Violation
-from simulation.cluster.ambush import Ambush, LateCommits
 from simulation.cluster.consumers import Consumer
-from simulation.cluster.copier import Copier
-from simulation.cluster.groups import Group
-from simulation.cluster.members import ClassicMember, ConsumerMember, Member
-from simulation.cluster.offsets import Committer
+from simulation.cluster.delayed_requests import DelayedAlterPartition, DelayedCommits
+from simulation.cluster.group_members import ClassicMember, ConsumerMember, Member
+from simulation.cluster.group_oracle import GroupOracle
+from simulation.cluster.offset_committer import OffsetCommitter
 from simulation.cluster.operator import Operator
 from simulation.cluster.producers import Producer
-from simulation.cluster.transactions import TransactionalProducer
+from simulation.cluster.transactional_copier import TransactionalCopier
+from simulation.cluster.transactional_producer import TransactionalProducer
 
-TROUBLE_MS: Final = 10_000
-MEMBER: Final = "member"
+FAULTS_MS: Final = 10_000
+MEMBER_PREFIX: Final = "member"
 UNCLEAN: Final = "unclean leaders"
-CONVERGES_MS: Final = 20_000
+CONVERGENCE_MS: Final = 20_000
 """How long a cluster may take to be whole again."""
 
 
 class History:
     """A run, with its transcript."""
 
-    def __init__(self, seed: int, *, shape: ClusterSpec | None = None) -> None:
+    def __init__(self, seed: int, *, spec: ClusterSpec | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or self._rng.choice(
+        self._spec = spec or self._rng.choice(
             (ONE_NODE, THREE_NODES, THREE_NODES, FOUR_NODES, FIVE_NODES)
         )._replace(
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
-        disks = self._chance("disks")
+        disks = self._random_for("disks")
         if disks.random() < 0.2:
-            self._shape = self._shape._replace(log_dirs=2)
+            self._spec = self._spec._replace(log_dirs=2)
         if disks.random() < 0.15:
             # An election has four syncs in a row, within half its timeout where clocks are fast.
-            slow_ms = 300 if len(self._shape.controllers) == 1 else 100
-            self._shape = self._shape._replace(max_work_ms=slow_ms)
-        if self._chance("racks").random() < 0.25:
-            self._shape = self._shape._replace(uses_racks=True)
-        if self._chance(UNCLEAN).random() < 0.1 and shape is None:
-            self._shape = self._shape._replace(nodes=FOUR_NODES.nodes, replicas=3, min_insync_replicas=2)
-            self._shape = self._shape._replace(unclean_elections=True)
-        if self._chance("logins").random() < 0.2:
-            self._shape = self._shape._replace(uses_sasl=True)
-        self._shape = _drifting(self._shape, self._chance("clocks"))
-        self._world: SimulatedEnvironment | None = None
-        self._group: Group | None = None
+            slow_ms = 300 if len(self._spec.controllers) == 1 else 100
+            self._spec = self._spec._replace(max_work_ms=slow_ms)
+        if self._random_for("racks").random() < 0.25:
+            self._spec = self._spec._replace(uses_racks=True)
+        if self._random_for(UNCLEAN).random() < 0.1 and spec is None:
+            self._spec = self._spec._replace(nodes=FOUR_NODES.nodes, replicas=3, min_insync_replicas=2)
+            self._spec = self._spec._replace(unclean_elections=True)
+        if self._random_for("logins").random() < 0.2:
+            self._spec = self._spec._replace(uses_sasl=True)
+        self._spec = _with_clock_drift(self._spec, self._random_for("clocks"))
+        self._environment: SimulatedEnvironment | None = None
+        self._group: GroupOracle | None = None
 
-    def _chance(self, purpose: str) -> random.Random:
+    def _random_for(self, purpose: str) -> random.Random:
         """Decides upon something that most seeds do without, who go on in their ways."""
         return random.Random(f"kwire cluster {self.seed}: {purpose}")
 
     @property
     def transcript(self) -> list[str]:
         """What has happened so far."""
-        return self._world.transcript if self._world is not None else []
+        return self._environment.transcript if self._environment is not None else []
 
     def run(self) -> None:
         """All of it. Violation, or whatever a node raises that it must not."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
-        self._world = world = SimulatedEnvironment(
-            random.Random(rng.getrandbits(64)), self._shape, RELIABLE_NETWORK, topics
+        self._environment = environment = SimulatedEnvironment(
+            random.Random(rng.getrandbits(64)), self._spec, RELIABLE_NETWORK, topics
         )
-        with collect_node_errors(world.node_errors):
-            world.start()
-            world.create_topics()
-            self._start_clients(world)
+        with collect_node_errors(environment.node_errors):
+            environment.start()
+            environment.create_topics()
+            self._start_clients(environment)
             try:
-                self._get_into_trouble(world)
-                self._become_whole(world)
-                self._keep_logins(world)
+                self._inject_faults(environment)
+                self._converge(environment)
+                self._check_reauthentication(environment)
             except Exception:
-                world.log_state()
+                environment.log_state()
                 raise
 
-    def _start_clients(self, world: SimulatedEnvironment) -> None:
-        rng, ledger, places = self._rng, world.oracle, world.partitions
-        if world.spec.unclean_elections:
-            self._start_careless(world)
+    def _start_clients(self, environment: SimulatedEnvironment) -> None:
+        rng, oracle, partitions = self._rng, environment.oracle, environment.partitions
+        if environment.spec.unclean_elections:
+            self._start_clients_that_tolerate_loss(environment)
             return
         for number in range(rng.choice((1, 2))):
-            world.add_client(Producer, f"producer {number}", ledger=ledger, places=places)
+            environment.add_client(Producer, f"producer {number}", oracle=oracle, partitions=partitions)
         if rng.random() < 0.5:
-            world.add_client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
-        world.add_client(Consumer, "consumer", ledger=ledger, places=places)
+            environment.add_client(
+                Producer, "careless", oracle=oracle, partitions=partitions, acks=1, is_idempotent=False
+            )
+        environment.add_client(Consumer, "consumer", oracle=oracle, partitions=partitions)
         if rng.random() < 0.5:
-            world.add_client(TransactionalProducer, "transactions", ledger=ledger, places=places)
-            world.add_client(Consumer, "careful", ledger=ledger, places=places, read_committed=True)
+            environment.add_client(
+                TransactionalProducer, "transactions", oracle=oracle, partitions=partitions
+            )
+            environment.add_client(
+                Consumer, "careful", oracle=oracle, partitions=partitions, read_committed=True
+            )
         if rng.random() < 0.6:
-            world.add_client(Committer, "committer", ledger=ledger, place=places[0])
+            environment.add_client(OffsetCommitter, "committer", oracle=oracle, tp=partitions[0])
         if rng.random() < 0.5:
-            shape = world.spec
-            world.add_client(
+            spec = environment.spec
+            environment.add_client(
                 Operator,
                 "operator",
-                ledger=ledger,
-                places=places,
-                brokers=shape.brokers,
-                replicas=shape.replicas,
-                grows_to=MAX_PARTITIONS if self._chance("growth").random() < 0.3 else 0,
+                oracle=oracle,
+                partitions=partitions,
+                brokers=spec.brokers,
+                replicas=spec.replicas,
+                max_partitions=MAX_PARTITIONS if self._random_for("growth").random() < 0.3 else 0,
             )
         if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
-            world.add_client(Copier, "copier", ledger=ledger, places=places, source=places[0])
-        if self._chance("plain").random() < 0.15:
-            world.add_client(Producer, "plain", ledger=ledger, places=places, is_idempotent=False)
-        self._start_group(world, self._chance("groups"))
-        if world.spec.uses_racks:
-            chance = self._chance("where consumers stand")
-            for client in world.clients:
+            environment.add_client(
+                TransactionalCopier, "copier", oracle=oracle, partitions=partitions, source=partitions[0]
+            )
+        if self._random_for("plain").random() < 0.15:
+            environment.add_client(
+                Producer, "plain", oracle=oracle, partitions=partitions, is_idempotent=False
+            )
+        self._start_group(environment, self._random_for("groups"))
+        if environment.spec.uses_racks:
+            rack_rng = self._random_for("where consumers stand")
+            for client in environment.clients:
                 if isinstance(client, Consumer):
-                    client.rack = chance.choice(RACKS)
+                    client.rack = rack_rng.choice(RACKS)
 
-    def _start_careless(self, world: SimulatedEnvironment) -> None:
+    def _start_clients_that_tolerate_loss(self, environment: SimulatedEnvironment) -> None:
         """Those who know nothing of transactions, groups and sequences, which do not survive a loss."""
-        ledger, places = world.oracle, world.partitions
+        oracle, partitions = environment.oracle, environment.partitions
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
-            world.add_client(Producer, name, ledger=ledger, places=places, acks=acks, is_idempotent=False)
+            environment.add_client(
+                Producer, name, oracle=oracle, partitions=partitions, acks=acks, is_idempotent=False
+            )
         for name in ("consumer", "reader"):
-            world.add_client(Consumer, name, ledger=ledger, places=places)
-        world.add_client(Committer, "committer", ledger=ledger, place=places[0])
+            environment.add_client(Consumer, name, oracle=oracle, partitions=partitions)
+        environment.add_client(OffsetCommitter, "committer", oracle=oracle, tp=partitions[0])
 
-    def _start_group(self, world: SimulatedEnvironment, rng: random.Random) -> None:
+    def _start_group(self, environment: SimulatedEnvironment, rng: random.Random) -> None:
         if rng.random() < 0.4:
-            self._group = group = Group("group", world.oracle, world.partitions, world.note)
+            self._group = group = GroupOracle(
+                "group", environment.oracle, environment.partitions, environment.note
+            )
             kind: type[Member] = rng.choice((ClassicMember, ConsumerMember))
             for number in range(rng.choice((1, 2, 3))):
-                world.add_client(kind, f"{MEMBER} {number}", ledger=world.oracle, group=group)
+                environment.add_client(
+                    kind, f"{MEMBER_PREFIX} {number}", oracle=environment.oracle, group=group
+                )
 
-    def _get_into_trouble(self, world: SimulatedEnvironment) -> None:
+    def _inject_faults(self, environment: SimulatedEnvironment) -> None:
         rng = self._rng
-        world.network.faults = random_network_faults(rng)
-        trouble = FaultInjector(
-            world,
+        environment.network.faults = random_network_faults(rng)
+        injector = FaultInjector(
+            environment,
             random.Random(rng.getrandbits(64)),
-            kills_amid_writes=self._chance("half writes").random() < 0.2,
-            cuts_power_amid_elections=self._chance("elections").random() < 0.15,
+            kills_amid_writes=self._random_for("half writes").random() < 0.2,
+            cuts_power_amid_elections=self._random_for("elections").random() < 0.15,
         )
-        if self._chance("late words").random() < 0.15:
-            Ambush(world, trouble)
-        elif self._group is not None and self._chance("old commits").random() < 0.3:
-            LateCommits(world, trouble, MEMBER)
-        ends_ms = world.now_ms + TROUBLE_MS
-        while world.now_ms < ends_ms:
-            world.advance(rng.randrange(100, 2_500))
-            trouble.inject_one()
-        world.advance(rng.randrange(1_000))
-        trouble.stop()
+        if self._random_for("late words").random() < 0.15:
+            DelayedAlterPartition(environment, injector)
+        elif self._group is not None and self._random_for("old commits").random() < 0.3:
+            DelayedCommits(environment, injector, MEMBER_PREFIX)
+        ends_ms = environment.now_ms + FAULTS_MS
+        while environment.now_ms < ends_ms:
+            environment.advance(rng.randrange(100, 2_500))
+            injector.inject_one()
+        environment.advance(rng.randrange(1_000))
+        injector.stop()
 
-    def _become_whole(self, world: SimulatedEnvironment) -> None:
-        writers = [client for client in world.clients if not _only_reads(client)]
+    def _converge(self, environment: SimulatedEnvironment) -> None:
+        writers = [client for client in environment.clients if not _is_plain_consumer(client)]
         for client in writers:
             client.is_stopping = True
 
-        def is_whole() -> bool:
-            return all(client.is_done for client in writers) and why_not_converged(world) is None
+        def has_converged() -> bool:
+            return all(client.is_done for client in writers) and why_not_converged(environment) is None
 
         def why_not() -> str:
             waiting = [client.name for client in writers if not client.is_done]
-            group = None if self._group is None or self._group.is_over else self._group.what_is_missing()
-            return group or why_not_converged(world) or f"{', '.join(waiting)} cannot end"
+            group = None if self._group is None or self._group.is_finished else self._group.why_not_complete()
+            return group or why_not_converged(environment) or f"{', '.join(waiting)} cannot end"
 
-        slowest = min([100, *(drift.speed_percent for drift in world.spec.clock_drifts.values())])
-        world.advance_until(is_whole, CONVERGES_MS * 100 // slowest, why_not)
-        world.note("--- all replicas are in sync")
-        different = replica_differences(world)
+        slowest = min([100, *(drift.speed_percent for drift in environment.spec.clock_drifts.values())])
+        environment.advance_until(has_converged, CONVERGENCE_MS * 100 // slowest, why_not)
+        environment.note("--- all replicas are in sync")
+        different = replica_differences(environment)
         if different:
             raise Violation("; ".join(different))
-        self._read_to_the_end(world)
-        world.oracle.check()
+        self._read_to_the_end(environment)
+        environment.oracle.check()
 
-    def _keep_logins(self, world: SimulatedEnvironment) -> None:
+    def _check_reauthentication(self, environment: SimulatedEnvironment) -> None:
         """Where nothing is wrong, nodes renew their logins before they end: no connection is lost by it."""
-        shape = world.spec
+        spec = environment.spec
         if (
-            not shape.uses_sasl
-            or len(shape.nodes) == 1
-            or any(each != NO_DRIFT for each in shape.clock_drifts.values())
+            not spec.uses_sasl
+            or len(spec.nodes) == 1
+            or any(each != NO_DRIFT for each in spec.clock_drifts.values())
         ):
             return
-        world.advance(REAUTHENTICATION_MS)
-        before = renewed, ended = count_reauthentications(world.nodes.values())
-        world.advance(2 * REAUTHENTICATION_MS)
-        now_renewed, now_ended = count_reauthentications(world.nodes.values())
+        environment.advance(REAUTHENTICATION_MS)
+        before = renewed, ended = count_reauthentications(environment.nodes.values())
+        environment.advance(2 * REAUTHENTICATION_MS)
+        now_renewed, now_ended = count_reauthentications(environment.nodes.values())
         if now_ended > ended or now_renewed == renewed:
             raise Violation(
                 f"logins that were renewed, and that ended: {before}, now {(now_renewed, now_ended)}"
             )
 
-    def _read_to_the_end(self, world: SimulatedEnvironment) -> None:
-        readers = [client for client in world.clients if isinstance(client, Consumer) and _only_reads(client)]
+    def _read_to_the_end(self, environment: SimulatedEnvironment) -> None:
+        readers = [
+            client
+            for client in environment.clients
+            if isinstance(client, Consumer) and _is_plain_consumer(client)
+        ]
 
         def has_read() -> bool:
             return all(
-                reader.positions[place] >= world.oracle.committed_in(place).end
+                reader.positions[tp] >= environment.oracle.committed_in(tp).end
                 for reader in readers
-                for place in world.partitions
+                for tp in environment.partitions
             )
 
-        world.advance_until(has_read, 5_000, lambda: "consumers are not at the end")
+        environment.advance_until(has_read, 5_000, lambda: "consumers are not at the end")
         for reader in readers:
-            if reader.is_careful and not any(
-                world.oracle.committed_in(place).start for place in world.partitions
+            if reader.reads_committed and not any(
+                environment.oracle.committed_in(tp).start for tp in environment.partitions
             ):
-                world.oracle.check_transactions(reader.name, reader.given)
+                environment.oracle.check_transactions(reader.name, reader.received)
 
 
-def _drifting(shape: ClusterSpec, rng: random.Random) -> ClusterSpec:
+def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
     """Its clocks may go at their own speed, and be hours apart."""
     if rng.random() < 0.7:
-        return shape
+        return spec
     speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)
     drifts = {
         node_id: ClockDrift(rng.choice(speeds), rng.randrange(-hours, hours + 1) * 3_600_000)
-        for node_id in shape.nodes
+        for node_id in spec.nodes
     }
-    return shape._replace(clock_drifts=drifts)
+    return spec._replace(clock_drifts=drifts)
 
 
-def _only_reads(client: SimulatedClient) -> bool:
+def _is_plain_consumer(client: SimulatedClient) -> bool:
     """Whether it goes on until all has been read, and has no end of its own."""
     return isinstance(client, Consumer) and not isinstance(client, Member)

@@ -51,129 +51,131 @@ class Operator(SimulatedClient):
     def __init__(
         self,
         *arguments: Any,
-        ledger: Oracle,
-        places: list[TopicPartition],
+        oracle: Oracle,
+        partitions: list[TopicPartition],
         brokers: list[int],
         replicas: int,
-        grows_to: int = 0,
+        max_partitions: int = 0,
     ) -> None:
         """`grows_to` is how many partitions he may give a topic."""
         super().__init__(*arguments)
-        self._ledger = ledger
-        self._places = places
+        self._oracle = oracle
+        self._partitions = partitions
         self._broker_ids = brokers
         self._replicas = replicas
-        self._grows_to = grows_to
+        self._max_partitions = max_partitions
 
     def run(self) -> Steps[None]:
-        kinds: list[tuple[Callable[[TopicPartition], Steps[None]], int]] = [
+        weighted_actions: list[tuple[Callable[[TopicPartition], Steps[None]], int]] = [
             (self._reassign, 4),
-            (self._stop_reassigning, 1),
+            (self._cancel_reassignment, 1),
             (self._elect, 3),
             (self._delete_records, 2),
-            (self._configure, 1),
+            (self._alter_config, 1),
         ]
-        if self._grows_to:
-            kinds.append((self._grow, 3))
-        works, weights = zip(*kinds, strict=True)
+        if self._max_partitions:
+            weighted_actions.append((self._add_partitions, 3))
+        actions, weights = zip(*weighted_actions, strict=True)
         while not self.is_stopping:
             yield self.random_pause(1_500)
-            (work,) = self.rng.choices(works, weights)
-            yield from work(self.rng.choice(self._places))
-        for place in self._places:
+            (action,) = self.rng.choices(actions, weights)
+            yield from action(self.rng.choice(self._partitions))
+        for tp in self._partitions:
             # A move that another one has replaced may wait for ever for who was to be added, and now is not.
-            while not (yield from self._alter_reassignment(place, None)):
+            while not (yield from self._alter_reassignment(tp, None)):
                 yield self.backoff()
                 yield from self.refresh()
 
-    def _reassign(self, place: TopicPartition) -> Steps[None]:
+    def _reassign(self, tp: TopicPartition) -> Steps[None]:
         replicas = self.rng.sample(self._broker_ids, min(self._replicas, len(self._broker_ids)))
-        yield from self._alter_reassignment(place, replicas)
+        yield from self._alter_reassignment(tp, replicas)
 
-    def _stop_reassigning(self, place: TopicPartition) -> Steps[None]:
-        yield from self._alter_reassignment(place, None)
+    def _cancel_reassignment(self, tp: TopicPartition) -> Steps[None]:
+        yield from self._alter_reassignment(tp, None)
 
-    def _alter_reassignment(self, place: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
+    def _alter_reassignment(self, tp: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
         """Whether it was done, or there was nothing to do."""
-        wanted = ReassignablePartition(partition_index=place.partition, replicas=replicas)
+        wanted = ReassignablePartition(partition_index=tp.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
-            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=place.topic, partitions=[wanted])]
+            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=tp.topic, partitions=[wanted])]
         )
         what = "stops the move of" if replicas is None else "moves"
-        self.log(f"{what} {place}{'' if replicas is None else f' to {replicas}'}")
-        answer = yield from self.request(self.any_broker(), REASSIGN_VERSION, request)
+        self.log(f"{what} {tp}{'' if replicas is None else f' to {replicas}'}")
+        response = yield from self.request(self.any_broker(), REASSIGN_VERSION, request)
         codes: list[int] = []
-        if answer is not None:
-            codes = [answer.error_code]
-            codes += [one.error_code for topic in answer.responses for one in topic.partitions]
+        if response is not None:
+            codes = [response.error_code]
+            codes += [one.error_code for topic in response.responses for one in topic.partitions]
             # A move cannot be stopped when none of those from before are in sync.
-            may_be = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-            self._may_be(codes, "a reassignment", *may_be)
+            allowed = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+            self._check_errors(codes, "a reassignment", *allowed)
         return set(codes) in ({0}, {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
 
-    def _elect(self, place: TopicPartition) -> Steps[None]:
+    def _elect(self, tp: TopicPartition) -> Steps[None]:
         request = ElectLeadersRequest(
             election_type=PREFERRED,
-            topic_partitions=[TopicPartitions(topic=place.topic, partitions=[place.partition])],
+            topic_partitions=[TopicPartitions(topic=tp.topic, partitions=[tp.partition])],
             timeout_ms=TIMEOUT_MS,
         )
-        self.log(f"has the preferred leader of {place} elected")
-        answer = yield from self.request(self.any_broker(), ELECT_VERSION, request)
-        if answer is not None:
-            codes = [answer.error_code]
+        self.log(f"has the preferred leader of {tp} elected")
+        response = yield from self.request(self.any_broker(), ELECT_VERSION, request)
+        if response is not None:
+            codes = [response.error_code]
             codes += [
-                one.error_code for topic in answer.replica_election_results for one in topic.partition_result
+                one.error_code
+                for topic in response.replica_election_results
+                for one in topic.partition_result
             ]
-            self._may_be(codes, "an election")
+            self._check_errors(codes, "an election")
 
-    def _delete_records(self, place: TopicPartition) -> Steps[None]:
-        committed = self._ledger.committed_in(place)
+    def _delete_records(self, tp: TopicPartition) -> Steps[None]:
+        committed = self._oracle.committed_in(tp)
         if committed.end <= committed.start or self.rng.random() < 0.5:
             return
         offset = self.rng.randrange(committed.start, committed.end) + 1
         committed.start = offset  # from here on it may happen, whatever is answered
-        leader, _ = yield from self.leader_of(place)
-        wanted = DeleteRecordsPartition(partition_index=place.partition, offset=offset)
+        leader, _ = yield from self.leader_of(tp)
+        wanted = DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
         request = DeleteRecordsRequest(
-            topics=[DeleteRecordsTopic(name=place.topic, partitions=[wanted])], timeout_ms=TIMEOUT_MS
+            topics=[DeleteRecordsTopic(name=tp.topic, partitions=[wanted])], timeout_ms=TIMEOUT_MS
         )
-        self.log(f"deletes records of {place} before {offset}")
-        answer = yield from self.request(leader, DELETE_RECORDS_VERSION, request)
-        if answer is None:
+        self.log(f"deletes records of {tp} before {offset}")
+        response = yield from self.request(leader, DELETE_RECORDS_VERSION, request)
+        if response is None:
             yield from self.refresh()
         else:
             # A leader that is new may not know yet that all this is committed.
-            codes = [one.error_code for topic in answer.topics for one in topic.partitions]
-            self._may_be(codes, "a deletion", ErrorCode.OFFSET_OUT_OF_RANGE)
+            codes = [one.error_code for topic in response.topics for one in topic.partitions]
+            self._check_errors(codes, "a deletion", ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    def _configure(self, place: TopicPartition) -> Steps[None]:
+    def _alter_config(self, tp: TopicPartition) -> Steps[None]:
         name, value = self.rng.choice(CONFIGS)
         change = AlterableConfig(name=name, config_operation=SET, value=value)
         resource = AlterConfigsResource(
-            resource_type=RESOURCE_TOPIC, resource_name=place.topic, configs=[change]
+            resource_type=RESOURCE_TOPIC, resource_name=tp.topic, configs=[change]
         )
-        self.log(f"sets {name} of {place.topic} to {value}")
+        self.log(f"sets {name} of {tp.topic} to {value}")
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        answer = yield from self.request(self.any_broker(), CONFIGS_VERSION, request)
-        if answer is not None:
-            self._may_be([one.error_code for one in answer.responses], "a configuration")
+        response = yield from self.request(self.any_broker(), CONFIGS_VERSION, request)
+        if response is not None:
+            self._check_errors([one.error_code for one in response.responses], "a configuration")
 
-    def _grow(self, place: TopicPartition) -> Steps[None]:
-        count = 1 + sum(each.topic == place.topic for each in self._places)
-        if count > self._grows_to:
+    def _add_partitions(self, tp: TopicPartition) -> Steps[None]:
+        count = 1 + sum(each.topic == tp.topic for each in self._partitions)
+        if count > self._max_partitions:
             return
-        self.log(f"gives {place.topic} {count} partitions")
-        topic = CreatePartitionsTopic(name=place.topic, count=count, assignments=None)
+        self.log(f"gives {tp.topic} {count} partitions")
+        topic = CreatePartitionsTopic(name=tp.topic, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
-        answer = yield from self.request(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
-        if answer is not None:
+        response = yield from self.request(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
+        if response is not None:
             # He may not have heard that it has them.
-            codes = [one.error_code for one in answer.results]
-            self._may_be(
+            codes = [one.error_code for one in response.results]
+            self._check_errors(
                 codes, "a growth", ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR
             )
 
-    def _may_be(self, codes: list[int], what: str, *more: ErrorCode) -> None:
+    def _check_errors(self, codes: list[int], what: str, *more: ErrorCode) -> None:
         for code in codes:
             if code and code not in more:
                 self.check_retriable(code, what)

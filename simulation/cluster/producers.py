@@ -25,15 +25,15 @@ class Producer(SimulatedClient):
     def __init__(
         self,
         *arguments: Any,
-        ledger: Oracle,
-        places: list[TopicPartition],
+        oracle: Oracle,
+        partitions: list[TopicPartition],
         acks: int = -1,
         is_idempotent: bool = True,
         pause_ms: int = 200,
     ) -> None:
         super().__init__(*arguments)
-        self.ledger = ledger
-        self.places = places
+        self.oracle = oracle
+        self.partitions = partitions
         self.produce_version = PRODUCE_VERSION
         self._acks = acks
         self._is_idempotent = is_idempotent
@@ -47,25 +47,25 @@ class Producer(SimulatedClient):
         if self._is_idempotent:
             yield from self.take_producer_id()
         while not self.is_stopping:
-            place = self.rng.choice(self.places)
-            yield from self.deliver(place, self.some_records(place))
+            tp = self.rng.choice(self.partitions)
+            yield from self.deliver(tp, self.new_records(tp))
             yield self.random_pause(self._pause_ms)
 
-    def some_records(self, place: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
+    def new_records(self, tp: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
         """A batch to be sent, entered in the ledger."""
         batch = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
             self._written += 1
             sent = SentRecord(
                 b"%s/%d" % (self.name.encode(), self._written),
-                place,
+                tp,
                 f"{self.name}:{self.producer_id}:{self.epoch}",
                 self._written,
                 self._is_idempotent,
                 self._acks == -1,
                 transaction=transaction,
             )
-            self.ledger.on_send(sent)
+            self.oracle.on_send(sent)
             batch.append(sent)
         return batch
 
@@ -73,23 +73,23 @@ class Producer(SimulatedClient):
         """Get a producer id from whichever broker gives one."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
-            answer = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
-            if answer is None:
+            response = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
+            if response is None:
                 yield from self.refresh()
-            elif answer.error_code:
-                self.check_retriable(answer.error_code, "InitProducerId")
+            elif response.error_code:
+                self.check_retriable(response.error_code, "InitProducerId")
                 yield self.backoff()
             else:
-                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                self.producer_id, self.epoch = response.producer_id, response.producer_epoch
                 self._sequences.clear()
                 return
 
     def deliver(
-        self, place: TopicPartition, batch: list[SentRecord], transactional_id: str | None = None
+        self, tp: TopicPartition, batch: list[SentRecord], transactional_id: str | None = None
     ) -> Steps[bool]:
         """Send a batch until it is acknowledged; False where its time was over before."""
-        sequence = self._sequences.get(place, 0)
-        given_up_ms = self.now_ms() + DELIVERY_TIMEOUT_MS
+        sequence = self._sequences.get(tp, 0)
+        deadline_ms = self.now_ms() + DELIVERY_TIMEOUT_MS
         records = build(
             [(self.now_ms(), None, sent.value, []) for sent in batch],
             producer_id=self.producer_id,
@@ -97,28 +97,28 @@ class Producer(SimulatedClient):
             base_sequence=sequence if self._is_idempotent else -1,
             transactional=transactional_id is not None,
         )
-        while self.now_ms() < given_up_ms:
-            address, _ = yield from self.leader_of(place)
-            data = PartitionProduceData(index=place.partition, records=memoryview(records))
+        while self.now_ms() < deadline_ms:
+            address, _ = yield from self.leader_of(tp)
+            data = PartitionProduceData(index=tp.partition, records=memoryview(records))
             request = ProduceRequest(
                 transactional_id=transactional_id,
                 acks=self._acks,
                 timeout_ms=TIMEOUT_MS,
-                topic_data=[TopicProduceData(name=place.topic, partition_data=[data])],
+                topic_data=[TopicProduceData(name=tp.topic, partition_data=[data])],
             )
             for sent in batch:
                 sent.attempts += 1
-            answer = yield from self.request(address, self.produce_version, request)
-            if answer is None:
+            response = yield from self.request(address, self.produce_version, request)
+            if response is None:
                 yield from self.refresh()
                 continue
-            ((outcome,),) = (topic.partition_responses for topic in answer.responses)
-            if not outcome.error_code:
-                self.ledger.on_ack(batch, outcome.base_offset)
-                self._sequences[place] = sequence + len(batch)
+            ((result,),) = (topic.partition_responses for topic in response.responses)
+            if not result.error_code:
+                self.oracle.on_ack(batch, result.base_offset)
+                self._sequences[tp] = sequence + len(batch)
                 return True
-            self.refused(outcome.error_code, f"Produce to {place}")
-            if not self._knows_better(place, answer, outcome):
+            self.on_error(result.error_code, f"Produce to {tp}")
+            if not self._learn_newer_leader(tp, response, result):
                 yield self.backoff()
                 yield from self.refresh()
         self.log(f"gives up {batch[0].value.decode()}")
@@ -127,18 +127,18 @@ class Producer(SimulatedClient):
             yield from self.take_producer_id()
         return False
 
-    def refused(self, code: int, what: str) -> None:
+    def on_error(self, code: int, what: str) -> None:
         """Somebody has refused something. Broken where a stock producer would fail."""
         self.check_retriable(code, what)
 
-    def _knows_better(self, place: TopicPartition, answer: Any, outcome: Any) -> bool:
+    def _learn_newer_leader(self, tp: TopicPartition, response: Any, result: Any) -> bool:
         """KIP-951: whoever does not lead may say who does."""
-        leader = Leader(outcome.current_leader.leader_id, outcome.current_leader.leader_epoch)
-        if leader.node_id < 0 or not self.is_newer_leader(place, leader):
+        leader = Leader(result.current_leader.leader_id, result.current_leader.leader_epoch)
+        if leader.node_id < 0 or not self.is_newer_leader(tp, leader):
             return False
-        for node in answer.node_endpoints:
+        for node in response.node_endpoints:
             if node.node_id == leader.node_id:
                 self.learn_broker(leader.node_id, PeerAddress(node.host, node.port))
-                self.learn_leader(place, leader)
+                self.learn_leader(tp, leader)
                 return True
         return False

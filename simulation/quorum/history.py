@@ -24,23 +24,23 @@ from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
+from simulation.quorum.fault_injector import QuorumFaultInjector
 from simulation.quorum.invariants import Invariants, Violation
 from simulation.quorum.log import Batch, SavedSnapshot
-from simulation.quorum.node import Disk, SimulatedNode
-from simulation.quorum.trouble import Trouble
+from simulation.quorum.node import DiskLatency, SimulatedNode
 
 CLUSTER_ID: Final = "c2ltdWxhdGVkIHF1b3J1bQ"
 LISTENER: Final = "CONTROLLER"
 ELECTION_TIMEOUT_MS: Final = 300
 FETCH_TIMEOUT_MS: Final = 600
-TROUBLED_MS: Final = 8_000
+FAULTS_MS: Final = 8_000
 """How long things go wrong."""
-HEALED_MS: Final = 10_000
+CONVERGENCE_MS: Final = 10_000
 """Within so long afterwards all is well."""
-MOST_EVENTS: Final = 200_000
+MAX_EVENTS: Final = 200_000
 
 
-def directory(node_id: int, number: int) -> Uuid:
+def directory_id(node_id: int, number: int) -> Uuid:
     return Uuid(bytes([*[0] * 13, node_id, 0, 1 + number]))
 
 
@@ -53,7 +53,7 @@ class History:
         self.nodes: dict[int, SimulatedNode] = {}
         """By their ids, with the directories that they have now."""
         self.is_dynamic = self.rng.random() < 0.7
-        self.invariants = Invariants(self._node_of, FETCH_TIMEOUT_MS)
+        self.invariants = Invariants(self._find_node, FETCH_TIMEOUT_MS)
         self._seed = seed
         self._now_ms = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -61,7 +61,7 @@ class History:
         self._batches: list[Batch] = []
         self._snapshots: dict[Snapshot, SavedSnapshot] = {}
         self._commands = count()
-        self.trouble = Trouble(self)
+        self.faults = QuorumFaultInjector(self)
         self._make_nodes()
         for node in self.nodes.values():
             node.start()
@@ -89,7 +89,7 @@ class History:
                 self.nodes[one].log.snapshots.append(saved)
                 self.nodes[one].log.load(saved)
         kind = "dynamic" if self.is_dynamic else "static"
-        self.say(f"{kind} quorum of {voters}, with {others}")
+        self.log_event(f"{kind} quorum of {voters}, with {others}")
 
     def voter(self, node: SimulatedNode) -> Voter:
         return Voter(node.key, endpoints_of(node.terms.endpoints), *KRAFT_VERSIONS)
@@ -98,7 +98,7 @@ class History:
         rng = self.rng
         terms = Terms(
             node_id=node_id,
-            directory_id=directory(node_id, number),
+            directory_id=directory_id(node_id, number),
             cluster_id=CLUSTER_ID,
             servers=[PeerAddress(f"n{one}", 1) for one in self._ids],
             may_vote=may_vote,
@@ -113,12 +113,12 @@ class History:
             fetch_max_bytes=1 << 20,
             snapshot_max_bytes=1 << 20,
         )
-        disk = Disk(0, 3) if rng.random() < 0.7 else Disk(5, rng.choice([60, 200]))
+        disk = DiskLatency(0, 3) if rng.random() < 0.7 else DiskLatency(5, rng.choice([60, 200]))
         speed = rng.choice([1.0, 1.0, 1.0, 0.8, 1.25])
         knows_pre_vote = rng.random() < 0.95
         return SimulatedNode(self, terms, self.static, disk=disk, speed=speed, knows_pre_vote=knows_pre_vote)
 
-    def _node_of(self, key: ReplicaKey) -> SimulatedNode | None:
+    def _find_node(self, key: ReplicaKey) -> SimulatedNode | None:
         node = self.nodes.get(key.replica_id)
         return node if node is not None and key.directory_id in (ZERO_UUID, node.key.directory_id) else None
 
@@ -127,11 +127,11 @@ class History:
     def now_ms(self) -> int:
         return round(self._now_ms)
 
-    def later(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
-        life = node.life
+    def schedule(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
+        incarnation = node.incarnation
 
         def now() -> None:
-            if node.life == life and node.is_up and self.nodes.get(node.key.replica_id) is node:
+            if node.incarnation == incarnation and node.is_up and self.nodes.get(node.key.replica_id) is node:
                 act()
                 self._check(node)
 
@@ -141,103 +141,103 @@ class History:
     def at(self, when_ms: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when_ms, next(self._order), act))
 
-    def after(self, delay_ms: float, act: Callable[[], None]) -> None:
+    def run_after(self, delay_ms: float, act: Callable[[], None]) -> None:
         self.at(self._now_ms + delay_ms, act)
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None:
-        is_open = True
-        life = node.life
+        is_pending = True
+        incarnation = node.incarnation
 
-        def hear(answer: Message | PeerUnreachable) -> None:
-            nonlocal is_open
-            if is_open and node.life == life and node.is_up:
-                is_open = False
-                node.hear(send.number, answer)
+        def complete(response: Message | PeerUnreachable) -> None:
+            nonlocal is_pending
+            if is_pending and node.incarnation == incarnation and node.is_up:
+                is_pending = False
+                node.receive_response(send.number, response)
                 self._check(node)
 
-        timeout_ms = send.deadline_ms - node.own_ms
-        self.later(node, timeout_ms, lambda: hear(PeerUnreachable("no answer in time")))
+        timeout_ms = send.deadline_ms - node.local_ms
+        self.schedule(node, timeout_ms, lambda: complete(PeerUnreachable("no answer in time")))
         other = self.nodes.get(int(send.to.host[1:]))
         request = send.request
         if other is None:
             return
         is_pre_vote = isinstance(request, VoteRequest) and request.topics[0].partitions[0].pre_vote
         if is_pre_vote and not other.knows_pre_vote:
-            self.carry(node, other, lambda: hear(PeerTooOld("no pre-votes")))
+            self.deliver(node, other, lambda: complete(PeerTooOld("no pre-votes")))
             return
 
         def reply(response: Message) -> None:
             if isinstance(response, VoteResponse):
                 assert isinstance(request, VoteRequest)
-                self.invariants.votes(other, request, response)
-                self.trouble.lie_in_wait(other)
-            self.carry(other, node, lambda: hear(response))
+                self.invariants.on_vote(other, request, response)
+                self.faults.maybe_cut_power(other)
+            self.deliver(other, node, lambda: complete(response))
 
         def arrive() -> None:
             receiver = self.nodes.get(other.key.replica_id)
             if receiver is not other or not other.is_up:
-                self.carry(other, node, lambda: hear(PeerUnreachable("nobody listens")))
+                self.deliver(other, node, lambda: complete(PeerUnreachable("nobody listens")))
                 return
             if isinstance(request, FetchRequest):
-                self.invariants.heard(other, node.key.replica_id, other.own_ms)
+                self.invariants.on_fetch(other, node.key.replica_id, other.local_ms)
             other.receive(request, reply)
             self._check(other)
 
-        self.carry(node, other, arrive)
+        self.deliver(node, other, arrive)
 
-    def carry(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
+    def deliver(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
         """Over the network, as it is."""
-        for delay_ms in self.trouble.delays_ms(sender.key.replica_id, receiver.key.replica_id):
-            self.after(delay_ms, arrive)
+        for delay_ms in self.faults.delays_ms(sender.key.replica_id, receiver.key.replica_id):
+            self.run_after(delay_ms, arrive)
 
-    def note(self, node: SimulatedNode, text: str) -> None:
-        self.say(f"{node} {text}")
+    def log_node(self, node: SimulatedNode, text: str) -> None:
+        self.log_event(f"{node} {text}")
 
-    def say(self, text: str) -> None:
+    def log_event(self, text: str) -> None:
         self.transcript.append(f"{self.now_ms():6} {text}")
 
-    def batches_of(self, records: bytes) -> list[Batch]:
+    def decode_batches(self, records: bytes) -> list[Batch]:
         places = range(0, len(records), 4)
         return [self._batches[int.from_bytes(records[place : place + 4], "big")] for place in places]
 
-    def records_of(self, batches: list[Batch]) -> bytes:
+    def encode_batches(self, batches: list[Batch]) -> bytes:
         first = len(self._batches)
         self._batches.extend(batches)
         return b"".join(place.to_bytes(4, "big") for place in range(first, len(self._batches)))
 
-    def snapshot_of(self, snapshot: Snapshot) -> SavedSnapshot:
+    def find_snapshot(self, snapshot: Snapshot) -> SavedSnapshot:
         return self._snapshots[snapshot]
 
-    def took_snapshot(self, saved: SavedSnapshot) -> None:
+    def on_snapshot(self, saved: SavedSnapshot) -> None:
         known = self._snapshots.setdefault(saved.snapshot, saved)
         if known._replace(size=saved.size) != saved:
             raise Violation(f"{saved} and {known} stand for the same")
 
-    def watch(self, node: SimulatedNode, output: Output) -> None:
-        self.invariants.watch(node, output)
+    def before_output(self, node: SimulatedNode, output: Output) -> None:
+        self.invariants.before_output(node, output)
         if isinstance(output, outputs.Cut | outputs.Install):
-            self.trouble.lie_in_wait(node)
+            self.faults.maybe_cut_power(node)
 
-    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
-        self.invariants.appended(node, batch, prev_epoch)
+    def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
+        self.invariants.on_append(node, batch, prev_epoch)
         if batch.controls and node.machine.role is QuorumRole.LEADER:
-            self.note(node, f"appends {batch} for {node.log.voters}")
+            self.log_node(node, f"appends {batch} for {node.log.voters}")
 
-    def leads(self, node: SimulatedNode) -> None:
-        self.invariants.leads(node)
+    def on_leader_visible(self, node: SimulatedNode) -> None:
+        self.invariants.on_leader_visible(node)
 
-    def cannot_go_on(self, node: SimulatedNode, reason: str) -> None:
+    def on_node_failure(self, node: SimulatedNode, reason: str) -> None:
         raise Violation(f"{node} cannot go on: {reason}")
 
     def _check(self, node: SimulatedNode) -> None:
         machine = node.machine
         shown = (machine.role, machine.epoch, machine.leader_id)
-        if node.shown != shown:
-            node.shown = shown
+        if node.last_logged != shown:
+            node.last_logged = shown
             if machine.role is QuorumRole.LEADER:
-                self.trouble.lie_in_wait(node)
-            self.note(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
-        self.invariants.check(node, node.own_ms)
+                self.faults.maybe_cut_power(node)
+            self.log_node(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
+        self.invariants.check(node, node.local_ms)
 
     # --- the history
 
@@ -258,35 +258,37 @@ class History:
     def run(self) -> None:
         """All of it. Whatever is wrong is raised."""
         self._keep_proposing()
-        self.trouble.begin(TROUBLED_MS)
-        self._run_until(TROUBLED_MS, lambda: False)
-        self.say("everything is healed")
-        self.trouble.heal()
-        self._run_until(TROUBLED_MS + HEALED_MS, self._is_well)
-        if not self._is_well():
+        self.faults.start(FAULTS_MS)
+        self._run_until(FAULTS_MS, lambda: False)
+        self.log_event("everything is healed")
+        self.faults.heal()
+        self._run_until(FAULTS_MS + CONVERGENCE_MS, self._has_converged)
+        if not self._has_converged():
             for node in self.nodes.values():
-                self.note(node, node.describe())
-            raise Violation(f"not well {HEALED_MS} ms after everything was healed: {self._what_is_wrong()}")
-        self.say(f"well, with {self.invariants.committed_offset} committed")
+                self.log_node(node, node.describe())
+            raise Violation(
+                f"not well {CONVERGENCE_MS} ms after everything was healed: {self._why_not_converged()}"
+            )
+        self.log_event(f"well, with {self.invariants.committed_offset} committed")
 
     def _keep_proposing(self) -> None:
         self.propose()
-        is_over = self._now_ms > TROUBLED_MS  # those with slow disks are to catch up
-        self.after(150 if is_over else self.rng.choice([15, 40, 120]), self._keep_proposing)
+        is_over = self._now_ms > FAULTS_MS  # those with slow disks are to catch up
+        self.run_after(150 if is_over else self.rng.choice([15, 40, 120]), self._keep_proposing)
 
     def _run_until(self, end_ms: int, is_enough: Callable[[], bool]) -> None:
-        for number in range(MOST_EVENTS):
+        for number in range(MAX_EVENTS):
             if not self._events or self._events[0][0] > end_ms or (number % 20 == 0 and is_enough()):
                 self._now_ms = max(self._now_ms, min(end_ms, self._events[0][0] if self._events else end_ms))
                 return
             self._now_ms, _, act = heapq.heappop(self._events)
             act()
-        raise Violation(f"{MOST_EVENTS} events")
+        raise Violation(f"{MAX_EVENTS} events")
 
-    def _is_well(self) -> bool:
-        return not self._what_is_wrong()
+    def _has_converged(self) -> bool:
+        return not self._why_not_converged()
 
-    def _what_is_wrong(self) -> str:
+    def _why_not_converged(self) -> str:
         leader = self.leader
         if leader is None:
             return "nobody leads"

@@ -29,7 +29,7 @@ class Violation(AssertionError):
     """The quorum has done what it must not."""
 
 
-class Granted:
+class GrantedVotes:
     """Who has given whom a vote, or would have."""
 
     def __init__(self) -> None:
@@ -40,38 +40,40 @@ class Granted:
 class Invariants:
     """Sees all nodes at once."""
 
-    def __init__(self, nodes_of: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int) -> None:
+    def __init__(
+        self, find_node: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int
+    ) -> None:
         self.leaders: dict[int, ReplicaKey] = {}
         self.committed: list[Batch] = []
         """What some leader has counted as committed."""
         self.committed_offset = 0
-        self.wiped: dict[ReplicaKey, SimulatedNode] = {}
+        self.wiped_nodes: dict[ReplicaKey, SimulatedNode] = {}
         """The nodes that have lost their directories."""
-        self._committed_in: list[tuple[int, int]] = []
+        self._committed_by_epoch: list[tuple[int, int]] = []
         """End offsets, with the epoch of the leader that committed so far."""
-        self._nodes_of = nodes_of
+        self._find_node = find_node
         self._fetch_timeout_ms = fetch_timeout_ms
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
-        self._granted = Granted()
-        self._was: dict[ReplicaKey, tuple[int, QuorumRole, int]] = {}
-        self._heard: dict[ReplicaKey, dict[int, int]] = {}
-        self._led_since: dict[ReplicaKey, int] = {}
-        self._led_for: dict[ReplicaKey, VoterSet] = {}
+        self._granted = GrantedVotes()
+        self._last_state: dict[ReplicaKey, tuple[int, QuorumRole, int]] = {}
+        self._last_fetch_ms: dict[ReplicaKey, dict[int, int]] = {}
+        self._leader_since_ms: dict[ReplicaKey, int] = {}
+        self._leader_voters: dict[ReplicaKey, VoterSet] = {}
 
     # --- while nodes do things
 
-    def watch(self, node: SimulatedNode, output: Output) -> None:
+    def before_output(self, node: SimulatedNode, output: Output) -> None:
         """A node is about to do this."""
         if isinstance(output, outputs.Advance):
             self._advance(node, output.high_watermark)
         elif isinstance(output, outputs.AppendControls) and node.machine.epoch == output.epoch:
-            self.leads(node)
+            self.on_leader_visible(node)
         elif isinstance(output, outputs.Send) and isinstance(output.request, VoteRequest):
             asked = output.request.topics[0].partitions[0]
             if not asked.pre_vote:  # then its own vote counts
                 self._vote(node.key, asked.replica_epoch, node.key)
 
-    def votes(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
+    def on_vote(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
         """A voter has answered."""
         if response.error_code or not response.topics:
             return
@@ -89,7 +91,7 @@ class Invariants:
         if given != candidate:
             raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, and has for {given}")
 
-    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
+    def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         """A node appends a batch, before which its log has `prev_epoch`."""
         machine = node.machine
         if machine.role is QuorumRole.LEADER and batch.epoch != machine.epoch:
@@ -128,7 +130,7 @@ class Invariants:
         durable = 0
         for voter in leader.log.voters:
             key = voter.key
-            node = self._nodes_of(key) or self.wiped.get(key)  # which had it once
+            node = self._find_node(key) or self.wiped_nodes.get(key)  # which had it once
             if node is None or node.log.synced_offset < offset:
                 continue
             there = node.log.epoch_at(offset)
@@ -145,7 +147,7 @@ class Invariants:
                 if batch.end_offset <= offset:
                     self.committed.append(batch)
                     self.committed_offset = batch.end_offset
-                    self._committed_in.append((batch.end_offset, node.machine.epoch))
+                    self._committed_by_epoch.append((batch.end_offset, node.machine.epoch))
         last = next((batch for batch in reversed(node.log.batches) if batch.end_offset <= offset), None)
         if last is not None and last != self._committed_at(last.base_offset):
             raise Violation(
@@ -162,7 +164,7 @@ class Invariants:
                 high = middle
         return self.committed[low] if low < len(self.committed) else None
 
-    def leads(self, node: SimulatedNode) -> None:
+    def on_leader_visible(self, node: SimulatedNode) -> None:
         """Others hear of its lead, or could: what it has not told is lost with it."""
         epoch = node.machine.epoch
         first = self.leaders.setdefault(epoch, node.key)
@@ -171,39 +173,39 @@ class Invariants:
 
     # --- after each step
 
-    def check(self, node: SimulatedNode, own_ms: int) -> None:
+    def check(self, node: SimulatedNode, local_ms: int) -> None:
         """Something has happened at this node."""
         machine = node.machine
-        was = self._was.get(node.key)
-        now = (machine.epoch, machine.role, node.life)
+        was = self._last_state.get(node.key)
+        now = (machine.epoch, machine.role, node.incarnation)
         if was == now:
             if machine.role is QuorumRole.LEADER:
-                self._check_heard(node, own_ms)
+                self._check_leader_is_followed(node, local_ms)
             return
-        self._was[node.key] = now
-        if was is not None and was[2] == node.life and machine.epoch < was[0]:
+        self._last_state[node.key] = now
+        if was is not None and was[2] == node.incarnation and machine.epoch < was[0]:
             raise Violation(f"{node} goes back from epoch {was[0]} to {machine.epoch}")
         if machine.role is QuorumRole.LEADER:
-            self._check_complete(node)
-            self._led_since[node.key] = own_ms
-            self._heard[node.key] = {}
+            self._check_leader_completeness(node)
+            self._leader_since_ms[node.key] = local_ms
+            self._last_fetch_ms[node.key] = {}
         if machine.role in (QuorumRole.CANDIDATE, QuorumRole.LEADER) and (
             was is None or was[0] < machine.epoch
         ):
-            self._check_stands(node, machine.epoch)
+            self._check_candidate(node, machine.epoch)
 
-    def _check_stands(self, node: SimulatedNode, epoch: int) -> None:
+    def _check_candidate(self, node: SimulatedNode, epoch: int) -> None:
         voters = node.log.voters
         would = self._granted.pre_votes.get((node.key, epoch - 1), set()) | {node.key}
         counted = sum(1 for voter in voters if any(voter.is_named(key) for key in would))
-        knowing = [self._nodes_of(ReplicaKey(voter_id, ZERO_UUID)) for voter_id in voters.ids]
+        knowing = [self._find_node(ReplicaKey(voter_id, ZERO_UUID)) for voter_id in voters.ids]
         if counted < voters.majority and all(one is None or one.knows_pre_vote for one in knowing):
             raise Violation(f"{node} begins epoch {epoch}, and {counted} of {len(voters)} would vote for it")
 
-    def _check_complete(self, node: SimulatedNode) -> None:
+    def _check_leader_completeness(self, node: SimulatedNode) -> None:
         """Who leads has what leaders before it have committed."""
         epoch = node.machine.epoch
-        offset = max((end for end, by in self._committed_in if by < epoch), default=0)
+        offset = max((end for end, by in self._committed_by_epoch if by < epoch), default=0)
         if node.log.end_offset < offset:
             raise Violation(f"{node} leads epoch {epoch} with a log to {node.log.end_offset}, not {offset}")
         if offset > node.log.start_offset:
@@ -211,19 +213,19 @@ class Invariants:
             if last != self._committed_at(last.base_offset):
                 raise Violation(f"{node} leads epoch {epoch} with {last}, where others have committed")
 
-    def heard(self, leader: SimulatedNode, voter_id: int, own_ms: int) -> None:
+    def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: int) -> None:
         """A voter has fetched from a leader."""
-        self._heard.setdefault(leader.key, {})[voter_id] = own_ms
+        self._last_fetch_ms.setdefault(leader.key, {})[voter_id] = local_ms
 
-    def _check_heard(self, node: SimulatedNode, own_ms: int) -> None:
+    def _check_leader_is_followed(self, node: SimulatedNode, local_ms: int) -> None:
         voters = node.log.voters
         needed = voters.majority - (voters.find(node.key) is not None)
         if needed <= 0:
-            self._led_since[node.key] = own_ms
+            self._leader_since_ms[node.key] = local_ms
             return
-        if self._led_for.get(node.key) != voters:  # others count now
-            self._led_for[node.key], self._led_since[node.key] = voters, own_ms
-        heard, since_ms = self._heard[node.key], self._led_since[node.key]
+        if self._leader_voters.get(node.key) != voters:  # others count now
+            self._leader_voters[node.key], self._leader_since_ms[node.key] = voters, local_ms
+        heard, since_ms = self._last_fetch_ms[node.key], self._leader_since_ms[node.key]
         times = sorted((max(since_ms, heard.get(voter_id, 0)) for voter_id in voters.ids), reverse=True)
-        if own_ms - times[needed - 1] > 4 * self._fetch_timeout_ms:
-            raise Violation(f"{node} leads on, and was not heard for {own_ms - times[needed - 1]} ms")
+        if local_ms - times[needed - 1] > 4 * self._fetch_timeout_ms:
+            raise Violation(f"{node} leads on, and was not heard for {local_ms - times[needed - 1]} ms")

@@ -49,7 +49,7 @@ class SimulatedLog:
         """What a loss of power leaves at least."""
         self.awaits_sync = False
         """Whether it was cut or begun anew, and a loss of power may bring back what there was."""
-        self._before: tuple[int, list[Batch]] = 0, []
+        self._synced_content: tuple[int, list[Batch]] = 0, []
         """That, with where it began."""
         self.batches: list[Batch] = []
         self.snapshots: list[SavedSnapshot] = []
@@ -127,8 +127,8 @@ class SimulatedLog:
         for place, (_, control) in enumerate(batch.controls):
             self.history.note(batch.base_offset + place, control)
 
-    def cut(self, offset: int) -> None:
-        self._awaits_sync()
+    def truncate(self, offset: int) -> None:
+        self._mark_awaiting_sync()
         while self.batches and self.batches[-1].end_offset > offset:
             self.batches.pop()
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
@@ -137,19 +137,19 @@ class SimulatedLog:
         self.history.cut(offset)
         self.synced_offset = min(self.synced_offset, offset)
 
-    def _awaits_sync(self) -> None:
+    def _mark_awaiting_sync(self) -> None:
         if not self.awaits_sync:
-            self.awaits_sync, self._before = True, (self.start_offset, self.batches.copy())
+            self.awaits_sync, self._synced_content = True, (self.start_offset, self.batches.copy())
 
-    def bring_back(self) -> None:
+    def restore_unsynced(self) -> None:
         """Power is lost, and what was done last was not durable: `crash` follows."""
-        self.start_offset, self.batches = self._before
+        self.start_offset, self.batches = self._synced_content
 
-    def read(self, offset: int, most: int) -> list[Batch]:
+    def read(self, offset: int, max_batches: int) -> list[Batch]:
         first = bisect_right(self.batches, offset, key=lambda batch: batch.base_offset) - 1
         if first >= 0 and self.batches[first].end_offset <= offset:
             first += 1
-        return self.batches[max(0, first) : max(0, first) + most]
+        return self.batches[max(0, first) : max(0, first) + max_batches]
 
     def advance(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
@@ -187,7 +187,7 @@ class SimulatedLog:
 
     def install(self, saved: SavedSnapshot) -> None:
         """Begin anew behind a snapshot that was fetched."""
-        self._awaits_sync()
+        self._mark_awaiting_sync()
         offset = saved.snapshot.end_offset
         self.batches.clear()
         self._epochs.clear()

@@ -33,92 +33,99 @@ from simulation.quorum.log import Batch, SavedSnapshot, SimulatedLog
 
 Reply = Callable[[Message], None]
 
-MOST_BATCHES = 16
+MAX_BATCHES = 16
 """How many are sent in one answer."""
-PIECES = 3
+SNAPSHOT_CHUNKS = 3
 """In how many a snapshot is loaded."""
 
 
-class World(Protocol):
+class NodeEnvironment(Protocol):
     """What a node asks of the simulation."""
 
     rng: random.Random
 
     def now_ms(self) -> int: ...
-    def later(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
+    def schedule(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
         """In the node's own time, and its present life."""
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None: ...
-    def note(self, node: SimulatedNode, text: str) -> None: ...
-    def batches_of(self, records: bytes) -> list[Batch]: ...
-    def records_of(self, batches: list[Batch]) -> bytes: ...
-    def snapshot_of(self, snapshot: Snapshot) -> SavedSnapshot: ...
-    def watch(self, node: SimulatedNode, output: Output) -> None:
+    def log_node(self, node: SimulatedNode, text: str) -> None: ...
+    def decode_batches(self, records: bytes) -> list[Batch]: ...
+    def encode_batches(self, batches: list[Batch]) -> bytes: ...
+    def find_snapshot(self, snapshot: Snapshot) -> SavedSnapshot: ...
+    def before_output(self, node: SimulatedNode, output: Output) -> None:
         """Look at what a node is about to do."""
 
-    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None: ...
-    def leads(self, node: SimulatedNode) -> None:
+    def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None: ...
+    def on_leader_visible(self, node: SimulatedNode) -> None:
         """Others hear that it does."""
 
-    def cannot_go_on(self, node: SimulatedNode, reason: str) -> None: ...
+    def on_node_failure(self, node: SimulatedNode, reason: str) -> None: ...
 
 
-class _Parked(NamedTuple):
+class _DelayedFetch(NamedTuple):
     request: FetchRequest
     reply: Reply
     role: QuorumRole
 
 
-class Disk(NamedTuple):
+class DiskLatency(NamedTuple):
     """How slow a node's disk is, at least and at most."""
 
-    least_ms: int
-    most_ms: int
+    min_ms: int
+    max_ms: int
 
 
 class SimulatedNode:
     """A node with one directory, over all of its lives."""
 
     def __init__(
-        self, world: World, terms: Terms, static: VoterSet, *, disk: Disk, speed: float, knows_pre_vote: bool
+        self,
+        environment: NodeEnvironment,
+        terms: Terms,
+        static: VoterSet,
+        *,
+        disk: DiskLatency,
+        speed: float,
+        knows_pre_vote: bool,
     ) -> None:
         self.terms = terms
         self.key = terms.key
         self.log = SimulatedLog(static)
         self.static = static
         self.machine: Machine
-        self.life = 0
+        self.incarnation = 0
         self.is_up = False
         self.failed = ""
         self.disk = disk
         self.speed = speed
         self.knows_pre_vote = knows_pre_vote
-        self.remembered = QuorumState()
+        self.quorum_state = QuorumState()
         """What quorum-state says, durably."""
         self.committed = 0
         """How far this life has been told that all is committed."""
-        self._world = world
+        self._environment = environment
         self._queue: deque[Output] = deque()
-        self._wanted: list[tuple[int, QuorumState]] = []
-        self._writing: QuorumState | None = None
-        self._asked_states = self._durable_states = self._promised = 0
+        self._pending_states: list[tuple[int, QuorumState]] = []
+        self._state_in_flight: QuorumState | None = None
+        self._last_state_number = self._durable_state_number = self._awaited_state_number = 0
         """The numbers of the last state to be remembered, that is durable, and that is a promise."""
-        self._sync_to: int | None = None
-        self._parked: list[_Parked] = []
-        self._held: list[tuple[Message, Reply]] = []
+        self._syncing_to: int | None = None
+        self._delayed_fetches: list[_DelayedFetch] = []
+        self._held_requests: list[tuple[Message, Reply]] = []
         self._pieces = 0
-        self._incoming: SavedSnapshot | None = None
+        self._fetched_snapshot: SavedSnapshot | None = None
         self._tick_at_ms: int | None = None
-        self.shown: object = None
+        self.last_logged: object = None
         """What the transcript has said of it last."""
 
     def __str__(self) -> str:
         return f"n{self.key.replica_id}.{self.key.directory_id[-1]}"
 
     @property
-    def own_ms(self) -> int:
+    def local_ms(self) -> int:
         """The time by the node's own clock."""
-        return round(self._world.now_ms() * self.speed)
+        return round(self._environment.now_ms() * self.speed)
 
     @property
     def address(self) -> PeerAddress:
@@ -133,41 +140,41 @@ class SimulatedNode:
             f"{machine.role.name.lower()} ({machine.stage.name.lower()}) in {machine.epoch}: log from "
             f"{log.start_offset} to {log.synced_offset}, {log.end_offset} of epoch {log.last_epoch}, "
             f"committed {log.high_watermark}, {log.voters} at {log.voters_offset}, "
-            f"due {machine.due_ms} at {self.own_ms}"
+            f"due {machine.due_ms} at {self.local_ms}"
         )
 
     # --- lives
 
     def start(self) -> None:
-        self.life += 1
+        self.incarnation += 1
         self.is_up = True
         self.committed = self.log.high_watermark
         self.machine = Machine(
             self.terms,
             self.log,
-            random.Random(self._world.rng.random()),
-            remembered=self.remembered,
-            now_ms=self.own_ms,
+            random.Random(self._environment.rng.random()),
+            remembered=self.quorum_state,
+            now_ms=self.local_ms,
         )
-        self._handle(lambda: self.machine.start(self.own_ms))
+        self._handle(lambda: self.machine.start(self.local_ms))
 
     def crash(self, rng: random.Random, *, loses_power: bool) -> None:
         """Die, and lose of what is not durable some, or nothing if only the process dies."""
         self.is_up = False
         self._queue.clear()
-        self._parked.clear()
-        self._held.clear()
-        self._incoming, self._sync_to, self._tick_at_ms = None, None, None
-        states = [self._writing] if self._writing is not None else []
+        self._delayed_fetches.clear()
+        self._held_requests.clear()
+        self._fetched_snapshot, self._syncing_to, self._tick_at_ms = None, None, None
+        states = [self._state_in_flight] if self._state_in_flight is not None else []
         if states and rng.random() < 0.5:
-            self.remembered = states[0]
-        self._writing = None
-        self._wanted.clear()
-        self._durable_states = self._promised = self._asked_states
+            self.quorum_state = states[0]
+        self._state_in_flight = None
+        self._pending_states.clear()
+        self._durable_state_number = self._awaited_state_number = self._last_state_number
         kept_offset = self.log.end_offset
         if loses_power:
             if self.log.awaits_sync and rng.random() < 0.5:
-                self.log.bring_back()
+                self.log.restore_unsynced()
             ends = [one.end_offset for one in self.log.batches if one.end_offset >= self.log.synced_offset]
             kept_offset = rng.choice([self.log.synced_offset, *ends])
         self.log.crash(kept_offset, self.static)
@@ -178,48 +185,48 @@ class SimulatedNode:
         """Do what comes of an event, and of the time that it is then."""
         if not self.is_up or self.failed:
             return
-        self._do(act())
+        self._enqueue(act())
         for _ in range(50):
             due_ms = self.machine.due_ms
-            if not self.is_up or due_ms is None or due_ms > self.own_ms or self.failed:
+            if not self.is_up or due_ms is None or due_ms > self.local_ms or self.failed:
                 break
-            self._do(self.machine.tick(self.own_ms))
+            self._enqueue(self.machine.tick(self.local_ms))
         else:
             raise AssertionError(f"{self} has no end of things to do as {self.machine.role.name}")
-        self._serve_parked()
+        self._serve_delayed_fetches()
         due_ms = self.machine.due_ms
         if self.is_up and due_ms is not None and due_ms != self._tick_at_ms:
             self._tick_at_ms = due_ms
-            delay_ms = due_ms - self.own_ms
-            self._world.later(self, delay_ms, lambda: self._ticked(due_ms))
+            delay_ms = due_ms - self.local_ms
+            self._environment.schedule(self, delay_ms, lambda: self._on_tick(due_ms))
 
-    def _ticked(self, due_ms: int) -> None:
+    def _on_tick(self, due_ms: int) -> None:
         if self._tick_at_ms == due_ms:
             self._tick_at_ms = None
             self._handle(list)
 
-    def _do(self, done: list[Output]) -> None:
+    def _enqueue(self, done: list[Output]) -> None:
         self._queue.extend(done)
         self._drain()
 
     def _drain(self) -> None:
         while self._queue and self.is_up and not self.failed:
-            if self._is_promising:
+            if self._awaits_durable_state:
                 return
             output = self._queue.popleft()
-            self._world.watch(self, output)
-            self._do_one(output)
+            self._environment.before_output(self, output)
+            self._execute(output)
 
     @property
-    def _is_promising(self) -> bool:
+    def _awaits_durable_state(self) -> bool:
         """Whether something waits until a promise is durable."""
-        return self._promised > self._durable_states
+        return self._awaited_state_number > self._durable_state_number
 
-    def _do_one(self, output: Output) -> None:
-        world, log, machine = self._world, self.log, self.machine
+    def _execute(self, output: Output) -> None:
+        environment, log, machine = self._environment, self.log, self.machine
         match output:
             case outputs.Send():
-                world.send(self, output)
+                environment.send(self, output)
             case outputs.Answer():
                 assert callable(output.asker)
                 output.asker(output.response)
@@ -228,74 +235,74 @@ class SimulatedNode:
             case outputs.AppendControls():
                 if machine.role is QuorumRole.LEADER and machine.epoch == output.epoch:
                     offset = self._append(Batch(log.end_offset, output.epoch, tuple(output.controls)))
-                    self._queue.extendleft(reversed(machine.controls_appended(offset, self.own_ms)))
+                    self._queue.extendleft(reversed(machine.controls_appended(offset, self.local_ms)))
             case outputs.Append():
                 assert machine.role is not QuorumRole.LEADER
-                for batch in world.batches_of(bytes(output.records)):
+                for batch in environment.decode_batches(bytes(output.records)):
                     self._append(batch)
             case outputs.Cut():
-                assert machine.role is not QuorumRole.LEADER, "a leader cuts its log"
+                assert machine.role is not QuorumRole.LEADER, "a leader truncates its log"
                 assert output.offset >= log.high_watermark
-                world.note(self, f"cuts at {output.offset} of {log.end_offset}")
-                assert self._sync_to is None
-                log.cut(output.offset)
+                environment.log_node(self, f"cuts at {output.offset} of {log.end_offset}")
+                assert self._syncing_to is None
+                log.truncate(output.offset)
                 self._sync()
             case outputs.Advance():
                 log.advance(output.high_watermark)
             case outputs.BeginSnapshot():
-                self._incoming = world.snapshot_of(output.snapshot)
+                self._fetched_snapshot = environment.find_snapshot(output.snapshot)
             case outputs.AddToSnapshot() | outputs.Tell():
                 pass
             case outputs.DropSnapshot():
-                self._incoming = None
+                self._fetched_snapshot = None
             case outputs.Install():
-                world.later(self, self._disk_ms(), self._install)
+                environment.schedule(self, self._disk_ms(), self._install)
             case outputs.Unlead():
                 pass
             case outputs.Complain():
-                world.note(self, f"complains: {output.text}")
+                environment.log_node(self, f"complains: {output.text}")
             case outputs.Fail():
                 self.failed = output.reason
-                world.cannot_go_on(self, output.reason)
+                environment.on_node_failure(self, output.reason)
             case _:
                 assert_never(output)
 
     # --- the disk
 
     def _disk_ms(self) -> int:
-        return self._world.rng.randint(self.disk.least_ms, self.disk.most_ms)
+        return self._environment.rng.randint(self.disk.min_ms, self.disk.max_ms)
 
     def _remember(self, output: outputs.Remember) -> None:
-        self._asked_states += 1
+        self._last_state_number += 1
         if output.is_promise:
-            self._promised = self._asked_states
-        self._wanted = [(self._asked_states, output.state)]
-        if self._writing is None:
+            self._awaited_state_number = self._last_state_number
+        self._pending_states = [(self._last_state_number, output.state)]
+        if self._state_in_flight is None:
             self._write_state()
 
     def _write_state(self) -> None:
-        if not self._wanted:
+        if not self._pending_states:
             return
-        [(number, state)] = self._wanted
-        self._wanted, self._writing = [], state
+        [(number, state)] = self._pending_states
+        self._pending_states, self._state_in_flight = [], state
 
         def written() -> None:
-            self.remembered, self._writing, self._durable_states = state, None, number
+            self.quorum_state, self._state_in_flight, self._durable_state_number = state, None, number
             self._write_state()
-            self._handle(self._go_on)
-            if not self._is_promising:
-                held, self._held = self._held, []
+            self._handle(self._resume_outputs)
+            if not self._awaits_durable_state:
+                held, self._held_requests = self._held_requests, []
                 for request, reply in held:
                     self.receive(request, reply)
 
-        self._world.later(self, self._disk_ms(), written)
+        self._environment.schedule(self, self._disk_ms(), written)
 
-    def _go_on(self) -> list[Output]:
+    def _resume_outputs(self) -> list[Output]:
         self._drain()
         return []
 
     def _append(self, batch: Batch) -> int:
-        self._world.appended(self, batch, self.log.epoch_at(self.log.end_offset))
+        self._environment.on_append(self, batch, self.log.epoch_at(self.log.end_offset))
         self.log.append(batch)
         self._sync()
         return batch.base_offset
@@ -304,31 +311,31 @@ class SimulatedNode:
         """Have the end of the log become durable, one sync at a time."""
         log = self.log
         is_durable = not self.terms.may_vote or log.synced_offset >= log.end_offset
-        if self._sync_to is not None or (is_durable and not log.awaits_sync):
+        if self._syncing_to is not None or (is_durable and not log.awaits_sync):
             return
-        self._sync_to = log.end_offset
+        self._syncing_to = log.end_offset
 
         def synced() -> None:
-            offset, self._sync_to = self._sync_to, None
+            offset, self._syncing_to = self._syncing_to, None
             assert offset is not None
             log.synced_offset = max(log.synced_offset, min(offset, log.end_offset))
             log.awaits_sync = False
             self._sync()
-            self._handle(lambda: self.machine.synced(offset, self.own_ms))
+            self._handle(lambda: self.machine.synced(offset, self.local_ms))
 
-        self._world.later(self, self._disk_ms(), synced)
+        self._environment.schedule(self, self._disk_ms(), synced)
 
     def _install(self) -> None:
-        if self._incoming is not None:
-            self._world.note(self, f"installs {self._incoming.snapshot}")
-            assert self._sync_to is None
-            self.log.install(self._incoming)
+        if self._fetched_snapshot is not None:
+            self._environment.log_node(self, f"installs {self._fetched_snapshot.snapshot}")
+            assert self._syncing_to is None
+            self.log.install(self._fetched_snapshot)
             self._sync()
-            self._incoming = None
+            self._fetched_snapshot = None
             self.committed = max(self.committed, self.log.high_watermark)
 
         def installed() -> list[Output]:
-            self.machine.installed(self.own_ms)
+            self.machine.installed(self.local_ms)
             return []
 
         self._handle(installed)
@@ -350,46 +357,46 @@ class SimulatedNode:
         """Another node asks something."""
         if not self.is_up or self.failed:
             return
-        if self._is_promising and isinstance(request, FetchRequest | FetchSnapshotRequest):
-            self._held.append((request, reply))  # it would hear of what is only being promised
+        if self._awaits_durable_state and isinstance(request, FetchRequest | FetchSnapshotRequest):
+            self._held_requests.append((request, reply))  # it would hear of what is only being promised
         elif isinstance(request, FetchRequest):
-            self._fetched(_Parked(request, reply, self.machine.role), may_park=True)
+            self._serve_fetch(_DelayedFetch(request, reply, self.machine.role), may_delay=True)
         elif isinstance(request, FetchSnapshotRequest):
-            reply(self._load(request))
+            reply(self._serve_snapshot_fetch(request))
         elif isinstance(request, ApiVersionsRequest):
             low, high = KRAFT_VERSIONS
             feature = SupportedFeatureKey(name=KRAFT_VERSION, min_version=low, max_version=high)
             reply(ApiVersionsResponse(api_keys=[], supported_features=[feature]))
         else:
-            self._handle(lambda: self.machine.asked(request, reply, self.own_ms, api_version=1))
+            self._handle(lambda: self.machine.asked(request, reply, self.local_ms, api_version=1))
 
-    def hear(self, number: int, answer: Message | PeerUnreachable) -> None:
+    def receive_response(self, number: int, response: Message | PeerUnreachable) -> None:
         """What this node has asked is answered, or is not."""
-        self._handle(lambda: self.machine.answered(number, answer, self.own_ms))
+        self._handle(lambda: self.machine.answered(number, response, self.local_ms))
 
-    def do(self, act: Callable[[Machine], list[Output]]) -> None:
+    def run_on_machine(self, act: Callable[[Machine], list[Output]]) -> None:
         """Have the machine do something."""
         self._handle(lambda: act(self.machine))
 
     # --- serving the log
 
-    def _known(self) -> tuple[int, int]:
+    def _leader_and_epoch(self) -> tuple[int, int]:
         return self.machine.leader_id, self.machine.epoch
 
-    def _unfit(self, epoch: int) -> ErrorCode:
+    def _epoch_error(self, epoch: int) -> ErrorCode:
         machine = self.machine
         if epoch != machine.epoch:
             is_behind = epoch < machine.epoch
             return ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if machine.role is QuorumRole.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def _fetched(self, parked: _Parked, *, may_park: bool) -> bool:
+    def _serve_fetch(self, delayed: _DelayedFetch, *, may_delay: bool) -> bool:
         """Answer a Fetch, or park it; whether it is answered."""
-        request = parked.request
+        request = delayed.request
         [asked] = request.topics[0].partitions
-        code = self._unfit(asked.current_leader_epoch)
+        code = self._epoch_error(asked.current_leader_epoch)
         if code == ErrorCode.NONE:
-            self._world.leads(self)
+            self._environment.on_leader_visible(self)
         data = fetch.PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=b"")
         is_enough = code != ErrorCode.NONE
         if code == ErrorCode.NONE:
@@ -401,22 +408,22 @@ class SimulatedNode:
                 data.snapshot_id = fetch.SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
             else:
                 key = ReplicaKey(request.replica_state.replica_id, asked.replica_directory_id)
-                if may_park:
-                    self._handle(lambda: self.machine.fetched_by(key, asked.fetch_offset, self.own_ms))
-                data.records = self._world.records_of(log.read(asked.fetch_offset, MOST_BATCHES))
+                if may_delay:
+                    self._handle(lambda: self.machine.fetched_by(key, asked.fetch_offset, self.local_ms))
+                data.records = self._environment.encode_batches(log.read(asked.fetch_offset, MAX_BATCHES))
             data.high_watermark = self.machine.high_watermark
             is_enough = other is not None or bool(data.records) or data.high_watermark > asked.high_watermark
-            if self._unfit(asked.current_leader_epoch) != ErrorCode.NONE:
+            if self._epoch_error(asked.current_leader_epoch) != ErrorCode.NONE:
                 is_enough = False  # to be answered anew
-        leader_id, epoch = self._known()
+        leader_id, epoch = self._leader_and_epoch()
         data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
-        if not is_enough and may_park:
-            self._parked.append(parked)
-            self._world.later(self, request.max_wait_ms, lambda: self._wait_is_over(parked))
+        if not is_enough and may_delay:
+            self._delayed_fetches.append(delayed)
+            self._environment.schedule(self, request.max_wait_ms, lambda: self._on_fetch_expired(delayed))
             return False
-        if not is_enough and parked in self._parked:
+        if not is_enough and delayed in self._delayed_fetches:
             return False
-        parked.reply(
+        delayed.reply(
             FetchResponse(
                 responses=[
                     fetch.FetchableTopicResponse(
@@ -435,20 +442,22 @@ class SimulatedNode:
             return []
         return [kind(node_id=machine.leader_id, host=at.host, port=at.port)]
 
-    def _serve_parked(self) -> None:
-        if self._is_promising:
+    def _serve_delayed_fetches(self) -> None:
+        if self._awaits_durable_state:
             return
-        self._parked = [parked for parked in self._parked if not self._fetched(parked, may_park=False)]
+        self._delayed_fetches = [
+            delayed for delayed in self._delayed_fetches if not self._serve_fetch(delayed, may_delay=False)
+        ]
 
-    def _wait_is_over(self, parked: _Parked) -> None:
-        if parked in self._parked and not self._is_promising:
-            self._parked.remove(parked)
-            self._fetched(parked, may_park=False)
+    def _on_fetch_expired(self, delayed: _DelayedFetch) -> None:
+        if delayed in self._delayed_fetches and not self._awaits_durable_state:
+            self._delayed_fetches.remove(delayed)
+            self._serve_fetch(delayed, may_delay=False)
 
-    def _load(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+    def _serve_snapshot_fetch(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
         [asked] = request.topics[0].partitions
-        code = self._unfit(asked.current_leader_epoch)
-        leader_id, epoch = self._known()
+        code = self._epoch_error(asked.current_leader_epoch)
+        leader_id, epoch = self._leader_and_epoch()
         data = fetch_snapshot.ResponsePartitionSnapshot(
             index=0, error_code=code, unaligned_records=b"",
             snapshot_id=fetch_snapshot.SnapshotId(end_offset=0, epoch=0),
@@ -463,9 +472,9 @@ class SimulatedNode:
                 size = found[0].size
                 data.snapshot_id = asked.snapshot_id
                 data.size, data.position = size, asked.position
-                data.unaligned_records = bytes(min(-(-size // PIECES), size - asked.position))
+                data.unaligned_records = bytes(min(-(-size // SNAPSHOT_CHUNKS), size - asked.position))
                 key = ReplicaKey(request.replica_id, asked.replica_directory_id)
-                self.machine.loaded_by(key, self.own_ms)
+                self.machine.loaded_by(key, self.local_ms)
         return FetchSnapshotResponse(
             topics=[fetch_snapshot.ResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[data])],
             node_endpoints=[

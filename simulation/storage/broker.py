@@ -19,17 +19,17 @@ from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.compression import Codec
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from simulation.storage.invariants import Batch, Scan, check
-from simulation.storage.promises import Promises, Written
+from simulation.storage.expected_log import ExpectedLog, RecordContent
+from simulation.storage.invariants import LogScan, ScannedBatch, check_log
 
 DATA = "/disk/data"
 BACKOFF_MS = 15_000
-KEYS_IN_MAP = (2, 400, 3, 4)
+OFFSET_MAP_KEYS = (2, 400, 3, 4)
 """How many keys the cleaner's map takes, life by life. There are five of them: it is full at times."""
 NEVER = (1 << 63) - 1
 
 
-class Client:
+class IdempotentProducer:
     """What an idempotent producer knows of itself."""
 
     def __init__(self) -> None:
@@ -45,46 +45,48 @@ class SimulatedPartition:
     def __init__(self, topic: str, config: LogConfig) -> None:
         self.topic = topic
         self.config = config
-        self.promises = Promises(is_compacted=config.compact)
-        self.clients = {producer_id: Client() for producer_id in (7, 8)}
+        self.expected = ExpectedLog(is_compacted=config.compact)
+        self.producers = {producer_id: IdempotentProducer() for producer_id in (7, 8)}
         self.leader_epoch = 0
         self.written = 0
         """Counts records, so that no two values are equal."""
 
-    def make(self, rng: random.Random, now_ms: int, producer_id: int) -> tuple[bytearray, list[Written]]:
+    def make_batch(
+        self, rng: random.Random, now_ms: int, producer_id: int
+    ) -> tuple[bytearray, list[RecordContent]]:
         """A batch as a client sends it, and its records."""
-        made: list[Written] = []
+        contents: list[RecordContent] = []
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.written += 1
             key = b"k%d" % rng.randrange(5) if self.config.compact or rng.random() < 0.3 else None
             value: bytes | None = b"%d" % self.written + b"." * rng.choice((0, 0, 20, 150))
             if self.config.compact and rng.random() < 0.2:
                 value = None
-            made.append(Written(now_ms + rng.choice((0, 0, 0, 5, -5, -3000)), key, value))
-        client = self.clients.get(producer_id)
+            contents.append(RecordContent(now_ms + rng.choice((0, 0, 0, 5, -5, -3000)), key, value))
+        producer = self.producers.get(producer_id)
         sent = build(
-            [(record.timestamp, record.key, record.value, []) for record in made],
+            [(record.timestamp, record.key, record.value, []) for record in contents],
             codec=rng.choice((Codec.NONE, Codec.NONE, *Codec)),
             producer_id=producer_id,
-            producer_epoch=client.epoch if client is not None else -1,
-            base_sequence=client.next_sequence if client is not None else -1,
+            producer_epoch=producer.epoch if producer is not None else -1,
+            base_sequence=producer.next_sequence if producer is not None else -1,
         )
-        return sent, made
+        return sent, contents
 
-    def learn(self, found: list[Batch]) -> None:
+    def resume_producers(self, found: list[ScannedBatch]) -> None:
         """After a crash: a client whose batches were lost goes on from what is there, in an epoch of its own.
 
         A real one would be told OUT_OF_ORDER_SEQUENCE_NUMBER first, and bump its epoch.
         """
-        for producer_id, client in self.clients.items():
+        for producer_id, producer in self.producers.items():
             own = [batch.header for batch in found if batch.header.producer_id == producer_id]
-            if client.last is not None and (not own or own[-1].base_offset != client.last[1]):
-                client.epoch += 1
-                client.next_sequence = 0
-                client.last = None
+            if producer.last is not None and (not own or own[-1].base_offset != producer.last[1]):
+                producer.epoch += 1
+                producer.next_sequence = 0
+                producer.last = None
 
 
-def some_config(rng: random.Random) -> LogConfig:
+def random_config(rng: random.Random) -> LogConfig:
     """What a topic may be configured with, scaled to batches of some hundred bytes."""
     compact = rng.random() < 0.35
     segment_bytes = rng.choice((900, 1500, 4000))
@@ -119,11 +121,11 @@ class SimulatedStorage:
         self.partitions = partitions
         self.host = VirtualHost()
         self._rng = rng
-        self._looking = random.Random(rng.getrandbits(64))
-        self._lives = 0
+        self._check_rng = random.Random(rng.getrandbits(64))
+        self._start_count = 0
         self.manager: LogManager
         self.cleaner: LogCleaner
-        self.between: Callable[[], None] = lambda: None
+        self.between_cleaner_steps: Callable[[], None] = lambda: None
         """Called between the steps of the cleaner: what a broker does while a log is being cleaned."""
 
     # --- a life
@@ -143,8 +145,8 @@ class SimulatedStorage:
             config_for=configs.__getitem__,
         )
         self.manager.open(host.now_ms())
-        keys = KEYS_IN_MAP[self._lives % len(KEYS_IN_MAP)]
-        self._lives += 1
+        keys = OFFSET_MAP_KEYS[self._start_count % len(OFFSET_MAP_KEYS)]
+        self._start_count += 1
         settings = SimpleNamespace(
             log_cleaner_backoff_ms=BACKOFF_MS,
             log_cleaner_dedupe_buffer_size=keys * ENTRY_BYTES,
@@ -156,7 +158,7 @@ class SimulatedStorage:
         )
         self.cleaner = LogCleaner(self.manager, settings, host, self.disk)
         self.cleaner.start()
-        host.end_turn = lambda: self.between()
+        host.end_turn = lambda: self.between_cleaner_steps()
 
     def create_logs(self) -> None:
         """Make the logs that are not there: a topic's creation that was lost is done again, as a controller
@@ -167,14 +169,14 @@ class SimulatedStorage:
                 self.manager.mark_stray(log)  # as a broker does
                 log = None
             if log is None:
-                promises = partition.promises
-                if promises.durable_end:
+                expected = partition.expected
+                if expected.durable_end:
                     raise Violation(
-                        f"the log of {partition.topic} is gone, durable up to {promises.durable_end}"
+                        f"the log of {partition.topic} is gone, durable up to {expected.durable_end}"
                     )
-                partition.promises = Promises(is_compacted=promises.is_compacted)
-                partition.promises.ever = promises.ever
-                partition.learn([])
+                partition.expected = ExpectedLog(is_compacted=expected.is_compacted)
+                partition.expected.ever_appended = expected.ever_appended
+                partition.resume_producers([])
                 topic_id = Uuid(bytes(15) + bytes([number + 2]))
                 log = self.manager.create(partition.topic, 0, topic_id, partition.config, self.host.now_ms())
             partition.leader_epoch += 1
@@ -204,26 +206,26 @@ class SimulatedStorage:
                 log = self.manager.get(partition.topic, 0)
                 if log is None or log.failure is not None:
                     continue
-                promises = partition.promises
+                expected = partition.expected
                 try:
-                    scan = check(self.disk, log, promises, self._looking)
-                    promises.check(
+                    scan = check_log(self.disk, log, expected, self._check_rng)
+                    expected.check(
                         scan.records, log.log_start_offset, log.written_end_offset, log.written_end_offset
                     )
-                    if log.high_watermark < promises.high_watermark:
+                    if log.high_watermark < expected.high_watermark:
                         raise Violation(
-                            f"the high watermark went back from {promises.high_watermark} "
+                            f"the high watermark went back from {expected.high_watermark} "
                             f"to {log.high_watermark}"
                         )
-                    promises.high_watermark = log.high_watermark
-                    self._forget_compacted(log, promises, scan)
+                    expected.high_watermark = log.high_watermark
+                    self._accept_compaction(log, expected, scan)
                 except Violation as error:
                     raise Violation(f"{partition.topic}: {error}") from error
 
     @staticmethod
-    def _forget_compacted(log: Log, promises: Promises, scan: Scan) -> None:
-        staged = {at: each for at, each in promises.records.items() if at >= log.written_end_offset}
-        promises.records = {**scan.records, **staged}
+    def _accept_compaction(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
+        staged = {at: each for at, each in expected.records.items() if at >= log.written_end_offset}
+        expected.records = {**scan.records, **staged}
 
     def check_recovered(self, *, power_lost: bool) -> None:
         """The invariants after a crash, and that it took away nothing that was promised. Violation."""
@@ -238,37 +240,41 @@ class SimulatedStorage:
                     raise Violation(f"{partition.topic}, recovered: {error}") from error
 
     def _check_recovered(self, partition: SimulatedPartition, log: Log, *, power_lost: bool) -> None:
-        promises = partition.promises
+        expected = partition.expected
         if log.failure is not None:
             raise Violation(f"it is offline: {log.failure}")
-        if power_lost and not promises.is_compacted:
-            promises.note_holes(Scan(self.disk, log).holes(log.written_end_offset))
-        promised_end = promises.durable_end if power_lost else promises.acknowledged_end
+        if power_lost and not expected.is_compacted:
+            expected.record_gaps(LogScan(self.disk, log).gaps(log.written_end_offset))
+        required_end = expected.durable_end if power_lost else expected.acknowledged_end
         if log.topic_id == ZERO_UUID:
-            if promised_end:
-                raise Violation(f"it does not tell whose it is, and was promised up to {promised_end}")
-            promises.about_to_truncate(0)
+            if required_end:
+                raise Violation(f"it does not tell whose it is, and was promised up to {required_end}")
+            expected.before_truncate(0)
             return
-        scan = check(self.disk, log, promises, self._looking)
+        scan = check_log(self.disk, log, expected, self._check_rng)
         end = log.log_end_offset
-        promises.check(scan.records, log.log_start_offset, end, promised_end)
-        if not power_lost and end > promises.most_end:
-            raise Violation(f"the log ends at {end}; nothing beyond {promises.most_end} was ever written")
-        if log.log_start_offset > max(promises.start, promises.checkpointed_start):
-            raise Violation(f"the log starts at {log.log_start_offset}, not at {promises.start} or before")
-        if log.log_start_offset < promises.checkpointed_start:
+        expected.check(scan.records, log.log_start_offset, end, required_end)
+        if not power_lost and end > expected.max_end:
+            raise Violation(f"the log ends at {end}; nothing beyond {expected.max_end} was ever written")
+        if log.log_start_offset > max(expected.allowed_start, expected.checkpointed_start):
+            raise Violation(
+                f"the log starts at {log.log_start_offset}, not at {expected.allowed_start} or before"
+            )
+        if log.log_start_offset < expected.checkpointed_start:
             raise Violation(
                 f"the log starts at {log.log_start_offset} again; "
-                f"the checkpoint said {promises.checkpointed_start}"
+                f"the checkpoint said {expected.checkpointed_start}"
             )
-        if log.high_watermark < min(promises.checkpointed_high_watermark, end):
+        if log.high_watermark < min(expected.checkpointed_high_watermark, end):
             raise Violation(
                 f"the high watermark went back to {log.high_watermark}; "
-                f"the checkpoint said {promises.checkpointed_high_watermark}"
+                f"the checkpoint said {expected.checkpointed_high_watermark}"
             )
-        promises.settle(scan.records, end, durable=power_lost)
-        promises.high_watermark = log.high_watermark
-        partition.learn([batch for batch in scan.batches if batch.header.last_offset >= log.log_start_offset])
+        expected.on_recovery(scan.records, end, durable=power_lost)
+        expected.high_watermark = log.high_watermark
+        partition.resume_producers(
+            [batch for batch in scan.batches if batch.header.last_offset >= log.log_start_offset]
+        )
 
     def recovery_points(self) -> bytes:
         """The checkpoint that says where recovery starts."""
@@ -276,7 +282,7 @@ class SimulatedStorage:
         with self.disk.without_faults():
             return self.disk.read(path) if self.disk.exists(path) else b""
 
-    def tree(self) -> dict[str, bytes]:
+    def recoverable_files(self) -> dict[str, bytes]:
         """What recovery is to leave as it is when it is done again: all but what is on its way out."""
         empty = {
             f"{log.topic}-0/leader-epoch-checkpoint"

@@ -14,16 +14,16 @@ from kwire.testing.disk import MemoryDisk, ProcessDied
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import HEADER_BYTES, stamp
 from kwire.wire.errors import ApiError, ErrorCode
+from simulation.storage.bit_flips import check_after_bit_flip, flip_random_bit
 from simulation.storage.broker import (
     BACKOFF_MS,
     DATA,
     SimulatedPartition,
     SimulatedStorage,
-    some_config,
+    random_config,
 )
-from simulation.storage.flips import check_damaged, flip_some_bit
-from simulation.storage.invariants import Scan
-from simulation.storage.promises import Written
+from simulation.storage.expected_log import RecordContent
+from simulation.storage.invariants import LogScan
 
 STEPS = 60
 RECOVERIES = 20
@@ -39,35 +39,35 @@ class History:
         self._steps = steps
         self._number = 0
         self._rng = rng = random.Random(f"kwire storage {seed}")
-        self._disk = MemoryDisk(random.Random(rng.getrandbits(64)), self._note)
+        self._disk = MemoryDisk(random.Random(rng.getrandbits(64)), self._log_detail)
         self._partitions = [
-            SimulatedPartition(topic, some_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
+            SimulatedPartition(topic, random_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
         ]
         self._storage = SimulatedStorage(self._disk, self._partitions, rng)
-        self._storage.between = self._between
-        self._may_interfere = False
-        self._kinds = [
+        self._storage.between_cleaner_steps = self._interleave
+        self._may_interleave = False
+        self._operations = [
             (self._append, 30),
-            (self._append_much, 6),
-            (self._fetch, 4),
-            (self._send_again, 3),
+            (self._append_many, 6),
+            (self._append_fetched, 4),
+            (self._retry, 3),
             (self._flush, 6),
-            (self._flush_beside_appends, 2),
+            (self._flush_concurrently, 2),
             (self._checkpoint, 5),
             (self._roll, 3),
-            (self._retention, 5),
+            (self._apply_retention, 5),
             (self._delete_records, 3),
             (self._truncate, 3),
-            (self._pass_time, 5),
-            (self._clean, 6),
+            (self._advance_clock, 5),
+            (self._run_cleaner, 6),
         ]
 
     # --- the transcript
 
-    def _note(self, text: str) -> None:
+    def _log_detail(self, text: str) -> None:
         self.transcript.append(f"        {text}")
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self.transcript.append(f"{self._number:5d}   {text}")
 
     # --- running
@@ -75,7 +75,7 @@ class History:
     def run(self) -> None:
         """All of it. Violation, or whatever storage raises that it must not."""
         for partition in self._partitions:
-            self._note(f"{partition.topic}: {_told(partition)}")
+            self._log_detail(f"{partition.topic}: {_describe_config(partition)}")
         with self._disk.without_faults():
             self._disk.make_directory("/disk")
             self._disk.sync_directory("/")
@@ -88,9 +88,9 @@ class History:
         self._restart()
         if self._rng.random() < 0.5:
             self._number += 1
-            self._flip()
+            self._flip_bit()
 
-    def _flip(self) -> None:
+    def _flip_bit(self) -> None:
         """The last thing: while the broker is down, a bit turns over."""
         disk, storage, rng = self._disk, self._storage, self._rng
         partition = rng.choice(self._partitions)
@@ -100,44 +100,44 @@ class History:
         if was_clean:
             storage.shut_down()
         disk.kill()
-        name = flip_some_bit(disk, f"{DATA}/{partition.topic}-0", rng)
+        name = flip_random_bit(disk, f"{DATA}/{partition.topic}-0", rng)
         if name is None:
             return
         how = "a shutdown" if was_clean else "a kill"
-        self._say(f"a bit of {partition.topic}-0/{name} turns over after {how}")
+        self._log(f"a bit of {partition.topic}-0/{name} turns over after {how}")
         storage.open()
-        self._say("open: " + self._ends())
+        self._log("open: " + self._describe_logs())
         with disk.without_faults():
-            lost = check_damaged(storage.log(partition), partition.promises, name, was_clean=was_clean)
-        self._say(f"{lost} records are lost")
+            lost = check_after_bit_flip(storage.log(partition), partition.expected, name, was_clean=was_clean)
+        self._log(f"{lost} records are lost")
 
     def _step(self) -> None:
         rng = self._rng
         if rng.random() < 0.06:
-            self._break_something()
-        end_of_life = rng.random() < 0.05
+            self._arm_disk_fault()
+        ends_process = rng.random() < 0.05
         try:
-            if end_of_life:
-                self._end_life()
+            if ends_process:
+                self._end_process()
                 return
-            kinds, weights = zip(*self._kinds, strict=True)
-            rng.choices(kinds, weights)[0](rng.choice(self._partitions))
+            operations, weights = zip(*self._operations, strict=True)
+            rng.choices(operations, weights)[0](rng.choice(self._partitions))
         except ProcessDied:
             self._crash()
             return
         except (StorageError, ApiError) as error:
             if isinstance(error, ApiError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-            self._say(f"refused: {error}")
+            self._log(f"refused: {error}")
             if not self._storage.is_offline:
                 raise Violation(f"an operation failed, and the directory is online: {error}") from error
         if self._storage.is_offline:
-            self._say("the directory is offline: the broker ends")
+            self._log("the directory is offline: the broker ends")
             self._crash()
             return
         self._storage.check_all()
 
-    def _break_something(self) -> None:
+    def _arm_disk_fault(self) -> None:
         rng, disk = self._rng, self._disk
         kind = rng.choice(("dies", "dies", "dies", "fails", "is full"))
         if kind == "dies":
@@ -151,7 +151,7 @@ class History:
 
     # --- ends and beginnings
 
-    def _end_life(self) -> None:
+    def _end_process(self) -> None:
         if self._rng.random() < 0.4:
             self._restart()
         else:
@@ -159,22 +159,22 @@ class History:
 
     def _restart(self) -> None:
         """A clean shutdown; the machine may lose power once it is over."""
-        self._say("shutdown")
+        self._log("shutdown")
         disk = self._disk
         # Its order is commit, flush, checkpoint: what dies in it dies with all of these promises.
         for partition in self._partitions:
             self._commit(partition)
             log = self._storage.log(partition)
             if log.log_start_offset <= log.segment_base_offsets[0]:
-                partition.promises.checkpointed_start = 0
+                partition.expected.checkpointed_start = 0
         before = disk.is_faulty
         self._storage.shut_down()
         if not before:
             for partition in self._partitions:
-                partition.promises.flushed(partition.promises.acknowledged_end)
+                partition.expected.on_flush(partition.expected.acknowledged_end)
         power_lost = self._rng.random() < 0.4
         if power_lost:
-            self._say("power cut after the shutdown")
+            self._log("power cut after the shutdown")
             disk.power_cut()
         else:
             disk.kill()
@@ -182,7 +182,7 @@ class History:
 
     def _crash(self) -> None:
         power_lost = self._rng.random() < 0.6
-        self._say("power cut" if power_lost else "kill")
+        self._log("power cut" if power_lost else "kill")
         if power_lost:
             self._disk.power_cut()
         else:
@@ -209,7 +209,7 @@ class History:
                 if storage.is_offline:
                     raise StorageError("the directory is offline at once")  # what the cleaner keeps there
                 disk.repair()
-                self._say("open: " + self._ends())
+                self._log("open: " + self._describe_logs())
                 storage.check_recovered(power_lost=power_lost)
                 if rng.random() < 0.3:
                     self._recover_again(recovery_points)
@@ -218,7 +218,7 @@ class History:
                 return
             except ProcessDied:
                 again = rng.random() < 0.5
-                self._say(f"died in recovery, {'by a power cut' if again else 'killed'}")
+                self._log(f"died in recovery, {'by a power cut' if again else 'killed'}")
                 if again:
                     disk.power_cut()
                 else:
@@ -227,7 +227,7 @@ class History:
             except StorageError as error:
                 if not faulty:
                     raise
-                self._say(f"cannot be opened: {error}")
+                self._log(f"cannot be opened: {error}")
                 disk.kill()
 
     def _recover_again(self, recovery_points: bytes) -> None:
@@ -239,11 +239,11 @@ class History:
         ):
             disk.kill()
             storage.open()
-        before = storage.tree()
+        before = storage.recoverable_files()
         disk.kill()
         storage.open()
-        after = storage.tree()
-        self._say("recovered again: " + self._ends())
+        after = storage.recoverable_files()
+        self._log("recovered again: " + self._describe_logs())
         for path in sorted({*before, *after}):
             if before.get(path) != after.get(path):
                 raise Violation(
@@ -251,7 +251,7 @@ class History:
                 )
         storage.check_recovered(power_lost=False)
 
-    def _ends(self) -> str:
+    def _describe_logs(self) -> str:
         return ", ".join(
             f"{log.topic} {log.log_start_offset}..{log.log_end_offset} in segments "
             f"{log.segment_base_offsets}, high watermark {log.high_watermark}, "
@@ -263,61 +263,62 @@ class History:
 
     def _append(self, partition: SimulatedPartition) -> None:
         rng = self._rng
-        self._stage(partition, rng.choice((-1, -1, 7, 8)))
+        self._append_batch(partition, rng.choice((-1, -1, 7, 8)))
         if rng.random() < 0.3:
-            self._stage(partition, rng.choice((-1, 7, 8)))
+            self._append_batch(partition, rng.choice((-1, 7, 8)))
         self._commit(partition)
 
-    def _append_much(self, partition: SimulatedPartition) -> None:
+    def _append_many(self, partition: SimulatedPartition) -> None:
         for _ in range(self._rng.randrange(3, 12)):
-            self._stage(partition, self._rng.choice((-1, -1, 7, 8)))
+            self._append_batch(partition, self._rng.choice((-1, -1, 7, 8)))
         self._commit(partition)
 
-    def _stage(self, partition: SimulatedPartition, producer_id: int) -> None:
+    def _append_batch(self, partition: SimulatedPartition, producer_id: int) -> None:
         log, rng = self._storage.log(partition), self._rng
-        client = partition.clients.get(producer_id)
-        if client is not None and rng.random() < 0.05:
-            client.epoch += 1
-            client.next_sequence = 0
+        producer = partition.producers.get(producer_id)
+        if producer is not None and rng.random() < 0.05:
+            producer.epoch += 1
+            producer.next_sequence = 0
         now_ms = self._storage.host.now_ms()
-        sent, made = partition.make(rng, now_ms, producer_id)
+        sent, contents = partition.make_batch(rng, now_ms, producer_id)
         # What dies while a roll is under way was not written, but its client cannot know.
         appended = log.append(memoryview(bytearray(sent)), leader_epoch=partition.leader_epoch, now_ms=now_ms)
         if appended.is_duplicate:
             raise Violation(f"a new batch of producer {producer_id} was taken for a duplicate: {appended}")
-        if appended.first_offset != max(partition.promises.most_end, appended.first_offset):
+        if appended.first_offset != max(partition.expected.max_end, appended.first_offset):
             raise Violation(f"an append got offset {appended.first_offset} again")
-        for number, record in enumerate(made):
+        for number, record in enumerate(contents):
             if appended.log_append_time_ms >= 0:
-                record = Written(appended.log_append_time_ms, record.key, record.value)
-            partition.promises.staged(appended.first_offset + number, record)
-        if client is not None:
-            client.last = memoryview(bytes(sent)), appended.first_offset
-            client.next_sequence += len(made)
-        self._say(
-            f"{partition.topic}: append {len(made)} records in {len(sent)} bytes at {appended.first_offset}"
-            + (f", producer {producer_id} epoch {client.epoch}" if client is not None else "")
+                record = RecordContent(appended.log_append_time_ms, record.key, record.value)
+            partition.expected.on_append(appended.first_offset + number, record)
+        if producer is not None:
+            producer.last = memoryview(bytes(sent)), appended.first_offset
+            producer.next_sequence += len(contents)
+        self._log(
+            f"{partition.topic}: append {len(contents)} records in {len(sent)} bytes at offset "
+            f"{appended.first_offset}"
+            + (f", producer {producer_id} epoch {producer.epoch}" if producer is not None else "")
         )
 
-    def _fetch(self, partition: SimulatedPartition) -> None:
+    def _append_fetched(self, partition: SimulatedPartition) -> None:
         """A follower takes batches of its leader, the last of which is cut short."""
         log, rng, now_ms = self._storage.log(partition), self._rng, self._storage.host.now_ms()
         fetched, offset = b"", log.log_end_offset
-        made: list[Written] = []
+        contents: list[RecordContent] = []
         for _ in range(rng.randrange(1, 6)):
-            sent, records = partition.make(rng, now_ms, -1)
+            sent, records = partition.make_batch(rng, now_ms, -1)
             data = bytearray(sent)
-            stamp(data, 0, offset + len(made), partition.leader_epoch)
+            stamp(data, 0, offset + len(contents), partition.leader_epoch)
             fetched += data
-            made += records
+            contents += records
         cut = fetched + fetched[: rng.randrange(HEADER_BYTES)]
         appended = log.append_fetched(
             memoryview(cut), leader_epoch=partition.leader_epoch + rng.randrange(2), now_ms=now_ms
         )
         assert appended is not None
-        for number, record in enumerate(made):
-            partition.promises.staged(offset + number, record)
-        self._say(f"{partition.topic}: fetch {len(made)} records in {len(fetched)} bytes at {offset}")
+        for number, record in enumerate(contents):
+            partition.expected.on_append(offset + number, record)
+        self._log(f"{partition.topic}: fetch {len(contents)} records in {len(fetched)} bytes at {offset}")
         self._commit(partition)
 
     def _commit(self, partition: SimulatedPartition) -> None:
@@ -326,35 +327,35 @@ class History:
             return
         log.commit()
         if not log.is_recoverable:
-            self._place(partition)
-        partition.promises.acknowledged(log.log_end_offset)
-        self._say(f"{partition.topic}: commit up to {log.log_end_offset}")
+            self._flush_partition_metadata(partition)
+        partition.expected.on_ack(log.log_end_offset)
+        self._log(f"{partition.topic}: commit up to {log.log_end_offset}")
         if self._rng.random() < 0.9:
             log.high_watermark = log.log_end_offset
         self._flush_due()
 
-    def _place(self, partition: SimulatedPartition) -> None:
+    def _flush_partition_metadata(self, partition: SimulatedPartition) -> None:
         """Nobody is told of what a new log has got before a worker has seen to its name."""
         log = self._storage.log(partition)
         ticket = log.begin_partition_metadata_flush()
         assert ticket is not None
-        self._work(partition, ticket.work)
-        self._work(partition, ticket.finish)
-        self._say(f"{partition.topic}: tells its topic's id")
+        self._run_disk_work(partition, ticket.work)
+        self._run_disk_work(partition, ticket.finish)
+        self._log(f"{partition.topic}: tells its topic's id")
 
-    def _send_again(self, partition: SimulatedPartition) -> None:
+    def _retry(self, partition: SimulatedPartition) -> None:
         """A client that has seen no answer sends its last batch again: it is not stored twice."""
         log = self._storage.log(partition)
-        for producer_id, client in partition.clients.items():
-            if client.last is None or client.last[1] < log.log_start_offset:
+        for producer_id, producer in partition.producers.items():
+            if producer.last is None or producer.last[1] < log.log_start_offset:
                 continue
-            sent, offset = client.last
+            sent, offset = producer.last
             appended = log.append(
                 memoryview(bytearray(sent)),
                 leader_epoch=partition.leader_epoch,
                 now_ms=self._storage.host.now_ms(),
             )
-            self._say(f"{partition.topic}: producer {producer_id} sends again what is at {offset}")
+            self._log(f"{partition.topic}: producer {producer_id} sends again what is at {offset}")
             if not appended.is_duplicate or appended.first_offset != offset:
                 raise Violation(
                     f"the batch of producer {producer_id} at {offset} was stored again: {appended}"
@@ -366,41 +367,41 @@ class History:
             partition = next(each for each in self._partitions if each.topic == log.topic)
             end_offset = log.written_end_offset
             log.flush()
-            partition.promises.flushed(end_offset)
-            self._say(f"{log.topic}: flush was due, up to {end_offset}")
+            partition.expected.on_flush(end_offset)
+            self._log(f"{log.topic}: flush was due, up to {end_offset}")
 
     def _flush(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
         end_offset = log.written_end_offset
         log.flush()
-        partition.promises.flushed(end_offset)
-        self._say(f"{partition.topic}: flush up to {end_offset}")
+        partition.expected.on_flush(end_offset)
+        self._log(f"{partition.topic}: flush up to {end_offset}")
 
-    def _flush_beside_appends(self, partition: SimulatedPartition) -> None:
+    def _flush_concurrently(self, partition: SimulatedPartition) -> None:
         """A thread syncs while the loop goes on."""
         log = self._storage.log(partition)
         if not log.is_recoverable:
-            self._place(partition)
+            self._flush_partition_metadata(partition)
         ticket = log.begin_flush()
-        self._say(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
+        self._log(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
         action: Callable[[SimulatedPartition], None] = self._rng.choice(
-            (self._append, self._append_much, self._truncate, self._retention, self._checkpoint)
+            (self._append, self._append_many, self._truncate, self._apply_retention, self._checkpoint)
         )
         first = self._rng.random() < 0.5
         end_offset = ticket.end_offset
         if first:
-            self._work(partition, ticket.work)
+            self._run_disk_work(partition, ticket.work)
         action(partition)
         if not first:
-            self._work(partition, ticket.work)
+            self._run_disk_work(partition, ticket.work)
         end_offset = min(end_offset, log.log_end_offset)
         ticket.finish()
         # Of what a truncation took away nothing is durable, nor of what has come in its place.
         if log.recovery_point >= end_offset:
-            partition.promises.flushed(end_offset)
-        self._say(f"{partition.topic}: flush finished, the recovery point is {log.recovery_point}")
+            partition.expected.on_flush(end_offset)
+        self._log(f"{partition.topic}: flush finished, the recovery point is {log.recovery_point}")
 
-    def _work(self, partition: SimulatedPartition, work: Callable[[], None]) -> None:
+    def _run_disk_work(self, partition: SimulatedPartition, work: Callable[[], None]) -> None:
         try:
             work()
         except StorageError as error:
@@ -408,109 +409,111 @@ class History:
             raise
 
     def _checkpoint(self, partition: SimulatedPartition) -> None:
-        self._say("checkpoint")
+        self._log("checkpoint")
         for each in self._partitions:
             log = self._storage.log(each)
             if log.log_start_offset <= log.segment_base_offsets[0]:
                 # The first segment tells it, whose predecessors may come back at a loss of power. Kafka does
                 # so, too. What dies in here may have removed what the last checkpoint said.
-                each.promises.checkpointed_start = 0
+                each.expected.checkpointed_start = 0
         self._storage.manager.write_checkpoints()
         if self._storage.is_offline:
             return
         for each in self._partitions:
-            log, promises = self._storage.log(each), each.promises
-            promises.checkpointed_high_watermark = log.high_watermark
+            log, expected = self._storage.log(each), each.expected
+            expected.checkpointed_high_watermark = log.high_watermark
             if log.log_start_offset > log.segment_base_offsets[0]:
-                promises.checkpointed_start = log.log_start_offset
+                expected.checkpointed_start = log.log_start_offset
 
     def _roll(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
         log.roll(self._storage.host.now_ms())
-        self._say(f"{partition.topic}: roll at {log.log_end_offset}")
+        self._log(f"{partition.topic}: roll at {log.log_end_offset}")
         if self._rng.random() < 0.7:
             self._flush_due()
 
-    def _retention(self, partition: SimulatedPartition) -> None:
-        self._let_go(partition)
+    def _apply_retention(self, partition: SimulatedPartition) -> None:
+        self._allow_retention(partition)
         count = self._storage.log(partition).delete_old_segments(self._storage.host.now_ms())
-        self._say(f"{partition.topic}: retention deletes {count} segments")
+        self._log(f"{partition.topic}: retention deletes {count} segments")
 
-    def _let_go(self, partition: SimulatedPartition) -> None:
+    def _allow_retention(self, partition: SimulatedPartition) -> None:
         """What retention deletes is gone even where it dies before it has said so."""
-        log, promises = self._storage.log(partition), partition.promises
+        log, expected = self._storage.log(partition), partition.expected
         if log.config.delete:
-            promises.may_start_at(log.high_watermark)
+            expected.allow_start_at(log.high_watermark)
 
     def _delete_records(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
         if log.high_watermark > log.log_start_offset:
             offset = self._rng.randint(log.log_start_offset, log.high_watermark)
-            partition.promises.may_start_at(offset)
+            partition.expected.allow_start_at(offset)
             log.delete_records_before(offset)
-            self._say(f"{partition.topic}: delete records before {offset}")
+            self._log(f"{partition.topic}: delete records before {offset}")
 
     def _truncate(self, partition: SimulatedPartition) -> None:
         """A new leader has less than this log. Afterwards recovery points are checkpointed, as Kafka does."""
-        log, promises = self._storage.log(partition), partition.promises
+        log, expected = self._storage.log(partition), partition.expected
         if partition.config.compact or log.log_end_offset == log.log_start_offset:
             return
         offset = self._rng.randint(log.log_start_offset, log.log_end_offset)
         self._commit(partition)
         offset = next((each for each in self._batch_starts(partition) if each >= offset), log.log_end_offset)
-        self._say(f"{partition.topic}: truncate to {offset}")
-        promises.about_to_truncate(offset)
+        self._log(f"{partition.topic}: truncate to {offset}")
+        expected.before_truncate(offset)
         if log.truncate_to(offset):
-            promises.truncated(offset)
+            expected.on_truncate(offset)
             if log.awaits_sync:
                 self._flush(partition)
-            for client in partition.clients.values():
-                if client.last is not None and client.last[1] >= offset:
-                    client.epoch += 1
-                    client.next_sequence = 0
-                    client.last = None
+            for producer in partition.producers.values():
+                if producer.last is not None and producer.last[1] >= offset:
+                    producer.epoch += 1
+                    producer.next_sequence = 0
+                    producer.last = None
         self._checkpoint(partition)
         partition.leader_epoch += 1
         log.begin_leader_epoch(partition.leader_epoch)
 
     def _batch_starts(self, partition: SimulatedPartition) -> list[int]:
         with self._disk.without_faults():
-            scan = Scan(self._disk, self._storage.log(partition))
+            scan = LogScan(self._disk, self._storage.log(partition))
         return [batch.header.base_offset for batch in scan.batches]
 
-    def _pass_time(self, partition: SimulatedPartition) -> None:
+    def _advance_clock(self, partition: SimulatedPartition) -> None:
         delay_ms = self._rng.choice((100, 2000, 14_000, 61_000))
-        self._say(f"{delay_ms} ms pass")
-        self._let_pass(delay_ms)
+        self._log(f"{delay_ms} ms pass")
+        self._advance(delay_ms)
         self._storage.manager.tick(self._storage.host.now_ms())
         self._flush_due()
 
-    def _clean(self, partition: SimulatedPartition) -> None:
+    def _run_cleaner(self, partition: SimulatedPartition) -> None:
         """Let the cleaner look, with others at work in between."""
-        self._say("the cleaner looks")
-        self._may_interfere = self._rng.random() < 0.5
+        self._log("the cleaner looks")
+        self._may_interleave = self._rng.random() < 0.5
         try:
-            self._let_pass(BACKOFF_MS)
+            self._advance(BACKOFF_MS)
         finally:
-            self._may_interfere = False
+            self._may_interleave = False
 
-    def _let_pass(self, delay_ms: int) -> None:
+    def _advance(self, delay_ms: int) -> None:
         for partition in self._partitions:
             if partition.config.compact:
-                self._let_go(partition)
+                self._allow_retention(partition)
         rounds = self._storage.cleaner.completed_cleanings
         self._storage.host.advance(delay_ms)
         self._disk.now_ms = self._storage.host.now_ms()
         if self._storage.cleaner.completed_cleanings > rounds:
-            self._say(f"{self._storage.cleaner.completed_cleanings - rounds} logs cleaned: {self._ends()}")
+            self._log(
+                f"{self._storage.cleaner.completed_cleanings - rounds} logs cleaned: {self._describe_logs()}"
+            )
 
-    def _between(self) -> None:
-        if self._may_interfere and self._rng.random() < 0.3 and not self._storage.is_offline:
+    def _interleave(self) -> None:
+        if self._may_interleave and self._rng.random() < 0.3 and not self._storage.is_offline:
             partition = self._rng.choice(self._partitions)
             self._rng.choice((self._append, self._roll, self._delete_records, self._flush))(partition)
 
 
-def _told(partition: SimulatedPartition) -> str:
+def _describe_config(partition: SimulatedPartition) -> str:
     config = partition.config
     return (
         f"cleanup.policy {','.join(sorted(config.cleanup_policy))}, segment.bytes {config.segment_bytes}, "

@@ -24,33 +24,33 @@ from kwire.wire.batch import (
     read_header,
     records,
 )
-from simulation.storage.promises import Promises, Written
+from simulation.storage.expected_log import ExpectedLog, RecordContent
 
 LOOKUPS = 3
 """How many offsets and timestamps are looked up each time."""
 
 
-class Batch(NamedTuple):
+class ScannedBatch(NamedTuple):
     """A batch in a file."""
 
     segment_base: int
     position: int
     header: BatchHeader
-    records: dict[int, Written]
+    records: dict[int, RecordContent]
 
 
-class Scan:
+class LogScan:
     """All that the files of a log hold."""
 
     def __init__(self, disk: MemoryDisk, log: Log) -> None:
         """Violation: a segment is no row of sound batches."""
-        self.batches: list[Batch] = []
-        self.bytes_of: dict[int, bytes] = {}
+        self.batches: list[ScannedBatch] = []
+        self.segment_content: dict[int, bytes] = {}
         for segment in log.segments:
             content = disk.read(segment.log_path)
             if segment.size_bytes > len(content):
                 raise Violation(f"{segment!r} is {len(content)} bytes long in its file")
-            data = self.bytes_of[segment.base_offset] = content[: segment.size_bytes]
+            data = self.segment_content[segment.base_offset] = content[: segment.size_bytes]
             self.batches += _parse(segment, data)
         start = log.log_start_offset
         self.records = {
@@ -60,7 +60,7 @@ class Scan:
             if offset >= start
         }
 
-    def holes(self, end: int) -> list[tuple[int, int]]:
+    def gaps(self, end: int) -> list[tuple[int, int]]:
         """Where offsets are missing between segments, or at the end."""
         found = []
         for before, after in pairwise(self.batches):
@@ -69,7 +69,7 @@ class Scan:
                 and before.header.next_offset < after.header.base_offset
             ):
                 found.append((before.header.next_offset, after.header.base_offset))
-        bases = sorted(self.bytes_of)
+        bases = sorted(self.segment_content)
         first = self.batches[0].header.base_offset if self.batches else end
         last = self.batches[-1].header.next_offset if self.batches else bases[0]
         if bases[0] < first:
@@ -78,22 +78,22 @@ class Scan:
             found.append((last, end))
         return found
 
-    def in_segment(self, segment: LogSegment) -> list[Batch]:
+    def batches_of(self, segment: LogSegment) -> list[ScannedBatch]:
         return [batch for batch in self.batches if batch.segment_base == segment.base_offset]
 
 
-def _parse(segment: LogSegment, data: bytes) -> list[Batch]:
-    found: list[Batch] = []
+def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
+    found: list[ScannedBatch] = []
     position = 0
     try:
         for position, header in batches(data):
             if not crc_is_valid(data, position, header):
                 raise Violation(f"{segment!r} holds a batch with a wrong CRC at byte {position}")
-            held = {
-                record.offset: Written(record.timestamp, record.key, record.value)
+            contents = {
+                record.offset: RecordContent(record.timestamp, record.key, record.value)
                 for record in records(data, position, header)
             }
-            found.append(Batch(segment.base_offset, position, header, held))
+            found.append(ScannedBatch(segment.base_offset, position, header, contents))
     except CorruptBatch as error:
         raise Violation(f"{segment!r} holds no sound batch at byte {position}: {error}") from error
     end = found[-1].position + found[-1].header.size_bytes if found else 0
@@ -102,21 +102,21 @@ def _parse(segment: LogSegment, data: bytes) -> list[Batch]:
     return found
 
 
-def check(disk: MemoryDisk, log: Log, promises: Promises, rng: random.Random) -> Scan:
+def check_log(disk: MemoryDisk, log: Log, expected: ExpectedLog, rng: random.Random) -> LogScan:
     """All of it, but what is promised of the content. Violation."""
-    scan = Scan(disk, log)
-    _check_offsets(log, promises, scan)
-    _check_epochs(log, promises, scan)
+    scan = LogScan(disk, log)
+    _check_offsets(log, expected, scan)
+    _check_epochs(log, expected, scan)
     for segment in log.segments:
-        _check_indexes(segment, scan.in_segment(segment))
-    _check_reading(log, scan, rng)
+        _check_indexes(segment, scan.batches_of(segment))
+    _check_reads(log, scan, rng)
     _check_lookups(log, scan, rng)
     if not log.staged:
-        _check_producers(log, promises, scan)
+        _check_producers(log, expected, scan)
     return scan
 
 
-def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
+def _check_offsets(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     bases = log.segment_base_offsets
     if bases != sorted(set(bases)) or bases != [segment.base_offset for segment in log.segments]:
         raise Violation(f"segments start at {bases}")
@@ -131,8 +131,8 @@ def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
         header = batch.header
         if header.base_offset < max(next_offset, batch.segment_base):
             raise Violation(f"offset {header.base_offset} where {next_offset} was to come: {batch}")
-        is_hole = (next_offset, header.base_offset) in promises.holes
-        if header.base_offset > next_offset and not promises.is_compacted and not is_hole:
+        is_gap = (next_offset, header.base_offset) in expected.gaps
+        if header.base_offset > next_offset and not expected.is_compacted and not is_gap:
             raise Violation(f"offsets {next_offset} to {header.base_offset - 1} are missing")
         if header.leader_epoch < epoch:
             raise Violation(
@@ -143,12 +143,12 @@ def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
         if after < len(bases) and header.last_offset >= bases[after]:
             raise Violation(f"offset {header.last_offset} lies before the segment {bases[after]}")
     end = log.written_end_offset
-    is_hole = not scan.batches or (next_offset, end) in promises.holes
-    if next_offset > end or (next_offset < end and not promises.is_compacted and not is_hole):
+    is_gap = not scan.batches or (next_offset, end) in expected.gaps
+    if next_offset > end or (next_offset < end and not expected.is_compacted and not is_gap):
         raise Violation(f"the last batch ends at {next_offset}, the log at {log.written_end_offset}")
 
 
-def _check_epochs(log: Log, promises: Promises, scan: Scan) -> None:
+def _check_epochs(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     epochs = log.leader_epochs
     starts = [start for _, start in epochs]
     if starts != sorted(set(starts)) or [epoch for epoch, _ in epochs] != sorted(
@@ -159,7 +159,7 @@ def _check_epochs(log: Log, promises: Promises, scan: Scan) -> None:
         header = batch.header
         # Epochs go when somebody asks for a later start; a crash before the checkpoint brings back the start
         # alone, in Kafka too.
-        start = max(log.log_start_offset, promises.start)
+        start = max(log.log_start_offset, expected.allowed_start)
         if header.last_offset < start:
             continue
         after = bisect_right(starts, max(header.base_offset, start))
@@ -169,10 +169,10 @@ def _check_epochs(log: Log, promises: Promises, scan: Scan) -> None:
             )
 
 
-def _check_indexes(segment: LogSegment, held: list[Batch]) -> None:
+def _check_indexes(segment: LogSegment, found: list[ScannedBatch]) -> None:
     base = segment.base_offset
-    at_position = {batch.position: batch.header for batch in held}
-    last_offsets = {batch.header.last_offset for batch in held}
+    at_position = {batch.position: batch.header for batch in found}
+    last_offsets = {batch.header.last_offset for batch in found}
     previous = -1
     for number in range(segment.index.entries):
         relative, position = segment.index.entry(number)
@@ -187,21 +187,21 @@ def _check_indexes(segment: LogSegment, held: list[Batch]) -> None:
     for timestamp, relative in entries:
         offset = base + relative
         largest = max(
-            (batch.header.max_timestamp for batch in held if batch.header.last_offset <= offset), default=-1
+            (batch.header.max_timestamp for batch in found if batch.header.last_offset <= offset), default=-1
         )
         if timestamp <= previous_timestamp or largest > timestamp or offset not in last_offsets:
             raise Violation(
                 f"{segment.time_index.path} says {timestamp} at {offset}; the greatest so far is {largest}"
             )
         previous_timestamp = timestamp
-    largest = max((batch.header.max_timestamp for batch in held), default=-1)
+    largest = max((batch.header.max_timestamp for batch in found), default=-1)
     if segment.max_timestamp_entry()[0] != largest:
         raise Violation(
             f"{segment!r} says {segment.max_timestamp_entry()}, its greatest timestamp is {largest}"
         )
 
 
-def _check_reading(log: Log, scan: Scan, rng: random.Random) -> None:
+def _check_reads(log: Log, scan: LogScan, rng: random.Random) -> None:
     """Read the log as a consumer does: the bytes of the files come, each of them once."""
     offset, end = log.log_start_offset, log.written_end_offset
     expected = [batch for batch in scan.batches if batch.header.last_offset >= offset]
@@ -229,11 +229,11 @@ def _check_reading(log: Log, scan: Scan, rng: random.Random) -> None:
         raise Violation(f"reading ends at {offset}, before {expected[number]}")
 
 
-def _bytes(scan: Scan, batch: Batch) -> bytes:
-    return scan.bytes_of[batch.segment_base][batch.position : batch.position + batch.header.size_bytes]
+def _bytes(scan: LogScan, batch: ScannedBatch) -> bytes:
+    return scan.segment_content[batch.segment_base][batch.position : batch.position + batch.header.size_bytes]
 
 
-def _check_lookups(log: Log, scan: Scan, rng: random.Random) -> None:
+def _check_lookups(log: Log, scan: LogScan, rng: random.Random) -> None:
     """By offset and by timestamp, as a scan of everything would find it."""
     start, end = log.log_start_offset, log.written_end_offset
     for _ in range(LOOKUPS if end > start else 0):
@@ -259,7 +259,7 @@ def _check_lookups(log: Log, scan: Scan, rng: random.Random) -> None:
             raise Violation(f"the greatest timestamp is {greatest}, not {largest}")
 
 
-def _at_timestamp(scan: Scan, timestamp: int) -> int | None:
+def _at_timestamp(scan: LogScan, timestamp: int) -> int | None:
     """The first record that is no older, of the segment that is the first to have a batch as new."""
     base = next((each.segment_base for each in scan.batches if each.header.max_timestamp >= timestamp), None)
     return next(
@@ -274,7 +274,7 @@ def _at_timestamp(scan: Scan, timestamp: int) -> int | None:
     )
 
 
-def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
+def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     """The last batch of each producer that the log tells of is the last one that it remembers.
 
     But for those that were deleted, and came back by a loss of power: they may have been forgotten by then.
@@ -284,13 +284,13 @@ def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
         if batch.header.has_producer_id and batch.header.last_offset >= log.log_start_offset:
             last[batch.header.producer_id] = batch.header
     for producer_id, header in last.items():
-        if header.last_offset < promises.start:
+        if header.last_offset < expected.allowed_start:
             continue
         state = log.producers.producers.get(producer_id)
         if state is None or not state.batches:
             raise Violation(f"producer {producer_id} is not known, which wrote {header}")
         remembered = state.batches[-1]
-        if promises.is_compacted and remembered.last_offset > header.last_offset:
+        if expected.is_compacted and remembered.last_offset > header.last_offset:
             # Its last batch was cleaned away when it had a later one, which a loss of power took.
             continue
         told = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
@@ -301,7 +301,7 @@ def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
             header.last_offset_delta,
         ):
             raise Violation(f"producer {producer_id} is remembered with {told}; its last batch is {header}")
-        if not promises.is_compacted and remembered.timestamp != header.max_timestamp:
+        if not expected.is_compacted and remembered.timestamp != header.max_timestamp:
             raise Violation(
                 f"producer {producer_id} is remembered with {remembered}; its last batch is {header}"
             )
@@ -309,5 +309,5 @@ def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
         newest = state.batches[-1].last_offset if state.batches else -1
         if newest >= log.log_end_offset:
             raise Violation(f"producer {producer_id} is remembered up to {newest}, beyond the end of {log!r}")
-        if producer_id not in last and newest >= log.log_start_offset and not promises.is_compacted:
+        if producer_id not in last and newest >= log.log_start_offset and not expected.is_compacted:
             raise Violation(f"producer {producer_id} is remembered at {newest}, where it wrote nothing")

@@ -16,7 +16,7 @@ from typing import Protocol
 from kwire.testing.disk import ProcessDied
 
 
-class Runs(Protocol):
+class SeedHistory(Protocol):
     """One seed's history."""
 
     @property
@@ -27,10 +27,10 @@ class Runs(Protocol):
         """All of it. Whatever is wrong is raised."""
 
 
-MakesHistory = Callable[[int], Runs]
+HistoryFactory = Callable[[int], SeedHistory]
 
 
-def failure_of(seed: int, make: MakesHistory, module: str) -> str | None:
+def find_failure(seed: int, make: HistoryFactory, module: str) -> str | None:
     """Run a seed: what went wrong, with the transcript and how to see it again; None if nothing did."""
     history = make(seed)
     try:
@@ -48,11 +48,11 @@ def failure_of(seed: int, make: MakesHistory, module: str) -> str | None:
     return None
 
 
-def _quiet() -> None:
+def _disable_logging() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def main(make: MakesHistory, module: str, arguments: list[str] | None = None) -> int:
+def main(make: HistoryFactory, module: str, arguments: list[str] | None = None) -> int:
     """The command of a simulation, which is the package `module`."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--seed", type=int, help="run this one, and show its transcript")
@@ -63,7 +63,7 @@ def main(make: MakesHistory, module: str, arguments: list[str] | None = None) ->
     options = parser.parse_args(arguments)
     if options.seed is not None:
         logging.basicConfig(level=logging.ERROR)
-        _quiet()
+        _disable_logging()
         history = make(options.seed)
         try:
             history.run()
@@ -71,22 +71,24 @@ def main(make: MakesHistory, module: str, arguments: list[str] | None = None) ->
             print("\n".join(history.transcript))
         print(f"seed {options.seed} holds")
         return 0
-    find = partial(failure_of, make=make, module=module)
-    return _many(find, options.first, options.seeds, options.jobs, options.stop_after)
+    find = partial(find_failure, make=make, module=module)
+    return _run_in_processes(find, options.first, options.seeds, options.jobs, options.stop_after)
 
 
-def run_many(seeds: Sequence[int], make: MakesHistory, module: str) -> list[str]:
+def run_seeds(seeds: Sequence[int], make: HistoryFactory, module: str) -> list[str]:
     """The failures of these seeds, on all cores."""
-    find = partial(failure_of, make=make, module=module)
-    with multiprocessing.get_context("spawn").Pool(initializer=_quiet) as pool:
+    find = partial(find_failure, make=make, module=module)
+    with multiprocessing.get_context("spawn").Pool(initializer=_disable_logging) as pool:
         return [failure for failure in pool.imap(find, seeds, chunksize=10) if failure is not None]
 
 
-def _many(find: Callable[[int], str | None], first: int, count: int, jobs: int, stop_after: int) -> int:
+def _run_in_processes(
+    find: Callable[[int], str | None], first: int, count: int, jobs: int, stop_after: int
+) -> int:
     began = time.monotonic()
     failures = done = 0
     seeds = range(first, first + count)
-    with multiprocessing.Pool(jobs, initializer=_quiet) as pool:
+    with multiprocessing.Pool(jobs, initializer=_disable_logging) as pool:
         for failure in pool.imap_unordered(find, seeds, chunksize=8):
             done += 1
             if failure is not None:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from simulation.storage.breakage import Breakage
-from simulation.storage.run import MakesHistory, failure_of, run_many
+from simulation.storage.planted_bugs import PlantedBug
+from simulation.storage.run import HistoryFactory, find_failure, run_seeds
 
-ENOUGH_SEEDS = 1000
+MAX_SEEDS = 1000
 """Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
 
 
-def hold(seeds: Sequence[int], make: MakesHistory, module: str) -> None:
+def check_seeds(seeds: Sequence[int], make: HistoryFactory, module: str) -> None:
     """Every promise holds after every step."""
-    failures = run_many(seeds, make, module)
+    failures = run_seeds(seeds, make, module)
     assert not failures, failures[0]
 
 
-def decide_everything(make: MakesHistory) -> None:
+def check_determinism(make: HistoryFactory) -> None:
     """A seed comes to the same, run again."""
     transcripts = []
     for _ in range(2):
@@ -30,20 +30,20 @@ def decide_everything(make: MakesHistory) -> None:
     assert transcripts[0] == transcripts[1]
 
 
-def find(
-    breakage: Breakage,
+def check_bug_is_found(
+    bug: PlantedBug,
     monkeypatch: pytest.MonkeyPatch,
-    make: MakesHistory,
+    make: HistoryFactory,
     module: str,
-    enough_seeds: int = ENOUGH_SEEDS,
+    max_seeds: int = MAX_SEEDS,
 ) -> None:
     """The seed that found a bug made by hand, or another one, finds it."""
-    breakage.make(monkeypatch.setattr)
-    for seed in (breakage.seed, *range(enough_seeds)):
-        failure = failure_of(seed, make, module)
+    bug.plant(monkeypatch.setattr)
+    for seed in (bug.seed, *range(max_seeds)):
+        failure = find_failure(seed, make, module)
         if failure is not None:
             break
-    assert failure is not None, f"{breakage.name} goes unnoticed"
-    if seed != breakage.seed:
-        warnings.warn(f"{breakage.name} is found by seed {seed} now: note that, it saves time", stacklevel=1)
+    assert failure is not None, f"{bug.name} goes unnoticed"
+    if seed != bug.seed:
+        warnings.warn(f"{bug.name} is found by seed {seed} now: note that, it saves time", stacklevel=1)
     assert f"replay with: python -m {module} --seed" in failure

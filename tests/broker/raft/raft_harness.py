@@ -132,7 +132,7 @@ class RaftHarness:
                 case Advance():
                     self.log.advance(output.high_watermark)
                 case Cut():
-                    self.log.cut(output.offset)
+                    self.log.truncate(output.offset)
                     queue += self._synced()
         self.done += found
         return found

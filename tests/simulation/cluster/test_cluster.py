@@ -6,9 +6,9 @@ from simulation.cluster.history import History
 from tests.simulation import seeds
 
 
-def test_every_promise_holds_after_every_step() -> None:
-    seeds.hold(range(120), History, "simulation.cluster")
+def test_invariants_hold_after_every_step() -> None:
+    seeds.check_seeds(range(120), History, "simulation.cluster")
 
 
-def test_a_seed_decides_everything() -> None:
-    seeds.decide_everything(History)
+def test_same_seed_gives_the_same_transcript() -> None:
+    seeds.check_determinism(History)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.cluster.breakage import BREAKAGES
 from simulation.cluster.history import History
-from simulation.storage.breakage import Breakage
+from simulation.cluster.planted_bugs import PLANTED_BUGS
+from simulation.storage.planted_bugs import PlantedBug
 from tests.simulation import seeds
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
-def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds.find(breakage, monkeypatch, History, "simulation.cluster")
+@pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
+def test_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds.check_bug_is_found(bug, monkeypatch, History, "simulation.cluster")

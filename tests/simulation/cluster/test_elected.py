@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulation.cluster.elected import MODULE, elected
+from simulation.cluster.elected import MODULE, elected_history
 from tests.simulation import seeds
 
 
-def test_every_promise_holds_whoever_is_elected() -> None:
-    seeds.hold(range(40), elected, MODULE)
+def test_invariants_hold_with_elected_controllers() -> None:
+    seeds.check_seeds(range(40), elected_history, MODULE)

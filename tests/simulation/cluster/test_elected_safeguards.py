@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.cluster.elected import MODULE, elected
-from simulation.cluster.elected_breakage import BREAKAGES
-from simulation.storage.breakage import Breakage
+from simulation.cluster.elected import MODULE, elected_history
+from simulation.cluster.elected_planted_bugs import PLANTED_BUGS
+from simulation.storage.planted_bugs import PlantedBug
 from tests.simulation import seeds
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
-def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds.find(breakage, monkeypatch, elected, MODULE)
+@pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
+def test_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds.check_bug_is_found(bug, monkeypatch, elected_history, MODULE)

@@ -16,7 +16,7 @@ from kwire.testing.simulated.violation import Violation
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import encode_request
-from simulation.cluster.breakage import BREAKAGES
+from simulation.cluster.planted_bugs import PLANTED_BUGS
 from tests.testing.simulated.programs import consume, metadata, produce, transact
 
 ORDERS = 40
@@ -79,8 +79,8 @@ def test_a_topic_may_be_deleted_and_made_again() -> None:
 
 
 def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    [breakage] = [each for each in BREAKAGES if each.name == "acknowledged when written"]
-    breakage.make(monkeypatch.setattr)
+    [bug] = [each for each in PLANTED_BUGS if each.name == "acknowledged when written"]
+    bug.plant(monkeypatch.setattr)
     found = []
     for seed in range(40):
         try:

@@ -26,62 +26,62 @@ FETCH_VERSION: Final = 8
 OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 
 
-class Committer(SimulatedClient):
+class OffsetCommitter(SimulatedClient):
     """The only one of his group, which has no members. He commits ever greater offsets of one partition."""
 
-    def __init__(self, *arguments: Any, ledger: Oracle, place: TopicPartition) -> None:
+    def __init__(self, *arguments: Any, oracle: Oracle, tp: TopicPartition) -> None:
         super().__init__(*arguments)
-        self._ledger = ledger
-        self._place = place
-        self._least = -1
+        self._oracle = oracle
+        self._tp = tp
+        self._min_expected = -1
         """What was acknowledged, or told: it never goes back behind this."""
-        self._strays: set[int] = set()
+        self._unacknowledged: set[int] = set()
         """Those that nobody answered: they may still arrive, and be taken, after later ones."""
-        self._last = -1
+        self._last_sent = -1
         """The last that was sent, which may have been committed, or still be."""
 
     def run(self) -> Steps[None]:
         coordinator = yield from self.coordinator_of(self.name, GROUP)
         while not self.is_stopping:
             yield self.random_pause(250)
-            step = self._commit if self.rng.random() < 0.7 else self._look
+            step = self._commit if self.rng.random() < 0.7 else self._fetch
             if not (yield from step(coordinator)):
                 coordinator = yield from self.coordinator_of(self.name, GROUP)
-        while not (yield from self._look(coordinator)):
+        while not (yield from self._fetch(coordinator)):
             coordinator = yield from self.coordinator_of(self.name, GROUP)
 
     def _commit(self, coordinator: PeerAddress) -> Steps[bool]:
         """Commit the next one; whether the coordinator is to be asked again."""
-        self._last += 1
-        offset = self._last
+        self._last_sent += 1
+        offset = self._last_sent
         wanted = OffsetCommitRequestPartition(
-            partition_index=self._place.partition, committed_offset=offset, committed_metadata=""
+            partition_index=self._tp.partition, committed_offset=offset, committed_metadata=""
         )
         request = OffsetCommitRequest(
             group_id=self.name,
-            topics=[OffsetCommitRequestTopic(name=self._place.topic, partitions=[wanted])],
+            topics=[OffsetCommitRequestTopic(name=self._tp.topic, partitions=[wanted])],
         )
-        answer = yield from self.request(coordinator, COMMIT_VERSION, request)
-        if answer is None:
-            self._strays.add(offset)
+        response = yield from self.request(coordinator, COMMIT_VERSION, request)
+        if response is None:
+            self._unacknowledged.add(offset)
             return False
-        ((outcome,),) = (topic.partitions for topic in answer.topics)
+        ((outcome,),) = (topic.partitions for topic in response.topics)
         if outcome.error_code:
             self.check_retriable(outcome.error_code, "OffsetCommit")
             yield self.backoff()
             return False
-        self._least = offset
+        self._min_expected = offset
         return True
 
-    def _look(self, coordinator: PeerAddress) -> Steps[bool]:
+    def _fetch(self, coordinator: PeerAddress) -> Steps[bool]:
         """Ask for what is committed; whether the coordinator is to be asked again."""
-        topic = OffsetFetchRequestTopics(name=self._place.topic, partition_indexes=[self._place.partition])
+        topic = OffsetFetchRequestTopics(name=self._tp.topic, partition_indexes=[self._tp.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
-        before = self._ledger.led_epoch(OFFSETS, coordinator)
-        answer = yield from self.request(coordinator, FETCH_VERSION, request)
-        if answer is None:
+        before = self._oracle.led_epoch(OFFSETS, coordinator)
+        response = yield from self.request(coordinator, FETCH_VERSION, request)
+        if response is None:
             return False
-        (group,) = answer.groups
+        (group,) = response.groups
         code = group.error_code or next(
             (one.error_code for each in group.topics for one in each.partitions), 0
         )
@@ -90,15 +90,15 @@ class Committer(SimulatedClient):
             yield self.backoff()
             return False
         ((found,),) = (each.partitions for each in group.topics)
-        if before is None or before != self._ledger.led_epoch(OFFSETS, coordinator):
+        if before is None or before != self._oracle.led_epoch(OFFSETS, coordinator):
             # Who was cut off, or has paused, may tell what was so before: nobody has to ask the others first.
-            return bool(found.committed_offset <= self._last)
-        if found.committed_offset in self._strays:
+            return bool(found.committed_offset <= self._last_sent)
+        if found.committed_offset in self._unacknowledged:
             return True
-        if not self._least <= found.committed_offset <= self._last:
+        if not self._min_expected <= found.committed_offset <= self._last_sent:
             raise Violation(
-                f"{self.name} is told that {found.committed_offset} is committed of {self._place}, where "
-                f"{self._least} was before, and {self._last} was the last to be sent"
+                f"{self.name} is told that {found.committed_offset} is committed of {self._tp}, where "
+                f"{self._min_expected} was before, and {self._last_sent} was the last to be sent"
             )
-        self._least = found.committed_offset
+        self._min_expected = found.committed_offset
         return True

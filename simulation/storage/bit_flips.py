@@ -15,14 +15,14 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, crc_is_valid, read_header, records
 from kwire.wire.errors import ApiError
-from simulation.storage.promises import Promises, Written
+from simulation.storage.expected_log import ExpectedLog, RecordContent
 
-FLIPPED = (".log", ".log", ".log", ".index", ".timeindex", ".snapshot")
+SUFFIXES = (".log", ".log", ".log", ".index", ".timeindex", ".snapshot")
 
 
-def flip_some_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str | None:
+def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str | None:
     """Turn a bit over in one of a log's files, where there is one; the file's name."""
-    suffix = rng.choice(FLIPPED)
+    suffix = rng.choice(SUFFIXES)
     files = {
         path: content for path, content in disk.tree(directory).items() if path.endswith(suffix) and content
     }
@@ -34,7 +34,7 @@ def flip_some_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str |
     return name
 
 
-def check_damaged(log: Log, promises: Promises, flipped: str, *, was_clean: bool) -> int:
+def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_clean: bool) -> int:
     """Read every offset that was promised; how many cannot be read. Violation.
 
     `flipped` is the file's name.
@@ -43,8 +43,8 @@ def check_damaged(log: Log, promises: Promises, flipped: str, *, was_clean: bool
     is_log = flipped.endswith(".log")
     damaged_base = int(flipped.partition(".")[0]) if is_log else -1
     bases = log.segment_base_offsets
-    damaged_end = next((base for base in bases if base > damaged_base), promises.most_end)
-    for offset, record in promises.records.items():
+    damaged_end = next((base for base in bases if base > damaged_base), expected.max_end)
+    for offset, record in expected.records.items():
         if offset < log.log_start_offset:
             continue
         if log.failure is not None:
@@ -53,7 +53,7 @@ def check_damaged(log: Log, promises: Promises, flipped: str, *, was_clean: bool
         if found == record:
             continue
         # The CRC leaves out the offset: a batch may stand at another one, as in Kafka.
-        is_shifted = is_log and damaged_base <= offset < damaged_end and found in promises.records.values()
+        is_shifted = is_log and damaged_base <= offset < damaged_end and found in expected.records.values()
         if found is not None and not is_shifted:
             raise Violation(f"{flipped} was damaged, and offset {offset} is served as {found}, not {record}")
         lost += 1
@@ -63,7 +63,7 @@ def check_damaged(log: Log, promises: Promises, flipped: str, *, was_clean: bool
     return lost
 
 
-def _read(log: Log, offset: int) -> Written | None:
+def _read(log: Log, offset: int) -> RecordContent | None:
     """The record at an offset; None where a reader notices that it is not to be had."""
     try:
         data = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset).read()
@@ -80,7 +80,7 @@ def _read(log: Log, offset: int) -> Written | None:
     try:
         for record in records(data, 0, header):
             if record.offset == offset:
-                return Written(record.timestamp, record.key, record.value)
+                return RecordContent(record.timestamp, record.key, record.value)
     except CorruptBatch:
         pass
     return None

@@ -19,9 +19,9 @@ from kwire.testing.disk import MemoryDisk, MemoryFile
 SetAttribute = Callable[[Any, str, Any], None]
 
 
-class Breakage(NamedTuple):
+class PlantedBug(NamedTuple):
     name: str
-    make: Callable[[SetAttribute], None]
+    plant: Callable[[SetAttribute], None]
     seed: int = 0
     """The one to try first: it found this bug once."""
 
@@ -113,22 +113,22 @@ def _logs_are_promised_of_before_they_have_names(replace: SetAttribute) -> None:
     replace(Durability, "begin_flush", lambda self: self._ticket(closes=False))
 
 
-BREAKAGES = [
-    Breakage("files are not synced", _files_are_not_synced),
-    Breakage("directories are not synced", _directories_are_not_synced, 1),
-    Breakage("a flush syncs nothing", _flush_syncs_nothing, 1),
-    Breakage("recovery ignores CRCs", _crcs_are_ignored, 1),
-    Breakage("log files are not truncated", _recovery_cuts_nothing, seed=2),
-    Breakage("segments after a cut stay", _later_segments_stay, 1),
-    Breakage("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point, seed=2),
-    Breakage("indexes are not checked", _indexes_are_not_rebuilt, 140),
-    Breakage("the time index lacks its last entry", _time_index_forgets_its_last_entry),
-    Breakage("snapshots stay after a truncation", _snapshots_stay_after_truncation, 71),
-    Breakage("old segments stay beside the new", _old_segments_stay_beside_the_new, 1),
-    Breakage("the marker of a clean shutdown stays", _the_marker_stays, 5),
-    Breakage("a full offset map claims everything", _a_full_map_claims_everything, 1),
-    Breakage("records beyond the map are dropped", _what_the_map_does_not_know_goes, 486),
-    Breakage(
+PLANTED_BUGS = [
+    PlantedBug("files are not synced", _files_are_not_synced),
+    PlantedBug("directories are not synced", _directories_are_not_synced, 1),
+    PlantedBug("a flush syncs nothing", _flush_syncs_nothing, 1),
+    PlantedBug("recovery ignores CRCs", _crcs_are_ignored, 1),
+    PlantedBug("log files are not truncated", _recovery_cuts_nothing, seed=2),
+    PlantedBug("segments after a cut stay", _later_segments_stay, 1),
+    PlantedBug("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point, seed=2),
+    PlantedBug("indexes are not checked", _indexes_are_not_rebuilt, 140),
+    PlantedBug("the time index lacks its last entry", _time_index_forgets_its_last_entry),
+    PlantedBug("snapshots stay after a truncation", _snapshots_stay_after_truncation, 71),
+    PlantedBug("old segments stay beside the new", _old_segments_stay_beside_the_new, 1),
+    PlantedBug("the marker of a clean shutdown stays", _the_marker_stays, 5),
+    PlantedBug("a full offset map claims everything", _a_full_map_claims_everything, 1),
+    PlantedBug("records beyond the map are dropped", _what_the_map_does_not_know_goes, 486),
+    PlantedBug(
         "logs are promised of before they have names", _logs_are_promised_of_before_they_have_names, 119
     ),
 ]

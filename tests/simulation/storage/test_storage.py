@@ -10,17 +10,17 @@ import pytest
 
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk, ProcessDied
-from simulation.storage.breakage import BREAKAGES, Breakage
 from simulation.storage.history import History
-from simulation.storage.run import failure_of
+from simulation.storage.planted_bugs import PLANTED_BUGS, PlantedBug
+from simulation.storage.run import find_failure
 from tests.simulation import seeds
 
 MODULE = "simulation.storage"
 SEEDS = range(220)
-ENOUGH_SEEDS = 2000
+MAX_SEEDS = 2000
 """Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
 
-ONCE_FAILED = {
+FORMERLY_FAILING_SEEDS = {
     16: "a checkpoint that could not be read counted as empty, so that deleted records and start were back",
     18: "the leader epochs before the recovery point were lost with their file, which was not synced",
     57: "a truncation was not synced by the flush after it: a loss of power undid it behind a clean shutdown",
@@ -45,30 +45,30 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_every_promise_holds_after_every_step() -> None:
-    seeds.hold(SEEDS, History, MODULE)
+def test_invariants_hold_after_every_step() -> None:
+    seeds.check_seeds(SEEDS, History, MODULE)
 
 
-@pytest.mark.parametrize("seed", ONCE_FAILED)
-def test_what_was_found_stays_repaired(seed: int) -> None:
-    failure = failure_of(seed, History, MODULE)
+@pytest.mark.parametrize("seed", FORMERLY_FAILING_SEEDS)
+def test_seed_that_failed_once_passes(seed: int) -> None:
+    failure = find_failure(seed, History, MODULE)
     assert failure is None, failure
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
-def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds.find(breakage, monkeypatch, History, MODULE, ENOUGH_SEEDS)
+@pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
+def test_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds.check_bug_is_found(bug, monkeypatch, History, MODULE, MAX_SEEDS)
 
 
-def test_a_seed_decides_everything() -> None:
-    seeds.decide_everything(History)
+def test_same_seed_gives_the_same_transcript() -> None:
+    seeds.check_determinism(History)
 
 
-class TestTheDisk:
+class TestFaultModel:
     """The fault model itself."""
 
     @staticmethod
-    def after_a_power_cut(seed: int) -> dict[str, bytes]:
+    def files_after_power_loss(seed: int) -> dict[str, bytes]:
         disk = MemoryDisk(random.Random(seed))
         disk.make_directory("/d")
         disk.sync_directory("/")
@@ -82,23 +82,24 @@ class TestTheDisk:
         disk.power_cut()
         return disk.tree("/d")
 
-    def test_what_was_synced_stays(self) -> None:
+    def test_synced_data_survives_power_loss(self) -> None:
         for seed in range(50):
-            assert self.after_a_power_cut(seed)["synced"].startswith(b"durable")
+            assert self.files_after_power_loss(seed)["synced"].startswith(b"durable")
 
-    def test_what_was_not_is_lost_torn_or_there(self) -> None:
-        ends = {self.after_a_power_cut(seed)["synced"][7:] for seed in range(200)}
+    def test_unsynced_data_is_lost_torn_or_kept(self) -> None:
+        ends = {self.files_after_power_loss(seed)["synced"][7:] for seed in range(200)}
         assert b"" in ends
         assert b"x" * 200 in ends
         assert any(0 < end.count(b"x") < len(end) for end in ends)
 
-    def test_names_survive_in_their_order(self) -> None:
+    def test_a_prefix_of_file_names_survives(self) -> None:
         kept = {
-            tuple(name for name in self.after_a_power_cut(seed) if name != "synced") for seed in range(100)
+            tuple(name for name in self.files_after_power_loss(seed) if name != "synced")
+            for seed in range(100)
         }
         assert kept == {(), ("0",), ("0", "1"), ("0", "1", "2"), ("0", "1", "2", "3")}
 
-    def test_it_dies_and_fails_on_demand(self) -> None:
+    def test_injected_faults_occur_when_scheduled(self) -> None:
         disk = MemoryDisk(random.Random(1))
         disk.fails_after = 0
         disk.remaining_failures = 1

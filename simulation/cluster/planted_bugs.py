@@ -29,7 +29,7 @@ from kwire.coordinator.groups.state_machine import GroupStateMachine
 from kwire.coordinator.runtime import CoordinatorShard
 from kwire.coordinator.transactions.state_machine import TransactionStateMachine
 from kwire.wire.batch import read_header
-from simulation.storage.breakage import Breakage, SetAttribute
+from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
 EVERYWHERE = 1 << 60
 
@@ -277,34 +277,36 @@ def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:
     replace(PeerLinks, "send", send)
 
 
-BREAKAGES = [
-    Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
-    Breakage("followers cut nothing", _followers_cut_nothing, 3),
-    Breakage("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 360),
-    Breakage("logs that were cut are not waited for", _cut_logs_are_not_waited_for, 3),
-    Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
-    Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
-    Breakage("too few are enough", _too_few_are_enough),
-    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 19),
-    Breakage("who lags joins", _who_lags_joins),
-    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 13),
-    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
-    Breakage("acknowledged when written", _acknowledged_when_written),
-    Breakage("stale alterations are taken", _stale_alterations_are_taken, 22),
-    Breakage("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
-    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
-    Breakage("anybody leads", _anybody_leads, 1),
-    Breakage("unfenced before caught up", _unfenced_before_caught_up, 7),
-    Breakage("followers do not know producers", _followers_do_not_know_producers),
-    Breakage("consumers read to the end", _consumers_read_to_the_end),
-    Breakage("consumers read followers to the end", _consumers_read_followers_to_the_end),
-    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
-    Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
-    Breakage("aborted transactions are not told", _aborted_transactions_are_not_told, 2),
-    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20),
-    Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
-    Breakage("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
-    Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
-    Breakage("logins are renewed too late", _logins_are_renewed_too_late, 4),
-    Breakage("controllers are shown what is for brokers", _controllers_are_shown_what_is_for_brokers),
+PLANTED_BUGS = [
+    PlantedBug("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
+    PlantedBug("followers cut nothing", _followers_cut_nothing, 3),
+    PlantedBug("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 360),
+    PlantedBug("logs that were cut are not waited for", _cut_logs_are_not_waited_for, 3),
+    PlantedBug("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
+    PlantedBug("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
+    PlantedBug("too few are enough", _too_few_are_enough),
+    PlantedBug("who joins is not waited for", _who_joins_is_not_waited_for, 19),
+    PlantedBug("who lags joins", _who_lags_joins),
+    PlantedBug("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 13),
+    PlantedBug("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
+    PlantedBug("acknowledged when written", _acknowledged_when_written),
+    PlantedBug("stale alterations are taken", _stale_alterations_are_taken, 22),
+    PlantedBug("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
+    PlantedBug("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
+    PlantedBug("anybody leads", _anybody_leads, 1),
+    PlantedBug("unfenced before caught up", _unfenced_before_caught_up, 7),
+    PlantedBug("followers do not know producers", _followers_do_not_know_producers),
+    PlantedBug("consumers read to the end", _consumers_read_to_the_end),
+    PlantedBug("consumers read followers to the end", _consumers_read_followers_to_the_end),
+    PlantedBug("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
+    PlantedBug("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
+    PlantedBug("aborted transactions are not told", _aborted_transactions_are_not_told, 2),
+    PlantedBug(
+        "leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20
+    ),
+    PlantedBug("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
+    PlantedBug("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
+    PlantedBug("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
+    PlantedBug("logins are renewed too late", _logins_are_renewed_too_late, 4),
+    PlantedBug("controllers are shown what is for brokers", _controllers_are_shown_what_is_for_brokers),
 ]

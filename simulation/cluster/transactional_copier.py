@@ -24,7 +24,7 @@ from kwire.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from simulation.cluster.transactions import TransactionalProducer
+from simulation.cluster.transactional_producer import TransactionalProducer
 
 ADD_OFFSETS_VERSION: Final = 3
 OLD_COMMIT_VERSION, NEW_COMMIT_VERSION = 4, 5
@@ -32,7 +32,7 @@ FETCH_VERSION: Final = 8
 NOTHING: Final = -1
 
 
-class Copier(TransactionalProducer):
+class TransactionalCopier(TransactionalProducer):
     """See the module."""
 
     def __init__(self, *arguments: Any, source: TopicPartition, **named: Any) -> None:
@@ -42,9 +42,9 @@ class Copier(TransactionalProducer):
         self._possible = {NOTHING}
         """What may be committed: one offset, but for transactions whose end is not known."""
 
-    def _begin_life(self) -> Steps[PeerAddress]:
-        coordinator = yield from super()._begin_life()
-        found = yield from self._look()
+    def _initialize(self) -> Steps[PeerAddress]:
+        coordinator = yield from super()._initialize()
+        found = yield from self._fetch_committed_offset()
         if found not in self._possible:
             raise Violation(
                 f"the group of {self.name} is at {found}, where {sorted(self._possible)} may be committed"
@@ -52,14 +52,14 @@ class Copier(TransactionalProducer):
         self._possible = {found}
         return coordinator
 
-    def _end(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
+    def _end_transaction(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
         offset = self._transactions
-        if not self._is_new:
+        if not self._uses_transactions_v2:
             yield from self._add_group(coordinator)
         yield from self._commit(offset)
         if commits:
             self._possible = self._possible | {offset}
-        yield from super()._end(coordinator, commits)
+        yield from super()._end_transaction(coordinator, commits)
         if commits:
             self._possible = {offset}
 
@@ -71,11 +71,11 @@ class Copier(TransactionalProducer):
             group_id=self.name,
         )
         while True:
-            answer = yield from self.request(coordinator, ADD_OFFSETS_VERSION, request)
-            if answer is not None:
-                if not answer.error_code:
+            response = yield from self.request(coordinator, ADD_OFFSETS_VERSION, request)
+            if response is not None:
+                if not response.error_code:
                     return
-                self.refused(answer.error_code, "AddOffsetsToTxn")
+                self.on_error(response.error_code, "AddOffsetsToTxn")
                 yield self.backoff()
             coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
 
@@ -90,29 +90,29 @@ class Copier(TransactionalProducer):
             producer_epoch=self.epoch,
             topics=[TxnOffsetCommitRequestTopic(name=self._source.topic, partitions=[wanted])],
         )
-        version = NEW_COMMIT_VERSION if self._is_new else OLD_COMMIT_VERSION
+        version = NEW_COMMIT_VERSION if self._uses_transactions_v2 else OLD_COMMIT_VERSION
         while True:
             coordinator = yield from self.coordinator_of(self.name, GROUP)
-            answer = yield from self.request(coordinator, version, request)
-            if answer is None:
-                self._has_stray_end = not self._is_new
+            response = yield from self.request(coordinator, version, request)
+            if response is None:
+                self._has_unanswered_request = not self._uses_transactions_v2
                 continue
-            ((outcome,),) = (topic.partitions for topic in answer.topics)
+            ((outcome,),) = (topic.partitions for topic in response.topics)
             if not outcome.error_code:
                 return
-            self.refused(outcome.error_code, "TxnOffsetCommit")
+            self.on_error(outcome.error_code, "TxnOffsetCommit")
             yield self.backoff()
 
-    def _look(self) -> Steps[int]:
+    def _fetch_committed_offset(self) -> Steps[int]:
         topic = OffsetFetchRequestTopics(name=self._source.topic, partition_indexes=[self._source.partition])
         groups = [OffsetFetchRequestGroup(group_id=self.name, topics=[topic])]
         request = OffsetFetchRequest(groups=groups, require_stable=True)
         while True:
             coordinator = yield from self.coordinator_of(self.name, GROUP)
-            answer = yield from self.request(coordinator, FETCH_VERSION, request)
-            if answer is None:
+            response = yield from self.request(coordinator, FETCH_VERSION, request)
+            if response is None:
                 continue
-            (group,) = answer.groups
+            (group,) = response.groups
             code = group.error_code
             if not code:
                 ((found,),) = (each.partitions for each in group.topics)

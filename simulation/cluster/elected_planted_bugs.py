@@ -1,6 +1,6 @@
 """Safeguards of elected controllers, taken out by hand one at a time: how a node drives its quorum.
 
-Those of the machine itself are in `simulation.quorum.breakage`.
+Those of the machine itself are in `simulation.quorum.planted_bugs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.roles import Stage
 from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
-from simulation.storage.breakage import Breakage, SetAttribute
+from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
 
 def _active_before_its_epoch_is_committed(replace: SetAttribute) -> None:
@@ -69,10 +69,10 @@ def _promises_are_not_waited_for(replace: SetAttribute) -> None:
     replace(Quorum, "_remember", remember)
 
 
-BREAKAGES = [
-    Breakage("active before its epoch is committed", _active_before_its_epoch_is_committed, 9),
-    Breakage("decided and kept by who leads no more", _what_was_decided_is_kept_by_who_leads_no_more, 8),
-    Breakage("answered before a majority has it", _commands_are_answered_before_a_majority_has_them, 3),
-    Breakage("voters fetch on before their disk has it", _voters_fetch_on_before_their_disk_has_it, 180),
-    Breakage("promises are not waited for", _promises_are_not_waited_for, 122),
+PLANTED_BUGS = [
+    PlantedBug("active before its epoch is committed", _active_before_its_epoch_is_committed, 9),
+    PlantedBug("decided and kept by who leads no more", _what_was_decided_is_kept_by_who_leads_no_more, 8),
+    PlantedBug("answered before a majority has it", _commands_are_answered_before_a_majority_has_them, 3),
+    PlantedBug("voters fetch on before their disk has it", _voters_fetch_on_before_their_disk_has_it, 180),
+    PlantedBug("promises are not waited for", _promises_are_not_waited_for, 122),
 ]

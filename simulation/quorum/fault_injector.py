@@ -22,7 +22,7 @@ from simulation.quorum.node import SimulatedNode
 Act = Callable[[], None]
 
 
-class Scene(Protocol):
+class SimulatedQuorum(Protocol):
     """The history in which trouble is made."""
 
     rng: random.Random
@@ -32,36 +32,36 @@ class Scene(Protocol):
 
     @property
     def leader(self) -> SimulatedNode | None: ...
-    def after(self, delay_ms: float, act: Act) -> None: ...
-    def say(self, text: str) -> None: ...
-    def note(self, node: SimulatedNode, text: str) -> None: ...
-    def took_snapshot(self, saved: SavedSnapshot) -> None: ...
+    def run_after(self, delay_ms: float, act: Act) -> None: ...
+    def log_event(self, text: str) -> None: ...
+    def log_node(self, node: SimulatedNode, text: str) -> None: ...
+    def on_snapshot(self, saved: SavedSnapshot) -> None: ...
     def voter(self, node: SimulatedNode) -> Voter: ...
     def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> SimulatedNode: ...
 
 
-class Trouble:
+class QuorumFaultInjector:
     """Makes it, until it heals everything."""
 
-    def __init__(self, history: Scene) -> None:
+    def __init__(self, history: SimulatedQuorum) -> None:
         self._history = history
         self._rng = history.rng
-        self._cut: set[tuple[int, int]] = set()
+        self._blocked_links: set[tuple[int, int]] = set()
         """Links that carry nothing, one way."""
         rng = self._rng
         self._loss = rng.choice([0.0, 0.0, 0.02, 0.15])
-        self._doubling = rng.choice([0.0, 0.05])
+        self._duplication = rng.choice([0.0, 0.05])
         self._slowest_ms = rng.choice([3, 10, 10, 60])
         self._pause_ms = rng.choice([60, 150, 400])
-        self._malice = rng.choice([0.0, 0.05, 0.2])
+        self._targeted_crash_probability = rng.choice([0.0, 0.05, 0.2])
         self._is_over = False
-        self._numbers: dict[int, int] = {}
+        self._directory_counts: dict[int, int] = {}
         """How many directories nodes have had."""
         self._may_wipe = True
         acts: list[tuple[int, Act]] = [
             (8, self._crash),
-            (5, self._cut_links),
-            (6, self._mend_links),
+            (5, self._block_links),
+            (6, self._restore_links),
             (3, self._isolate),
             (4, self._snapshot),
             (2, self._resign),
@@ -72,30 +72,30 @@ class Trouble:
         ]
         # Each history has its own kinds of trouble: where everything happens at once, little comes of it.
         self._acts = [(weight * rng.choice([0.0, 0.3, 1.0, 3.0]), act) for weight, act in acts]
-        self._acts.append((0.5, self._mend_links))
+        self._acts.append((0.5, self._restore_links))
 
     # --- the network
 
     def delays_ms(self, sender: int, receiver: int) -> list[float]:
         """When a message arrives: once, not at all, or twice."""
         rng = self._rng
-        if (sender, receiver) in self._cut or rng.random() < self._loss:
+        if (sender, receiver) in self._blocked_links or rng.random() < self._loss:
             return []
-        times = 2 if rng.random() < self._doubling else 1
+        times = 2 if rng.random() < self._duplication else 1
         return [rng.uniform(0.2, self._slowest_ms) for _ in range(times)]
 
-    def _cut_links(self) -> None:
+    def _block_links(self) -> None:
         ids = list(self._history.nodes)
         for _ in range(self._rng.randint(1, 3)):
             link = self._rng.choice(ids), self._rng.choice(ids)
-            self._cut.add(link)
+            self._blocked_links.add(link)
             if self._rng.random() < 0.5:
-                self._cut.add(link[::-1])
-        self._history.say(f"cut: {sorted(self._cut)}")
+                self._blocked_links.add(link[::-1])
+        self._history.log_event(f"cut: {sorted(self._blocked_links)}")
 
-    def _mend_links(self) -> None:
-        self._cut.clear()
-        self._history.say("links are mended")
+    def _restore_links(self) -> None:
+        self._blocked_links.clear()
+        self._history.log_event("links are mended")
 
     def _isolate(self) -> None:
         """One from all others; preferably the leader."""
@@ -105,14 +105,14 @@ class Trouble:
         one_way = self._rng.random()
         for other in ids:
             if one_way < 0.7:
-                self._cut.add((alone, other))
+                self._blocked_links.add((alone, other))
             if one_way > 0.3:
-                self._cut.add((other, alone))
-        self._history.say(f"n{alone} is cut off")
+                self._blocked_links.add((other, alone))
+        self._history.log_event(f"n{alone} is cut off")
 
     # --- nodes
 
-    def begin(self, until_ms: int) -> None:
+    def start(self, until_ms: int) -> None:
         """Go on making trouble until then."""
 
         def act() -> None:
@@ -120,15 +120,15 @@ class Trouble:
                 return
             chosen = self._rng.choices([one for _, one in self._acts], [weight for weight, _ in self._acts])
             chosen[0]()
-            self._history.after(self._rng.uniform(0.3, 1.7) * self._pause_ms, act)
+            self._history.run_after(self._rng.uniform(0.3, 1.7) * self._pause_ms, act)
 
-        self._history.after(self._pause_ms, act)
+        self._history.run_after(self._pause_ms, act)
 
     def heal(self) -> None:
         """Let everything be well."""
         self._is_over = True
-        self._cut.clear()
-        self._loss, self._doubling = 0.0, 0.0
+        self._blocked_links.clear()
+        self._loss, self._duplication = 0.0, 0.0
         self._slowest_ms = min(self._slowest_ms, 10)
         for node in self._history.nodes.values():
             if not node.is_up:
@@ -146,26 +146,30 @@ class Trouble:
         loses_power = rng.random() < 0.6
         for node in chosen:
             if node.is_up:
-                self._history.note(node, "loses power" if loses_power else "is killed")
+                self._history.log_node(node, "loses power" if loses_power else "is killed")
                 node.crash(rng, loses_power=loses_power)
-                self._history.after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
+                self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
-    def lie_in_wait(self, node: SimulatedNode) -> None:
+    def maybe_cut_power(self, node: SimulatedNode) -> None:
         """It has just voted, been elected, or cut its log: perhaps it dies of that, and is back at once."""
-        life = node.life
+        incarnation = node.incarnation
 
         def die() -> None:
-            if node.is_up and node.life == life and self._history.nodes[node.key.replica_id] is node:
-                self._history.note(node, "loses power at a bad moment")
+            if (
+                node.is_up
+                and node.incarnation == incarnation
+                and self._history.nodes[node.key.replica_id] is node
+            ):
+                self._history.log_node(node, "loses power at a bad moment")
                 node.crash(self._rng, loses_power=True)
-                self._history.after(1, partial(self._start, node))
+                self._history.run_after(1, partial(self._start, node))
 
-        if self._rng.random() < self._malice and not self._is_over:
-            self._history.after(self._rng.choice([0, 1, 5, 30]), die)
+        if self._rng.random() < self._targeted_crash_probability and not self._is_over:
+            self._history.run_after(self._rng.choice([0, 1, 5, 30]), die)
 
     def _start(self, node: SimulatedNode) -> None:
         if not node.is_up and self._history.nodes[node.key.replica_id] is node:
-            self._history.note(node, f"starts with a log to {node.log.end_offset}")
+            self._history.log_node(node, f"starts with a log to {node.log.end_offset}")
             node.start()
 
     def _stop(self) -> None:
@@ -173,22 +177,24 @@ class Trouble:
         node = self._any()
         if not node.is_up:
             return
-        self._history.note(node, "is stopped")
-        node.do(lambda machine: machine.stop(node.own_ms))
+        self._history.log_node(node, "is stopped")
+        node.run_on_machine(lambda machine: machine.stop(node.local_ms))
 
         def gone() -> None:
-            if node.is_up and node.life == life:
+            if node.is_up and node.incarnation == incarnation:
                 node.crash(self._rng, loses_power=False)
-                self._history.after(self._rng.choice([1, 300]), lambda: self._start(node))
+                self._history.run_after(self._rng.choice([1, 300]), lambda: self._start(node))
 
-        life = node.life
-        self._history.after(self._rng.choice([5, 100]), gone)
+        incarnation = node.incarnation
+        self._history.run_after(self._rng.choice([5, 100]), gone)
 
     def _resign(self) -> None:
         leader = self._history.leader
         if leader is not None:
-            self._history.note(leader, "is to resign")
-            leader.do(lambda machine: machine.resign(leader.own_ms, ErrorCode.KAFKA_STORAGE_ERROR))
+            self._history.log_node(leader, "is to resign")
+            leader.run_on_machine(
+                lambda machine: machine.resign(leader.local_ms, ErrorCode.KAFKA_STORAGE_ERROR)
+            )
 
     def _snapshot(self) -> None:
         node = self._any()
@@ -196,8 +202,8 @@ class Trouble:
             return
         saved = node.log.take_snapshot(self._rng.choice([1, 7, 30]))
         if saved is not None:
-            self._history.took_snapshot(saved)
-            self._history.note(node, f"takes {saved.snapshot}")
+            self._history.on_snapshot(saved)
+            self._history.log_node(node, f"takes {saved.snapshot}")
             is_durable = node.log.synced_offset >= saved.snapshot.end_offset or not node.terms.may_vote
             if is_durable and self._rng.random() < 0.7:
                 node.log.trim()
@@ -209,15 +215,17 @@ class Trouble:
         if not history.is_dynamic or not self._survives_without(node):
             return
         node_id = node.key.replica_id
-        self._numbers[node_id] = self._numbers.get(node_id, 0) + 1
+        self._directory_counts[node_id] = self._directory_counts.get(node_id, 0) + 1
         if node.is_up:
             node.crash(self._rng, loses_power=True)
         port = self._rng.randint(1, 3)
-        fresh = history.make_node(node_id, self._numbers[node_id], may_vote=node.terms.may_vote, port=port)
+        fresh = history.make_node(
+            node_id, self._directory_counts[node_id], may_vote=node.terms.may_vote, port=port
+        )
         fresh.knows_pre_vote = node.knows_pre_vote
         history.nodes[node_id] = fresh
-        history.invariants.wiped[node.key] = node
-        history.note(fresh, f"is {node}, wiped")
+        history.invariants.wiped_nodes[node.key] = node
+        history.log_node(fresh, f"is {node}, wiped")
         fresh.start()
 
     def _survives_without(self, node: SimulatedNode) -> bool:
@@ -228,20 +236,20 @@ class Trouble:
         sets = [one.log.voters for one in self._history.nodes.values() if len(one.log.voters)]
         if node.terms.may_vote:
             sets += [voters.replaced(self._history.voter(node)) for voters in sets]
-        return all(self._has_majority(voters, but=node) for voters in sets)
+        return all(self._has_majority(voters, excluding=node) for voters in sets)
 
-    def _has_majority(self, voters: VoterSet, but: SimulatedNode | None = None) -> bool:
+    def _has_majority(self, voters: VoterSet, excluding: SimulatedNode | None = None) -> bool:
         """Whether a majority of these voters has its directories, without this node."""
         nodes = (self._history.nodes.get(voter.key.replica_id) for voter in voters)
         kept = sum(
-            node is not None and node is not but and node.key == voter.key
+            node is not None and node is not excluding and node.key == voter.key
             for node, voter in zip(nodes, voters, strict=True)
         )
         return kept >= voters.majority
 
     # --- who votes
 
-    def _ask_leader(self, request: Message, what: str) -> None:
+    def _send_to_leader(self, request: Message, what: str) -> None:
         leaders = [one for one in self._history.nodes.values() if one.is_up]
         leader = self._history.leader
         if not leaders:
@@ -250,9 +258,9 @@ class Trouble:
 
         def reply(response: Message) -> None:
             assert isinstance(response, adding.AddRaftVoterResponse | RemoveRaftVoterResponse)
-            self._history.note(asked, f"answers {what}: {ErrorCode(response.error_code).name}")
+            self._history.log_node(asked, f"answers {what}: {ErrorCode(response.error_code).name}")
 
-        self._history.note(asked, f"is asked to {what}")
+        self._history.log_node(asked, f"is asked to {what}")
         asked.receive(request, reply)
 
     def _add(self) -> None:
@@ -269,7 +277,7 @@ class Trouble:
             ],
             ack_when_committed=self._rng.random() < 0.5,
         )
-        self._ask_leader(request, f"add {node}")
+        self._send_to_leader(request, f"add {node}")
 
     def _remove(self) -> None:
         leader = self._history.leader
@@ -283,7 +291,7 @@ class Trouble:
             voter_id=voter.key.replica_id,
             voter_directory_id=voter.key.directory_id,
         )
-        self._ask_leader(request, f"remove {voter.key.replica_id}")
+        self._send_to_leader(request, f"remove {voter.key.replica_id}")
 
     def _remove_leader(self) -> None:
         leader = self._history.leader
@@ -293,19 +301,19 @@ class Trouble:
                 voter_id=leader.key.replica_id,
                 voter_directory_id=leader.key.directory_id,
             )
-            self._ask_leader(request, "leave")
+            self._send_to_leader(request, "leave")
 
     def _upgrade(self) -> None:
         leader = self._history.leader
         if leader is None or leader.machine.role is not QuorumRole.LEADER:
             return
-        self._history.note(leader, "is to make the quorum dynamic")
+        self._history.log_node(leader, "is to make the quorum dynamic")
 
         def upgrade(machine: Machine) -> list[Output]:
             try:
                 return machine.raise_kraft_version(1, validate_only=False)
             except ApiError as error:
-                self._history.say(str(error))
+                self._history.log_event(str(error))
                 return []
 
-        leader.do(upgrade)
+        leader.run_on_machine(upgrade)

@@ -22,76 +22,76 @@ from kwire.wire.messages.alter_partition import AlterPartitionRequest
 from kwire.wire.messages.offset_commit import OffsetCommitRequest
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest
 
-LOOKS_EVERY_MS: Final = 20
-RESTS_MS: Final = 1_500
-OUT_MS: Final = 3_200
+CHECK_INTERVAL_MS: Final = 20
+PAUSE_MS: Final = 1_500
+MEMBER_EXPIRED_MS: Final = 3_200
 """After this a member that said nothing is out of its group, and has given up what it asked."""
 API_KEY: Final = struct.Struct(">4xh")
 """In a request's frame."""
 
 
-class Ambush:
+class DelayedAlterPartition:
     """See the module. It begins when it is made, and ends with the trouble."""
 
-    def __init__(self, world: SimulatedEnvironment, trouble: FaultInjector) -> None:
-        self._world = world
-        self._trouble = trouble
+    def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector) -> None:
+        self._environment = environment
+        self._injector = injector
         self._follower: ClusterNode | None = None
         """Who was replaced, and is not back."""
-        self._late: list[Connection] = []
-        self._rests_until_ms = 0
-        world.network.on_request = self._asked
+        self._delayed: list[Connection] = []
+        self._paused_until_ms = 0
+        environment.network.on_request = self._on_request
 
-    def _asked(self, connection: Connection, frame: bytes) -> None:
+    def _on_request(self, connection: Connection, frame: bytes) -> None:
         if API_KEY.unpack_from(frame)[0] != AlterPartitionRequest.API_KEY:
             return
         if self._follower is not None:
             # Any word that arrives before the follower is back is true, as far as anybody can know.
-            self._late.append(connection)
+            self._delayed.append(connection)
             connection.to_server.stall()
-        elif not self._trouble.is_stopped and self._world.now_ms >= self._rests_until_ms:
-            self._choose(connection)
+        elif not self._injector.is_stopped and self._environment.now_ms >= self._paused_until_ms:
+            self._choose_follower(connection)
 
-    def _choose(self, connection: Connection) -> None:
-        nodes, trouble = self._world.nodes.values(), self._trouble
+    def _choose_follower(self, connection: Connection) -> None:
+        nodes, injector = self._environment.nodes.values(), self._injector
         leader = next((node for node in nodes if node.host.name == connection.client), None)
         for node in nodes:
             if (
                 leader is not None
                 and node.is_running
                 and not node.host.is_paused
-                and trouble.is_joining_isr(node, leader)
-                and not trouble.is_relied_on(node)
+                and injector.is_joining_isr(node, leader)
+                and not injector.is_relied_on(node)
             ):
                 self._follower = node
-                self._late.append(connection)
+                self._delayed.append(connection)
                 connection.to_server.stall()
                 # It must not have caught up by then.
-                self._world.network.cut(node.host.name, leader.host.name)
-                trouble.permanent_cuts = {
+                self._environment.network.cut(node.host.name, leader.host.name)
+                injector.permanent_cuts = {
                     (node.host.name, leader.host.name),
                     (leader.host.name, node.host.name),
                 }
                 # Not now, in the middle of what the leader does.
-                self._world.events.soon.append(partial(trouble.replace, node))
-                self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
+                self._environment.events.soon.append(partial(injector.replace, node))
+                self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
                 return
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._follower is None or not self._is_back(self._follower):
-            self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
+            self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
             return
         self._follower = None
-        self._rests_until_ms = self._world.now_ms + RESTS_MS
-        late, self._late = self._late, []
+        self._paused_until_ms = self._environment.now_ms + PAUSE_MS
+        late, self._delayed = self._delayed, []
         for connection in late:
             connection.to_server.resume()
-        self._trouble.permanent_cuts = set()
-        self._trouble.heal()
+        self._injector.permanent_cuts = set()
+        self._injector.heal()
 
     def _is_back(self, node: ClusterNode) -> bool:
         """Whether the controller knows the process that runs, and has unfenced it."""
-        known = self._world.invariants.image.brokers.get(node.node_id)
+        known = self._environment.invariants.image.brokers.get(node.node_id)
         return (
             node.is_running
             and known is not None
@@ -100,40 +100,44 @@ class Ambush:
         )
 
 
-class LateCommits:
+class DelayedCommits:
     """Holds back commits of a group's members; see the module."""
 
-    def __init__(self, world: SimulatedEnvironment, trouble: FaultInjector, members: str) -> None:
+    def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector, members: str) -> None:
         """`members` is what the names of the members begin with."""
-        self._world = world
-        self._trouble = trouble
+        self._environment = environment
+        self._injector = injector
         self._members = members
-        self._late: Connection | None = None
+        self._delayed: Connection | None = None
         self._since_ms = 0
-        world.network.on_request = self._asked
+        environment.network.on_request = self._on_request
 
-    def _asked(self, connection: Connection, frame: bytes) -> None:
+    def _on_request(self, connection: Connection, frame: bytes) -> None:
         if not connection.client.startswith(self._members):
             return
         (api_key,) = API_KEY.unpack_from(frame)
-        waited_ms = self._world.now_ms - self._since_ms
-        if self._late is None and api_key == OffsetCommitRequest.API_KEY and waited_ms > RESTS_MS:
-            if not self._trouble.is_stopped:
-                self._late, self._since_ms = connection, self._world.now_ms
+        waited_ms = self._environment.now_ms - self._since_ms
+        if self._delayed is None and api_key == OffsetCommitRequest.API_KEY and waited_ms > PAUSE_MS:
+            if not self._injector.is_stopped:
+                self._delayed, self._since_ms = connection, self._environment.now_ms
                 connection.to_server.stall()
-                self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
-        elif self._late is not None and api_key == OffsetFetchRequest.API_KEY and waited_ms > OUT_MS:
-            self._let_go()
+                self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
+        elif (
+            self._delayed is not None
+            and api_key == OffsetFetchRequest.API_KEY
+            and waited_ms > MEMBER_EXPIRED_MS
+        ):
+            self._release()
 
-    def _look(self) -> None:
-        if self._late is not None and self._trouble.is_stopped:
-            self._let_go()
-        elif self._late is not None:
-            self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
+    def _check(self) -> None:
+        if self._delayed is not None and self._injector.is_stopped:
+            self._release()
+        elif self._delayed is not None:
+            self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
 
-    def _let_go(self) -> None:
-        late, self._late = self._late, None
-        self._since_ms = self._world.now_ms
+    def _release(self) -> None:
+        late, self._delayed = self._delayed, None
+        self._since_ms = self._environment.now_ms
         if late is not None:
-            self._world.note(f"a commit of {late.client} arrives late")
+            self._environment.note(f"a commit of {late.client} arrives late")
             late.to_server.resume()

@@ -25,7 +25,7 @@ OLD_PRODUCE_VERSION, OLD_END_VERSION = 11, 4
 NEW_PRODUCE_VERSION, NEW_END_VERSION = 12, 5
 TRANSACTION_TIMEOUT_MS: Final = 5_000
 
-LOST: Final = frozenset(
+REINITIALIZE_ERRORS: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
@@ -39,7 +39,7 @@ LOST: Final = frozenset(
 """The coordinator has given up the transaction, as it took too long: what was written counts for nothing."""
 
 
-class Lost(Exception):
+class MustReinitialize(Exception):
     """This life of the producer is over."""
 
 
@@ -48,86 +48,86 @@ class TransactionalProducer(Producer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._is_new = self.rng.random() < 0.5
-        self._end_version = NEW_END_VERSION if self._is_new else OLD_END_VERSION
-        self.produce_version = NEW_PRODUCE_VERSION if self._is_new else OLD_PRODUCE_VERSION
+        self._uses_transactions_v2 = self.rng.random() < 0.5
+        self._end_version = NEW_END_VERSION if self._uses_transactions_v2 else OLD_END_VERSION
+        self.produce_version = NEW_PRODUCE_VERSION if self._uses_transactions_v2 else OLD_PRODUCE_VERSION
         self._transactions = 0
-        self._has_stray_end = False
+        self._has_unanswered_request = False
         """KIP-890: whether an EndTxn may still arrive that would be taken for one of a later transaction."""
 
     def run(self) -> Steps[None]:
         while not self.is_stopping:
-            coordinator = yield from self._begin_life()
+            coordinator = yield from self._initialize()
             try:
                 while not self.is_stopping:
-                    yield from self._transact(coordinator)
+                    yield from self._run_transaction(coordinator)
                     yield self.random_pause(self._pause_ms)
-            except Lost as error:
+            except MustReinitialize as error:
                 self.log(f"begins anew: {error}")
-        yield from self._begin_life()  # which ends whatever is open
+        yield from self._initialize()  # which ends whatever is open
 
-    def _begin_life(self) -> Steps[PeerAddress]:
+    def _initialize(self) -> Steps[PeerAddress]:
         """Become the only producer of this transactional id; its coordinator."""
-        self._has_stray_end = False
+        self._has_unanswered_request = False
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         while True:
             coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
-            answer = yield from self.request(coordinator, INIT_VERSION, request)
-            if answer is None:
+            response = yield from self.request(coordinator, INIT_VERSION, request)
+            if response is None:
                 continue
-            if not answer.error_code:
-                self._become(answer.producer_id, answer.producer_epoch)
+            if not response.error_code:
+                self._set_producer_id(response.producer_id, response.producer_epoch)
                 return coordinator
-            if ErrorCode(answer.error_code) not in LOST:
-                self.check_retriable(answer.error_code, "InitProducerId")
+            if ErrorCode(response.error_code) not in REINITIALIZE_ERRORS:
+                self.check_retriable(response.error_code, "InitProducerId")
             yield self.backoff()
 
-    def _become(self, producer_id: int, epoch: int) -> None:
+    def _set_producer_id(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self.producer_id, self.epoch = producer_id, epoch
             self._sequences.clear()
 
-    def _transact(self, coordinator: PeerAddress) -> Steps[None]:
+    def _run_transaction(self, coordinator: PeerAddress) -> Steps[None]:
         self._transactions += 1
         transaction = Transaction(f"{self.name}#{self._transactions}")
-        self.ledger.on_transaction_begin(transaction)
+        self.oracle.on_transaction_begin(transaction)
         named: set[TopicPartition] = set()
         for _ in range(self.rng.choice((1, 2, 3))):
-            place = self.rng.choice(self.places)
-            if not self._is_new and place not in named:
-                yield from self._name(coordinator, place)
-                named.add(place)
-            if not (yield from self.deliver(place, self.some_records(place, transaction), self.name)):
-                raise Lost("it could not deliver")
+            tp = self.rng.choice(self.partitions)
+            if not self._uses_transactions_v2 and tp not in named:
+                yield from self._add_partition(coordinator, tp)
+                named.add(tp)
+            if not (yield from self.deliver(tp, self.new_records(tp, transaction), self.name)):
+                raise MustReinitialize("it could not deliver")
             yield self.random_pause(50)
         commits = self.rng.random() < 0.7
         if commits:
             transaction.outcome = None  # from here on nobody knows, until there is an answer
-        yield from self._end(coordinator, commits)
+        yield from self._end_transaction(coordinator, commits)
         transaction.outcome = commits
-        if self._has_stray_end:
-            raise Lost("an EndTxn that nobody answered may still come, and end the next one")
+        if self._has_unanswered_request:
+            raise MustReinitialize("an EndTxn that nobody answered may still come, and end the next one")
 
-    def _name(self, coordinator: PeerAddress, place: TopicPartition) -> Steps[None]:
+    def _add_partition(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=tp.topic, partitions=[tp.partition])],
         )
         while True:
-            answer = yield from self.request(coordinator, ADD_VERSION, request)
-            if answer is not None:
-                ((one,),) = (each.results_by_partition for each in answer.results_by_topic_v3_and_below)
+            response = yield from self.request(coordinator, ADD_VERSION, request)
+            if response is not None:
+                ((one,),) = (each.results_by_partition for each in response.results_by_topic_v3_and_below)
                 if not one.partition_error_code:
                     return
-                self.refused(one.partition_error_code, "AddPartitionsToTxn")
+                self.on_error(one.partition_error_code, "AddPartitionsToTxn")
                 yield self.backoff()
             coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
 
-    def _end(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
+    def _end_transaction(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
         request = EndTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer_id,
@@ -135,19 +135,19 @@ class TransactionalProducer(Producer):
             committed=commits,
         )
         while True:
-            answer = yield from self.request(coordinator, self._end_version, request)
-            if answer is not None:
-                if not answer.error_code:
-                    if self._is_new:
-                        self._become(answer.producer_id, answer.producer_epoch)
+            response = yield from self.request(coordinator, self._end_version, request)
+            if response is not None:
+                if not response.error_code:
+                    if self._uses_transactions_v2:
+                        self._set_producer_id(response.producer_id, response.producer_epoch)
                     return
-                self.refused(answer.error_code, "EndTxn")
+                self.on_error(response.error_code, "EndTxn")
                 yield self.backoff()
             else:
-                self._has_stray_end = not self._is_new
+                self._has_unanswered_request = not self._uses_transactions_v2
             coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
 
-    def refused(self, code: int, what: str) -> None:
-        if ErrorCode(code) in LOST:
-            raise Lost(f"{what} is answered {ErrorCode(code).name}")
-        super().refused(code, what)
+    def on_error(self, code: int, what: str) -> None:
+        if ErrorCode(code) in REINITIALIZE_ERRORS:
+            raise MustReinitialize(f"{what} is answered {ErrorCode(code).name}")
+        super().on_error(code, what)

@@ -16,7 +16,7 @@ from kwire.broker.raft.roles import QuorumRole, Stage
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.voters import Voter, VoterSet
 from simulation.quorum.log import SimulatedLog
-from simulation.storage.breakage import Breakage, SetAttribute
+from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
 
 def _nothing(*arguments: object, **named: object) -> None:
@@ -186,28 +186,28 @@ def _a_vote_refused_is_one(replace: SetAttribute) -> None:
     replace(Tally, "count", lambda self, voter_id, is_granted: original(self, voter_id, is_granted=True))
 
 
-BREAKAGES = [
-    Breakage("votes are not waited for", _votes_are_not_waited_for, seed=5),
-    Breakage("the lead is not waited for", _the_lead_is_not_waited_for, seed=154),
-    Breakage("who votes forgets for whom", _who_votes_forgets_for_whom, seed=33),
-    Breakage("votes are given twice", _votes_are_given_twice),
-    Breakage("any log will do", _any_log_will_do),
-    Breakage("a leader votes for others", _a_leader_votes_for_others, seed=2),
-    Breakage("former epochs are committed", _former_epochs_are_committed),
-    Breakage("a leader counts what it has not synced", _a_leader_counts_what_it_has_not_synced, seed=1),
-    Breakage("fetches come before syncs", _fetches_come_before_syncs),
-    Breakage("it stands while a snapshot is installed", _it_stands_while_a_snapshot_is_installed, seed=1),
-    Breakage("a cut is not waited for", _a_cut_is_not_waited_for, seed=1),
-    Breakage("half is a majority", _half_is_a_majority, seed=7),
-    Breakage("directories do not matter", _directories_do_not_matter, seed=184),
-    Breakage("voters change twice at once", _voters_change_twice_at_once, seed=9),
-    Breakage("voters change before the epoch is committed", _voters_change_too_early, seed=8),
-    Breakage("voters count once they are committed", _voters_count_once_they_are_committed, seed=57),
-    Breakage("nobody is asked before an election", _nobody_is_asked_before_an_election, seed=2),
-    Breakage("old answers count", _old_answers_count, seed=44),
-    Breakage("who is not heard leads on", _who_is_not_heard_leads_on, seed=20),
-    Breakage("a former leader is nobody", _a_former_leader_is_nobody, seed=216),
-    Breakage("votes are not recalled", _votes_are_not_recalled, seed=33),
-    Breakage("the removed never stand", _the_removed_never_stand, seed=72),
-    Breakage("a vote refused is one", _a_vote_refused_is_one),
+PLANTED_BUGS = [
+    PlantedBug("votes are not waited for", _votes_are_not_waited_for, seed=5),
+    PlantedBug("the lead is not waited for", _the_lead_is_not_waited_for, seed=154),
+    PlantedBug("who votes forgets for whom", _who_votes_forgets_for_whom, seed=33),
+    PlantedBug("votes are given twice", _votes_are_given_twice),
+    PlantedBug("any log will do", _any_log_will_do),
+    PlantedBug("a leader votes for others", _a_leader_votes_for_others, seed=2),
+    PlantedBug("former epochs are committed", _former_epochs_are_committed),
+    PlantedBug("a leader counts what it has not synced", _a_leader_counts_what_it_has_not_synced, seed=1),
+    PlantedBug("fetches come before syncs", _fetches_come_before_syncs),
+    PlantedBug("it stands while a snapshot is installed", _it_stands_while_a_snapshot_is_installed, seed=1),
+    PlantedBug("a cut is not waited for", _a_cut_is_not_waited_for, seed=1),
+    PlantedBug("half is a majority", _half_is_a_majority, seed=7),
+    PlantedBug("directories do not matter", _directories_do_not_matter, seed=184),
+    PlantedBug("voters change twice at once", _voters_change_twice_at_once, seed=9),
+    PlantedBug("voters change before the epoch is committed", _voters_change_too_early, seed=8),
+    PlantedBug("voters count once they are committed", _voters_count_once_they_are_committed, seed=57),
+    PlantedBug("nobody is asked before an election", _nobody_is_asked_before_an_election, seed=2),
+    PlantedBug("old answers count", _old_answers_count, seed=44),
+    PlantedBug("who is not heard leads on", _who_is_not_heard_leads_on, seed=20),
+    PlantedBug("a former leader is nobody", _a_former_leader_is_nobody, seed=216),
+    PlantedBug("votes are not recalled", _votes_are_not_recalled, seed=33),
+    PlantedBug("the removed never stand", _the_removed_never_stand, seed=72),
+    PlantedBug("a vote refused is one", _a_vote_refused_is_one),
 ]  # fmt: skip
