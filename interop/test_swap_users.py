@@ -9,7 +9,7 @@ import pytest
 from interop.brokers import free_port
 from interop.raw_client import RawClient
 from interop.sasl import PREFIX, SCRAM_256, SCRAM_512, Talk, jaas
-from interop.scenarios.raw_tokens import (
+from interop.scenarios.raw_delegation_tokens import (
     MECHANISMS,
     SECRET,
     TokenClient,
@@ -17,8 +17,8 @@ from interop.scenarios.raw_tokens import (
     scram_exchange,
     token_password,
 )
+from interop.scenarios.raw_scram_credentials import alter, deletion, describe, salted, upsertion
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_users import alter, deletion, describe, salted, upsertion
 from interop.swap.dump_log import dump_errors_by_shape
 from interop.swap.shared_directory import Shared, log_messages_by_shape
 

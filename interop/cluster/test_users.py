@@ -9,8 +9,8 @@ import pytest
 from interop.cluster.logins import PLAIN, SCRAM, logins
 from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
 from interop.sasl import Talk
-from interop.scenarios.raw_tokens import SECRET, TokenClient, scram_exchange, token_password
-from interop.scenarios.raw_users import SHA_256, alter, deletion, salted, upsertion
+from interop.scenarios.raw_delegation_tokens import SECRET, TokenClient, scram_exchange, token_password
+from interop.scenarios.raw_scram_credentials import SHA_256, alter, deletion, salted, upsertion
 
 USER, USERS_SECRET = "carol", "a secret of carol's"
 OWNER_MISMATCH = 63

@@ -18,6 +18,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.scenarios.raw_transaction_errors import txn_commit
 from interop.scenarios.raw_transactions import (
     LOADING,
     WAIT_S,
@@ -28,7 +29,6 @@ from interop.scenarios.raw_transactions import (
     wait_for_transaction_coordinator,
     with_client,
 )
-from interop.scenarios.raw_transactions_wrong import txn_commit
 from interop.tools import another
 from interop.wire import encode_request
 

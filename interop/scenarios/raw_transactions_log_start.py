@@ -18,7 +18,7 @@ from interop.raw import create_topic, fetch, produce, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.compaction import CHECKPOINT, CLEANER_SETTINGS
-from interop.scenarios.raw_disks import log_dir_broker
+from interop.scenarios.raw_log_dirs import log_dir_broker
 from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_transactions import (
     TRANSACTIONAL,

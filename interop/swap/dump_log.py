@@ -6,7 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from interop.scenarios.zz_files import dump, dump_errors
+from interop.scenarios.zz_log_files import dump, dump_errors
 from interop.swap.shared_directory import Shared, shape
 
 IN_USE = re.compile(r"^\S+-\d+$")

@@ -189,7 +189,7 @@ def metadata(harness: NodeHarness, topic: str) -> Any:
 
 
 def check_that_it_is_offline(harness: NodeHarness) -> None:
-    """As Apache Kafka answers: see interop/scenarios/raw_disks.py."""
+    """As Apache Kafka answers: see interop/scenarios/raw_log_dirs.py."""
     produced, latest = harness.produce("a"), harness.latest_offset("a")
     assert produced.error_code == latest.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     fetched = harness.call(FETCH_VERSION, fetch_request("a")).responses[0].partitions[0]

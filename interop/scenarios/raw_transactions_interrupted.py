@@ -10,6 +10,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.scenarios.raw_transaction_errors import fetched_offsets, txn_commit
 from interop.scenarios.raw_transactions import (
     TransactionalId,
     own_broker,
@@ -18,7 +19,6 @@ from interop.scenarios.raw_transactions import (
     wait_for_abort,
     with_client,
 )
-from interop.scenarios.raw_transactions_wrong import fetched_offsets, txn_commit
 
 TIMEOUT_MS = 1_000
 

@@ -11,8 +11,8 @@ from interop.raw import comparable
 from interop.raw_client import RawClient
 from interop.sasl import PLAIN, SCRAM_256, SCRAM_512, Scram, Talk, plain, secured
 from interop.scenario import scenario
+from interop.scenarios.raw_scram_credentials import TOKEN_REQUESTS
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_users import TOKEN_REQUESTS
 from interop.wire import encode_request
 
 MECHANISMS = (PLAIN, SCRAM_256, SCRAM_512)

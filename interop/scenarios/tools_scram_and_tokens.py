@@ -12,7 +12,7 @@ from interop.brokers import Broker
 from interop.raw_client import RawClient
 from interop.sasl import PLAIN, PLAIN_MODULE, SCRAM_256, SCRAM_512, SCRAM_MODULE, USERS, Secured, secured
 from interop.scenario import scenario
-from interop.scenarios.raw_tokens import MECHANISMS, SECRET
+from interop.scenarios.raw_delegation_tokens import MECHANISMS, SECRET
 from interop.tools import TOOLS, a_file, lines_of, run, said, until
 
 CONFIGS = "kafka.admin.ConfigCommand"

@@ -11,7 +11,7 @@ from interop.fake_broker import PATIENT, FakeBroker, uuid
 from interop.raw import comparable, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_nodes_replicas import create_assigned_topic, described_partitions
+from interop.scenarios.raw_alter_partition import create_assigned_topic, described_partitions
 from interop.tools import another, until
 from interop.wire import Fields, encode_request, versions_of
 

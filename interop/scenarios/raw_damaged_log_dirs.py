@@ -10,7 +10,7 @@ from typing import Any
 from interop.brokers import Broker
 from interop.raw import create_topic
 from interop.scenario import scenario
-from interop.scenarios.raw_disks import (
+from interop.scenarios.raw_log_dirs import (
     LogDirBroker,
     becomes_true,
     fill,
