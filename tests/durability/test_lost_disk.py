@@ -38,7 +38,7 @@ def test_without_its_metadata_the_broker_ends(tmp_path: Path, names: tuple[str, 
     assert said.splitlines()[-1] == reasons[0]
     assert "Not a directory" in reasons[0]
     expected = (
-        "the directory of the metadata log has failed" if len(names) > 1 else "no log directory is left"
+        "the log directory of the metadata log has failed" if len(names) > 1 else "no log directory is left"
     )
     assert expected in reasons[0]
     assert "Traceback" not in said

@@ -1,8 +1,11 @@
-"""Transaction coordinators on other brokers: asked whether a partition is part of a transaction. KIP-890.
+"""Verification of transactions by coordinators on other brokers. KIP-890.
 
-AddPartitionsToTxn v4–5, as brokers ask it: the leader of a partition before it appends the first batch of a
-transaction, and a group coordinator before it takes offsets. Apache Kafka refuses what a producer sends while
-it is asked about for the same transaction; here that is asked together, or next.
+Kafka's class of this name does the same, with one difference (see below).
+
+Brokers send AddPartitionsToTxn v4-5: the leader of a partition before it appends the first batch of a
+transaction, and a group coordinator before it commits offsets in one. While a verification for a transaction
+is pending, Apache Kafka rejects other verifications of that transaction. This manager puts them into the same
+request or the next.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class _PendingVerification(NamedTuple):
 
 
 class AddPartitionsToTxnManager:
-    """What this broker asks of transaction coordinators elsewhere."""
+    """The verifications that this broker requests from transaction coordinators on other brokers."""
 
     purpose: Final = "verification"
 
@@ -66,37 +69,37 @@ class AddPartitionsToTxnManager:
         adds: bool,
         callback: VerificationCallback,
     ) -> None:
-        """Whether the partition is part of the transaction; with `adds` it becomes part of it.
+        """Verify that a partition is part of a transaction; with `adds`, add it.
 
-        `told` is called once, and not in here; of one transaction in the order of the questions.
+        `callback` is called once, and never in this call. For one transaction, callbacks are called in order.
         """
         transaction = _TransactionKey(transactional_id, producer, adds)
         self._batcher.submit(coordinator_id, _PendingVerification(transaction, partition, callback))
 
-    # --- see `Asks`
+    # --- BatchedApi
 
     def select_batch(
         self, waiting: list[_PendingVerification]
     ) -> tuple[list[_PendingVerification], list[_PendingVerification]]:
-        """Of each transactional id there is one entry in a request."""
-        taken: list[_PendingVerification] = []
-        left: list[_PendingVerification] = []
-        subjects: dict[str, _TransactionKey] = {}
+        """Select a batch with one entry per transactional id, which the protocol requires."""
+        batch: list[_PendingVerification] = []
+        rest: list[_PendingVerification] = []
+        transactions: dict[str, _TransactionKey] = {}
         for pending in waiting:
             transaction = pending.transaction
-            fits = len(taken) < MAX_BATCHED
-            if fits and subjects.setdefault(transaction.transactional_id, transaction) == transaction:
-                taken.append(pending)
+            fits = len(batch) < MAX_BATCHED
+            if fits and transactions.setdefault(transaction.transactional_id, transaction) == transaction:
+                batch.append(pending)
             else:
-                left.append(pending)
-        return taken, left
+                rest.append(pending)
+        return batch, rest
 
     def build_request(self, batch: Sequence[_PendingVerification]) -> Message:
-        asked: dict[_TransactionKey, dict[TopicPartition, None]] = {}
+        by_transaction: dict[_TransactionKey, dict[TopicPartition, None]] = {}
         for pending in batch:
-            asked.setdefault(pending.transaction, {})[pending.partition] = None
+            by_transaction.setdefault(pending.transaction, {})[pending.partition] = None
         return AddPartitionsToTxnRequest(
-            transactions=[_transaction(transaction, partitions) for transaction, partitions in asked.items()]
+            transactions=[_transaction(key, partitions) for key, partitions in by_transaction.items()]
         )
 
     def handle_response(
@@ -107,10 +110,10 @@ class AddPartitionsToTxnManager:
                 pending.callback(ErrorCode.NETWORK_EXCEPTION)
             return
         assert isinstance(response, AddPartitionsToTxnResponse)
-        of_all = error_code(response.error_code)
-        if of_all is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # Which is no client's affair: its partition was not verified.
-            of_all = ErrorCode.INVALID_TXN_STATE
+        top_level = error_code(response.error_code)
+        if top_level is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # The client is not at fault: the broker lacks access, and the partition was not verified.
+            top_level = ErrorCode.INVALID_TXN_STATE
         codes = {
             (result.transactional_id, topic.name, partition.partition_index): partition.partition_error_code
             for result in response.results_by_transaction
@@ -118,8 +121,8 @@ class AddPartitionsToTxnManager:
             for partition in topic.results_by_partition
         }
         for pending in batch:
-            place = (pending.transaction.transactional_id, *pending.partition)
-            pending.callback(of_all or error_code(codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR)))
+            key = (pending.transaction.transactional_id, *pending.partition)
+            pending.callback(top_level or error_code(codes.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)))
 
 
 def _transaction(

@@ -1,4 +1,4 @@
-"""How a broker has the cluster know where its replicas lie: by commands and heartbeats. KIP-858."""
+"""Reports about log directories to the controller, as in Kafka's AssignmentsManager. KIP-858."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.wire.primitives import Uuid
 
 
 class NodeAssignmentsManager:
-    """`replication.log_dirs.Placement` of one broker."""
+    """`AssignmentsManager` of one broker."""
 
     def __init__(self, controller: ControllerPort, lifecycle: BrokerLifecycleManager, node_id: int) -> None:
         self._controller = controller
@@ -22,12 +22,12 @@ class NodeAssignmentsManager:
         self._node_id = node_id
 
     def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
-        """Tell in which directories replicas lie."""
+        """Report the directories of replicas with AssignReplicasToDirs."""
         self._controller.submit(
             AssignReplicasToDirs(self._node_id, self._lifecycle.broker_epoch, assignments),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Tell which directories have failed, and which take nothing new, with the next heartbeat."""
+        """Report failed and cordoned directories with the next heartbeat."""
         self._lifecycle.report_directories(failed, cordoned)

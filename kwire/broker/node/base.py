@@ -1,8 +1,8 @@
-"""What every node is, be it a broker, a controller, or both: its directories, its metadata and its requests.
+"""The parts common to all nodes, with broker role, controller role or both.
 
-A node is synchronous and touches nothing of the world but its `Host` and its `Disk`. The shell calls
-`handle_frame` for each frame, `end_turn` when a turn of its loop is over, and sends what the channels hold.
-The same node runs in tests under a virtual host.
+A node is synchronous and does I/O only through its `Host` and its `Disk`. The network layer calls
+`handle_frame` for each request, calls `end_turn` when a turn of the loop ends, and sends the responses that
+the channels hold. Tests run the same node on a virtual host.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class NodeBase(ABC):
-    """A node. Nothing may be asked of it before `start` has returned."""
+    """A node. `start` must return before anything else is called."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class NodeBase(ABC):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_unfenced` is called when the broker is a part of its cluster, and clients may come.
+        """`on_unfenced` is called when the broker is unfenced and clients may connect.
 
-        `on_fatal` is called with the reason once the node cannot go on, and should be shut down.
+        `on_fatal` is called with the reason for which the node cannot continue and should be shut down.
         """
         self.config = config
         self.host = host
         self.node_id = config.node_id
         self.bound_ports: dict[str, int] = {}
-        """The port that each listener is bound to, by listener name: the shell fills it in."""
+        """The bound port of each listener, by name. The network layer sets this."""
         self.host_name = "localhost"
-        """What others call this machine, for listeners on every interface: of the shell, too."""
+        """The name to advertise for listeners on all interfaces. The network layer sets this, too."""
         self.config_changed: list[Callable[[], None]] = []
-        """Called when settings of the node have changed while it runs."""
+        """Called after dynamic settings of the node have changed."""
         self.log_manager = log_manager
         self.stopping = False
         self._logger = host.logger("kwire.node")
@@ -92,22 +92,22 @@ class NodeBase(ABC):
             on_failed=on_fatal,
         )
         self.controller = self._metadata.controller
-        """The way to the active controller."""
+        """The active controller, on this node or another one."""
         self.forwarding = self._metadata.remote
         self.sessions: SaslSessions | None = None
-        """Of connections on listeners with SASL, once there has been one."""
+        """The SASL sessions, once there has been a connection to a SASL listener."""
         self.quorum = self._metadata.quorum
         self.lifecycle = self._metadata.lifecycle
         self.token_hmacs = self._metadata.token_hmacs
         self._metadata.publisher.subscribe(self._update_tokens)
         self._dispatcher = Dispatcher(self.as_served)
 
-    # --- life
+    # --- life cycle
 
     def start(self) -> None:
-        """Format what is new where nobody else is asked whose it is, and replay the metadata.
+        """Replay the metadata, after formatting the directories of a new combined node.
 
-        FormatError, StorageError (StartRefused among them), CorruptMetadata.
+        FormatError, StorageError (including StartRefused), CorruptMetadata.
         """
         config, rng = self.config, self.host.random("formatting")
         owners = load_meta_properties(self._disk, all_directories(config))
@@ -117,8 +117,8 @@ class NodeBase(ABC):
         is_both = config.is_broker and config.is_controller
         if is_new and not is_both:
             raise StartRefused(
-                f"there is no meta.properties in {', '.join(owners.unformatted)}: prepare them with kwire "
-                f"format and the id of the cluster"
+                f"no meta.properties in {', '.join(owners.unformatted)}: format the directories with kwire "
+                f"format and the cluster id"
             )
         self.log_manager.lock()
         if is_new:
@@ -132,9 +132,9 @@ class NodeBase(ABC):
             self._metadata.start(self.bound_ports, self.host_name)
 
     def controlled_shutdown(self, on_done: Callable[[], None]) -> None:
-        """Have others lead what this node does; `on_left` is called when it may end. KIP-631, KIP-595.
+        """Have the controller move this broker's leaders, and resign as controller; then call `on_done`.
 
-        A broker that is alone with itself as its controller has nobody to hand anything over to.
+        KIP-631, KIP-595. There is nothing to move for a single broker that is its own controller.
         """
         others = self.image.brokers.keys() - {self.node_id}
         hands_over = self.lifecycle.stage is LifecycleStage.UNFENCED and (
@@ -147,64 +147,63 @@ class NodeBase(ABC):
             self._metadata.resign(on_done)
 
     def begin_shutdown(self) -> None:
-        """Let everyone go who waits, so that connections can drain."""
+        """Complete delayed requests, so that the connections can drain."""
         self.stopping = True
         if self.sessions is not None:
             self.sessions.send_delayed_failures()
 
     @abstractmethod
     def kill(self) -> None:
-        """End the processes of its own that it has: this is to be as if it were killed."""
+        """Kill the child processes of this node, as part of a simulated SIGKILL."""
 
     def finish_shutdown(self) -> None:
-        """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
+        """Write staged appends, flush and checkpoint the logs, and mark the shutdown as clean."""
         self.end_turn()
         self._metadata.shutdown()
         self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.lifecycle.broker_epoch)
 
-    # --- the turn
+    # --- turns
 
     @property
     @abstractmethod
     def as_served(self) -> CombinedRole:
-        """Itself, as handlers of requests see it."""
+        """This node, as request handlers see it."""
 
     @abstractmethod
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended, and call `answer` before what comes of that."""
+        """Write what this turn appended. `send_responses` is called before follow-up appends are written."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        """Take one request (without its size prefix). WireError: the connection must be closed."""
+        """Handle one request, without its size prefix. WireError: the connection must be closed."""
         self._dispatcher.dispatch(channel, frame, self.host.now_ms())
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        """Whether a request is not to be handled before earlier ones of its connection are answered."""
+        """Whether a request must wait until earlier requests of its connection are answered."""
         return self._dispatcher.must_wait(channel, frame)
 
     def channel_opened(self, channel: Channel) -> None:
-        """There is a connection: where its listener has SASL, it has to say first who asks."""
+        """Prepare a new connection. On a SASL listener it must authenticate first."""
         security = listener_security(self.config, channel.listener)
         if security is not None:
             if self.sessions is None:
-                from kwire.broker.api.security.sasl_session import (
-                    SaslSessions,
-                )  # without which most nodes start
+                # Imported here to shorten the start of nodes without SASL.
+                from kwire.broker.api.security.sasl_session import SaslSessions
 
                 self.sessions = SaslSessions(self.as_served)
             self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone: its long poll, if it has one, ends."""
+        """Clean up after a closed connection, and cancel its delayed request."""
         interrupt = channel.interrupt
         channel.close()
         if interrupt is not None:
             interrupt()
 
-    # --- what clients are told
+    # --- data for request handlers
 
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller of this node: handlers of a controller's APIs alone ask for it."""
+        """The controller of this node. Only handlers of controller APIs use it."""
         assert self._metadata.runtime is not None
         return self._metadata.runtime
 
@@ -214,8 +213,8 @@ class NodeBase(ABC):
 
     @cached_property
     def users(self) -> ImageUsers:
-        """Whose passwords and tokens are known."""
-        # Imported here, with OpenSSL: nobody asks for them where no listener has SASL.
+        """The users with known credentials or delegation tokens."""
+        # Imported here, with OpenSSL, to shorten the start of nodes without SASL.
         from kwire.broker.security.delegation_tokens import token_settings
         from kwire.broker.security.image_users import ImageUsers
 
@@ -237,7 +236,7 @@ class NodeBase(ABC):
         return self._metadata.publisher.image
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Where these brokers are reached through a listener, as they have said; else they are left out."""
+        """Return the endpoints of these brokers on a listener; brokers without one are omitted."""
         brokers = self.image.brokers
         return [
             Endpoint(node_id, endpoint.host, endpoint.port, broker.rack)
@@ -247,11 +246,11 @@ class NodeBase(ABC):
         ]
 
     def loggers(self) -> dict[str, logging.Logger]:
-        """Those of the process: nodes in one share them."""
+        """Return the loggers of the process. All nodes in the process share them."""
         return known_loggers()
 
     def features(self) -> Features:
-        """Feature levels for ApiVersions."""
+        """Return the feature levels for ApiVersions."""
         image = self.image
         served = served_features()
         finalized = {name: level for name, level in image.features.items() if name in served}
@@ -259,10 +258,10 @@ class NodeBase(ABC):
             finalized[KRAFT_VERSION] = self.quorum.kraft_version
         return Features(served, finalized, image.offset)
 
-    # --- following the metadata
+    # --- metadata
 
     def _apply_configs(self) -> None:
-        """What was set on the running cluster and node holds from now on."""
+        """Apply the dynamic configuration of the cluster and of this node."""
         image = self.image
         self.config.update(
             image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))

@@ -1,16 +1,20 @@
-"""The life of a broker in its cluster, from its registration to its controlled shutdown. KIP-631.
+"""The life cycle of a broker in its cluster, from registration to controlled shutdown. KIP-631.
 
-STARTING: nobody knows of it. REGISTERED: the controller has written its registration, whose epoch the broker
-goes by. CAUGHT_UP: its metadata has that registration, and all that came before it, so that its logs can be
-opened. OPEN: they are, and its replicas are taken up. UNFENCED: it may lead, and clients may be told of it.
-LEAVING: it asks for others to lead from here on. GONE: it may end.
+- STARTING: the broker is not registered.
+- REGISTERED: the controller has written the registration and assigned a broker epoch.
+- CAUGHT_UP: the local metadata includes the registration, so the logs can be opened.
+- OPEN: the logs are open, and the replicas have their roles.
+- UNFENCED: the broker may lead partitions, and clients may connect.
+- CONTROLLED_SHUTDOWN: the controller moves the broker's leaders to other brokers.
+- STOPPED: the broker may stop.
 
-All of it goes by heartbeats to the active controller, be that this node or another: what the broker wants is
-in each, and what it may do is in the answer. One is under way at a time. Whatever fails is asked again, with
-pauses that grow, as in Apache Kafka, but for heartbeats never above their interval: there it is the channel
-that goes on asking. A session that was lost costs nothing but being fenced: the next heartbeat unfences it,
-and is sent at once where the metadata tells of the fence after failures. A controller that does not know the
-registration any more has it again.
+The broker sends heartbeats to the active controller, on this node or another one. A heartbeat contains what
+the broker wants, and the response what it may do. One request is in flight at a time. Failed requests are
+retried with exponential backoff as in Apache Kafka, but heartbeats at least once per heartbeat interval.
+
+A lost session only fences the broker: its next heartbeat unfences it. If the metadata shows that the broker
+was fenced after heartbeats had failed, it sends one at once. If the controller does not know the registration
+any more, the broker registers again.
 """
 
 from __future__ import annotations
@@ -33,25 +37,26 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_BACKOFF_MS: Final = 100
-"""How long the controller is left alone after it has refused; twice as long after each further time."""
+"""The first pause after an error of the controller. It doubles with each further error."""
 RETRY_JITTER: Final = 0.02
 CATCH_UP_INTERVAL_MS: Final = 10
-"""How soon the next heartbeat follows while there is nothing to wait for but the metadata."""
+"""The heartbeat interval while the broker only waits for its metadata to catch up."""
 FIRST_SHUTDOWN_INTERVAL_MS: Final = 50
-"""How soon the next heartbeat follows the first one of a broker that leaves: mostly it may end by then."""
+"""The pause after the first heartbeat of a controlled shutdown. Usually the leaders have moved by then."""
 SHUTDOWN_INTERVAL_MS: Final = 500
-"""And the further ones: it waits until the others have heard of it, and for no heartbeat of its own."""
+"""The heartbeat interval during the rest of a controlled shutdown, which waits for other brokers."""
 SESSION_END_INTERVAL_MS: Final = 500
-"""How often a broker looks whether the session of its last life has ended.
+"""The interval of registration attempts while the session of the broker's last run has not ended.
 
-Kafka's controllers wait for that even after a clean end, and pauses that grow would overshoot it by as much.
+Kafka's controllers wait for the end of that session even after a clean shutdown. Exponential backoff would
+wait up to twice as long.
 """
 REGISTRATION_LOST: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
-"""The registration is not what the controller goes by any more."""
+"""Errors that mean that the controller does not know the registration any more."""
 
 
 class LifecycleStage(Enum):
-    """How far a broker has come."""
+    """A stage in the life cycle of a broker."""
 
     STARTING = auto()
     REGISTERED = auto()
@@ -63,7 +68,7 @@ class LifecycleStage(Enum):
 
 
 class LifecycleEvent(Enum):
-    """What takes it further."""
+    """An event that changes the stage."""
 
     REGISTRATION_WRITTEN = auto()
     REGISTRATION_SEEN = auto()
@@ -94,7 +99,7 @@ TRANSITIONS: Final[dict[LifecycleStage, dict[LifecycleEvent, LifecycleStage]]] =
     LifecycleStage.CONTROLLED_SHUTDOWN: {LifecycleEvent.SHUTDOWN_ALLOWED: LifecycleStage.STOPPED},
     LifecycleStage.STOPPED: {},
 }
-"""The moves that there are: anything else is a fault of ours. Who leads nothing has nothing to hand over."""
+"""All legal transitions; any other is a bug of kwire. A fenced broker leads nothing and can stop at once."""
 
 
 KAFKA_STATES: Final = {
@@ -106,23 +111,23 @@ KAFKA_STATES: Final = {
     LifecycleStage.CONTROLLED_SHUTDOWN: 6,
     LifecycleStage.STOPPED: 7,
 }
-"""Starting, recovery, running, pending controlled shutdown, shutting down."""
+"""Kafka's BrokerState: starting, recovery, running, pending controlled shutdown, shutting down."""
 
 
 class LifecycleSettings(NamedTuple):
-    """The settings that a life goes by."""
+    """The settings of the life cycle."""
 
     heartbeat_interval_ms: int
     session_timeout_ms: int
-    """The longest pause between two attempts."""
+    """Also the longest backoff."""
     registration_timeout_ms: int
-    """How long a broker tries to be registered before it gives up."""
+    """The time after which a broker that could not register gives up."""
     directory_timeout_ms: int
-    """How long it tries to tell of a log directory that has failed before it gives up."""
+    """The time after which a broker that could not report a failed log directory gives up."""
 
 
 class BrokerLifecycleManager:
-    """The life of one broker."""
+    """The life cycle of one broker."""
 
     def __init__(
         self,
@@ -138,12 +143,13 @@ class BrokerLifecycleManager:
         on_shutdown_allowed: Callable[[], None] = lambda: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`image` tells the metadata of now; `is_alone` whether nobody is to hear of the broker but the
-        controller of its own node, which needs no heartbeats. On the loop, never from within another call:
+        """`image` returns the current metadata.
 
-        `on_caught_up` is called when the logs can be opened (to be followed by `opened`), `on_unfenced` when
-        clients may be told of the broker, `on_gone` when it may end, and `on_failed` with the reason when it
-        must.
+        `is_only_broker` returns whether the broker is the only one and its node the only controller: then no
+        heartbeats are needed. `on_caught_up` is called when the logs can be opened; call `opened` afterwards.
+        `on_unfenced` is called when clients may connect, `on_shutdown_allowed` when the broker may stop, and
+        `on_failed` with the reason for which it must stop. All are called from the loop, never within another
+        call.
         """
         self.stage = LifecycleStage.STARTING
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
@@ -162,9 +168,9 @@ class BrokerLifecycleManager:
         self._is_registered = False
         self._in_flight = False
         self._send_again = False
-        """Whether another heartbeat is to follow the one that is under way at once."""
+        """Whether to send another request as soon as the one in flight is answered."""
         self._failures = 0
-        """How often in a row the controller has not taken what it was asked."""
+        """The number of consecutive errors from the controller."""
         self._logged_refusal: str | None = None
         self._duplicate_since_ms: int | None = None
         self._shutdown_pending = False
@@ -178,20 +184,20 @@ class BrokerLifecycleManager:
 
     @property
     def kafka_state(self) -> int:
-        """The state of the broker, as Apache Kafka numbers it."""
+        """The state of the broker as Kafka's BrokerState."""
         return KAFKA_STATES[self.stage]
 
     @property
     def not_ready_reason(self) -> str:
-        """Why clients should not come to the broker, as far as it knows; empty where they may."""
+        """The reason why clients should not use the broker; empty if they may."""
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
-            return "the broker is leaving its cluster"
+            return "the broker is in controlled shutdown"
         if self.stage is not LifecycleStage.UNFENCED:
             return f"the broker is not unfenced yet (stage {self.stage.name})"
         return ""
 
     def start(self, registration: RegisterBroker) -> None:
-        """Register, and go on from there."""
+        """Start to register."""
         self._registration = registration
         self._deadlines.append(
             self._host.internode_clock.schedule(
@@ -201,17 +207,17 @@ class BrokerLifecycleManager:
         self._send_next()
 
     def opened(self) -> None:
-        """The logs are open, and the replicas taken up: the broker can be unfenced."""
+        """Request to be unfenced: the logs are open, and the replicas have their roles."""
         if self.stage is LifecycleStage.CAUGHT_UP:
             self._transition(LifecycleEvent.OPENED)
             self._send_next()
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Have the controller know which log directories have failed, and which take nothing new. KIP-858."""
+        """Report failed and cordoned log directories to the controller. KIP-858."""
         if any(directory not in self._failed_directories for directory in failed):
-            in_time = partial(self._directories_timed_out, failed)
+            timed_out = partial(self._directories_timed_out, failed)
             self._deadlines.append(
-                self._host.internode_clock.schedule(self._settings.directory_timeout_ms, in_time)
+                self._host.internode_clock.schedule(self._settings.directory_timeout_ms, timed_out)
             )
         is_new = (failed, cordoned) != (self._failed_directories, self._cordoned_directories)
         self._failed_directories, self._cordoned_directories = failed, cordoned
@@ -223,28 +229,30 @@ class BrokerLifecycleManager:
             self._send_next()
 
     def begin_controlled_shutdown(self) -> None:
-        """Have others lead, where anybody counts on the broker; `on_gone` follows."""
+        """Have the controller move the leaders if the broker is unfenced; `on_shutdown_allowed` follows."""
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
             return
         self._transition(LifecycleEvent.SHUTDOWN_REQUESTED)
         if self._is_stopped():
             self._stop()
         else:
-            self._logger.info("ending as soon as the controller has had others lead what this broker leads")
+            self._logger.info(
+                "Beginning controlled shutdown: waiting for the controller to move the leaders of this broker"
+            )
             self._send_next()
 
     def stop(self) -> None:
-        """Say nothing more to anybody. The broker ends, whoever still counts on it."""
+        """Stop at once, without a controlled shutdown."""
         self.stage = LifecycleStage.STOPPED
         self._cancel_all()
 
     def send_now(self) -> None:
-        """Send what is to be sent next now, without the pause before it."""
+        """Send the next request now instead of after its pause."""
         if self.stage is not LifecycleStage.STOPPED:
             self._send_next()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The metadata was published: perhaps the registration is there."""
+        """Check the new metadata for the registration, its loss, or a fence."""
         if self.stage is LifecycleStage.REGISTERED:
             self._check_registration(image)
         elif delta.features_changed and self._lacks_directories(image):
@@ -252,9 +260,9 @@ class BrokerLifecycleManager:
             self._send_next()
         elif self.stage is LifecycleStage.UNFENCED and not self._in_flight:
             if self._timer is None:
-                self._schedule_next(0)  # it may be alone no more
+                self._schedule_next(0)  # there may be other brokers now
             elif self._failures and self._is_fenced(image):
-                # Who has told of it can be reached again; and clients may know of no broker meanwhile.
+                # The sender of this metadata is reachable again. Clients may lack a broker meanwhile.
                 self._send_next()
 
     def _is_fenced(self, image: MetadataImage) -> bool:
@@ -262,7 +270,7 @@ class BrokerLifecycleManager:
         return known is not None and known.broker_epoch == self.broker_epoch and known.fenced
 
     def _lacks_directories(self, image: MetadataImage) -> bool:
-        """Whether the cluster was too old to know of log directories when it registered, and is not now."""
+        """Whether the cluster supports log directory ids now, but did not when the broker registered."""
         known = image.brokers.get(self._node_id)
         return (
             self._registration is not None
@@ -280,10 +288,10 @@ class BrokerLifecycleManager:
             self._transition(LifecycleEvent.REGISTRATION_SEEN)
             self._host.call_soon(self._on_caught_up)
 
-    # --- asking
+    # --- requests
 
     def _send_next(self) -> None:
-        """Ask the controller now, or as soon as it has answered what it was asked last."""
+        """Send the next request now, or as soon as the one in flight is answered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -294,10 +302,10 @@ class BrokerLifecycleManager:
         if self._is_registered:
             heartbeat = self._heartbeat()
 
-            def answered(reply: BrokerHeartbeatReply | ApiError) -> None:
+            def on_done(reply: BrokerHeartbeatReply | ApiError) -> None:
                 self._handle_heartbeat_reply(reply, heartbeat.offline_log_dirs)
 
-            self._controller.submit(heartbeat, answered)
+            self._controller.submit(heartbeat, on_done)
         else:
             assert self._registration is not None
             self._controller.submit(self._registration, self._handle_registration_reply)
@@ -318,7 +326,7 @@ class BrokerLifecycleManager:
         )
 
     def _schedule_next(self, delay_ms: int) -> None:
-        """Say again that the broker lives, if anybody is to hear of it."""
+        """Schedule the next heartbeat, if heartbeats are needed."""
         if self.stage is not LifecycleStage.UNFENCED or self._send_again or not self._is_only_broker():
             self._schedule(delay_ms)
 
@@ -336,7 +344,7 @@ class BrokerLifecycleManager:
         self._send_again = False
         self._schedule(int(delay_ms * self._rng.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)))
 
-    # --- the answers
+    # --- replies
 
     def _handle_registration_reply(self, reply: int | ApiError) -> None:
         self._in_flight = False
@@ -350,36 +358,36 @@ class BrokerLifecycleManager:
         assert self._registration is not None
         self._failures, self._logged_refusal, self._duplicate_since_ms = 0, None, None
         self._is_registered, self.broker_epoch = True, reply
-        # KIP-966: should it have to register again, it has lost nothing since.
+        # KIP-966: if it has to register again, it has lost no records since.
         self._registration = self._registration._replace(previous_broker_epoch=reply)
-        self._logger.info("registered as broker %d, in epoch %d", self._node_id, reply)
+        self._logger.info("Registered broker %d with broker epoch %d", self._node_id, reply)
         if self.stage is LifecycleStage.STARTING:
             self._transition(LifecycleEvent.REGISTRATION_WRITTEN)
             self._check_registration(self._image())
         self._schedule(0)
 
     def _log_refusal(self, refusal: ApiError) -> None:
-        """Log why the broker is not registered, and what to do; once, and not with each attempt."""
+        """Log why the broker cannot register, and what to do. The same reason is logged once."""
         if refusal.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             self._check_duplicate()
             return
         elif refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
             text = (
-                "the controller is of another cluster than these log directories: point "
-                "controller.quorum.voters or controller.quorum.bootstrap.servers to the right one"
+                "the controller belongs to another cluster than these log directories: set "
+                "controller.quorum.voters or controller.quorum.bootstrap.servers to the right controllers"
             )
         elif refusal.code is ErrorCode.UNSUPPORTED_VERSION:
-            text = f"the controller does not let this broker in: {self._unsupported_feature()}"
+            text = f"the controller rejects this broker: {self._unsupported_feature()}"
         else:
-            text = f"the controller does not register this broker yet: {refusal}"
+            text = f"the controller did not register this broker, will retry: {refusal}"
         self._log_once(text, refusal)
 
     def _check_duplicate(self) -> None:
-        """Another life of this broker has a session: its last one, or that of another process."""
+        """Handle that this broker id has a live session: that of the last run, or of a second broker."""
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms
-            self._logger.info("waiting for the session of this broker's last life to end")
+            self._logger.info("Waiting for the session of this broker's last run to end")
         elif now_ms - self._duplicate_since_ms > 2 * self._settings.session_timeout_ms:
             text = f"another broker runs with node.id {self._node_id}: give one of the two another node.id"
             if text != self._logged_refusal:
@@ -389,12 +397,12 @@ class BrokerLifecycleManager:
     def _log_once(self, text: str, refusal: ApiError) -> None:
         if text != self._logged_refusal:
             self._logged_refusal = text
-            # There need be none for a while, which is nobody's fault.
+            # There may be no active controller for a while, which is no problem.
             level = logging.INFO if refusal.code is ErrorCode.NOT_CONTROLLER else logging.WARNING
             self._logger.log(level, "%s", text)
 
     def _unsupported_feature(self) -> str:
-        """Which feature of the cluster this broker cannot serve, as far as its metadata tells by now."""
+        """Describe the features of the cluster that this broker does not support, by its current metadata."""
         assert self._registration is not None
         offered = self._registration.features
         levels = {
@@ -403,33 +411,35 @@ class BrokerLifecycleManager:
             if not offered.get(name, (0, 0))[0] <= level <= offered.get(name, (0, 0))[1]
         }
         if not levels:
-            return "the cluster has finalized a feature that this release does not serve"
+            return "the cluster has finalized a feature level that this release does not support"
         shown = ", ".join(f"{name} is at level {level}" for name, level in levels.items())
         downgrades = " ".join(f"--feature {name}={offered.get(name, (0, 0))[1]}" for name in levels)
         return (
-            f"in the cluster {shown}, which this release does not serve; to take it down, run "
+            f"in the cluster {shown}, which this release does not support; to downgrade, run "
             f"kafka-features downgrade {downgrades}, or format the cluster with {downgrades}"
         )
 
-    def _handle_heartbeat_reply(self, reply: BrokerHeartbeatReply | ApiError, told: Sequence[Uuid]) -> None:
+    def _handle_heartbeat_reply(
+        self, reply: BrokerHeartbeatReply | ApiError, reported: Sequence[Uuid]
+    ) -> None:
         self._in_flight = False
         if self._is_stopped():
             return
         if isinstance(reply, ApiError):
-            self._log_once(f"the controller did not take a heartbeat: {reply}", reply)
+            self._log_once(f"the controller returned an error for a heartbeat: {reply}", reply)
             if reply.code in REGISTRATION_LOST:
                 self._is_registered = False
             self._schedule_after_failure(self._settings.heartbeat_interval_ms)
             return
         self._failures, self._logged_refusal = 0, None
-        self._reported_failed.update(told)
+        self._reported_failed.update(reported)
         interval_ms = self._settings.heartbeat_interval_ms
         if self.stage is LifecycleStage.REGISTERED:
             interval_ms = CATCH_UP_INTERVAL_MS
         elif self.stage is LifecycleStage.OPEN and not reply.is_fenced:
             self._transition(LifecycleEvent.UNFENCING_WRITTEN)
-            # In Kafka's words, for which whoever starts containers for tests waits in the log.
-            self._logger.info("unfenced: Transitioning from RECOVERY to RUNNING")
+            # Kafka's wording: tools that start containers for tests wait for this line.
+            self._logger.info("The broker has been unfenced. Transitioning from RECOVERY to RUNNING.")
             self._host.call_soon(self._on_unfenced)
         elif self.stage is LifecycleStage.CONTROLLED_SHUTDOWN:
             if reply.should_shut_down:
@@ -440,14 +450,14 @@ class BrokerLifecycleManager:
             self._shutdown_pending = True
         self._schedule_next(interval_ms)
 
-    # --- ends
+    # --- end
 
     def _registration_timed_out(self) -> None:
         if self.stage is LifecycleStage.STARTING:
             self._on_failed(
                 f"no controller has registered this broker in {self._settings.registration_timeout_ms} ms "
-                "(initial.broker.registration.timeout.ms): start a majority of the controllers, and see that "
-                "controller.quorum.bootstrap.servers or controller.quorum.voters names them"
+                "(initial.broker.registration.timeout.ms): start a majority of the controllers, and check "
+                "controller.quorum.bootstrap.servers or controller.quorum.voters"
             )
 
     def _directories_timed_out(self, failed: Sequence[Uuid]) -> None:
@@ -472,6 +482,6 @@ class BrokerLifecycleManager:
         return self.stage is LifecycleStage.STOPPED
 
     def _transition(self, event: LifecycleEvent) -> None:
-        following = TRANSITIONS[self.stage].get(event)
-        assert following is not None, f"{event.name} comes in the stage {self.stage.name}"
-        self.stage = following
+        next_stage = TRANSITIONS[self.stage].get(event)
+        assert next_stage is not None, f"event {event.name} in stage {self.stage.name}"
+        self.stage = next_stage

@@ -1,4 +1,4 @@
-"""A controller that is no broker: the metadata log of a cluster, and those who ask for it to be changed."""
+"""A node with only the controller role."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ControllerNode(NodeBase):
-    """A controller alone."""
+    """A node with only the controller role."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ControllerNode(NodeBase):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For `on_fatal` see `NodeBase`; the other is a broker's, and called when this one has started."""
+        """For `on_fatal` see `NodeBase`. `on_unfenced` is called once the controller has started."""
         log_manager = LogManager(
             disk,
             all_directories(config),
@@ -54,21 +54,21 @@ class ControllerNode(NodeBase):
         self._metadata.complete_delayed_fetches()
 
     def kill(self) -> None:
-        pass  # it has none
+        pass  # a controller has no child processes
 
     @property
     def as_served(self) -> CombinedRole:
-        return cast("CombinedRole", self)  # handlers of brokers' APIs have no listener here
+        return cast("CombinedRole", self)  # a controller has no listener for broker APIs
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Nothing is staged by a controller."""
+        """Do nothing: a controller stages no appends."""
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
             self._apply_configs()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """There is no controller without its metadata log; the others hold nothing of it."""
+        """Stop the node if the directory of the metadata log has failed; other directories are unused."""
         if directory.path == metadata_directory(self.config):
-            reason = f"the directory of the metadata log has failed: {error}"
+            reason = f"the log directory of the metadata log has failed: {error}"
             self.host.call_soon(lambda: self._on_fatal(reason))

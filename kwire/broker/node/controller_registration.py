@@ -1,7 +1,7 @@
-"""How a controller makes itself known to the active one, be that itself or another node. KIP-919.
+"""The registration of a controller with the active controller. KIP-919.
 
-It registers once its metadata tells that the cluster knows of such registrations, and again where its own is
-taken away or replaced; what fails is asked again, with pauses that grow, as in Apache Kafka.
+A controller registers once the metadata.version supports controller registrations, and again if its
+registration is removed or replaced. Failures are retried with exponential backoff, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ControllerRegistration:
         self._command = command
         self._in_flight = False
         self._is_accepted = False
-        """Whether the metadata is about to tell of it."""
+        """Whether the registration was accepted but is not in the local metadata yet."""
         self._failures = 0
         self._timer: Timer | None = None
         self._image = MetadataImage()
@@ -37,26 +37,26 @@ class ControllerRegistration:
         self._is_stopped = False
 
     def register(self) -> None:
-        """Register now, whatever the metadata says: the active controller is this node, and alone."""
+        """Register now, whatever the metadata says. For a sole voter, which is active itself."""
         self._in_flight = True
         self._controller.submit(self._command, self._handle_reply)
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The metadata was published: perhaps there is something to say now."""
+        """Register if the new metadata requires it."""
         self._image = image
         if self._is_known():
-            self._is_accepted = False  # should it go, it is to come again
+            self._is_accepted = False  # register again if the registration is removed
         elif self._timer is None and not self._is_accepted:
             self._register_if_due()
 
     def retry_now(self) -> None:
-        """Somebody else leads: ask again without the pause."""
+        """Retry without backoff: there is a new active controller."""
         self._failures, self._is_accepted = 0, False
         self._register_if_due()
 

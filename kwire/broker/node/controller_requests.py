@@ -1,4 +1,4 @@
-"""Commands as requests to an active controller that is another node, and its answers as their replies."""
+"""Commands as requests to an active controller on another node, and its responses as replies."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ LOCAL_ADDRESS: Final = "127.0.0.1"
 
 
 class ControllerRequest(NamedTuple):
-    """A command as it is asked, and how its answer is read."""
+    """A command as a request, and the function that reads the response."""
 
     purpose: str
-    """Of the connection that it takes."""
+    """The purpose of the connection."""
     request: Message
     read: Callable[[Any], Any]
 
 
 def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
-    """How a node asks for a command of its own."""
+    """Return the request for a command of this node."""
     match command:
         case RegisterController():
             return ControllerRequest(COMMANDS, _controller_registration(command), lambda answer: None)
@@ -74,7 +74,7 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
             )
             return ControllerRequest(COMMANDS, request, _producer_ids)
         case CreateTopics():
-            # In an envelope, so that another controller is asked where this one is none.
+            # In an Envelope, whose top-level NOT_CONTROLLER makes the caller retry with the new controller.
             topics = CreateTopicsRequest(
                 topics=list(command.topics),
                 timeout_ms=TOPICS_TIMEOUT_MS,
@@ -82,11 +82,11 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
             )
             frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
             return ControllerRequest(FORWARDED, envelope(frame, ANONYMOUS, LOCAL_ADDRESS), _created_topics)
-    raise AssertionError(f"no node asks for {type(command).__name__}")
+    raise AssertionError(f"no request for {type(command).__name__}")
 
 
 def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequest:
-    """A request's frame (without its size) with who asks from where."""
+    """Return an Envelope with a request's frame (without its size), its principal and its address."""
     data = DefaultPrincipalData(
         type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated
     )
@@ -98,7 +98,7 @@ def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequ
 
 
 def error_code(number: int) -> ErrorCode:
-    """The error of this number, which a release to come may have made up."""
+    """Return the error with this code; UNKNOWN_SERVER_ERROR for codes of later releases."""
     try:
         return ErrorCode(number)
     except ValueError:

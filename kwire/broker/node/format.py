@@ -1,10 +1,9 @@
-"""Preparing a broker's data directories, as Kafka's storage tool does: whose they are, and how the cluster
-begins.
+"""Formatting of log directories for a node and a new cluster, as Kafka's storage tool does.
 
-Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`, a snapshot with the features and the
-SCRAM credentials that the cluster starts with (KIP-778, KIP-900); the one of the metadata log gets, where the
-quorum is dynamic, a first snapshot of that log with its voters (KIP-853). The files are written in that order
-turned round: a directory with `meta.properties` is complete.
+Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`. The latter is a snapshot with the
+features and SCRAM credentials with which the cluster starts (KIP-778, KIP-900). If the quorum is dynamic, the
+directory of the metadata log also gets the first snapshot of that log, with the voters (KIP-853).
+`meta.properties` is written last: a directory that has it is complete.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ MAX_KRAFT_VERSION = 1
 
 
 class FormatError(Exception):
-    """A directory cannot be formatted. The text says which, and what to do."""
+    """A directory cannot be formatted. The message says which one, and what to do."""
 
 
 class AlreadyFormatted(FormatError):
-    """A directory is formatted, for this node and this cluster."""
+    """A directory is formatted already, for this node and this cluster."""
 
 
 def metadata_directory(config: BrokerConfig) -> str:
-    """The log directory that holds the metadata log."""
+    """Return the log directory that holds the metadata log."""
     return _plain(config.metadata_log_dir or config.log_dirs[0])
 
 
 def all_directories(config: BrokerConfig) -> list[str]:
-    """log.dirs, and metadata.log.dir where it is none of them."""
+    """Return log.dirs and, if it is none of them, metadata.log.dir."""
     return list(dict.fromkeys([*map(_plain, config.log_dirs), metadata_directory(config)]))
 
 
@@ -67,14 +66,14 @@ def _plain(path: str) -> str:
 
 
 def separate_directory(config: BrokerConfig) -> str | None:
-    """The directory of the metadata log, where it is none of log.dirs."""
+    """Return the directory of the metadata log if it is not in log.dirs."""
     home = metadata_directory(config)
     return None if home in map(_plain, config.log_dirs) else home
 
 
 @contextmanager
 def name_metadata_directory_in_errors(config: BrokerConfig) -> Iterator[None]:
-    """What fails within has failed in the directory of the metadata log: StartRefused names its setting."""
+    """Turn StorageErrors into StartRefused with the config key of the metadata log's directory."""
     try:
         yield
     except StorageError as error:
@@ -83,37 +82,36 @@ def name_metadata_directory_in_errors(config: BrokerConfig) -> Iterator[None]:
         elif len(config.log_dirs) == 1:
             named = f"log.dirs is {config.log_dirs[0]}, which"
         else:
-            named = f"log.dirs is {','.join(config.log_dirs)}, whose first, with the metadata log,"
+            named = f"log.dirs is {','.join(config.log_dirs)}: the first, which holds the metadata log,"
         raise StartRefused(f"{named} cannot be used: {error}") from error
 
 
 class InitialMetadata(NamedTuple):
-    """How a new cluster is to begin."""
+    """The contents of a new cluster's metadata."""
 
     features: Mapping[str, int] = {}
-    """Levels other than those of the release."""
+    """Feature levels that differ from those of the release."""
     release_version: str | None = None
-    """The release of Kafka whose features to begin with; by default the newest known."""
+    """The Kafka release whose feature levels to use. The default is the newest known release."""
     voters: Sequence[VotersVoter] = ()
-    """The voters of a dynamic quorum (KIP-853); none where controller.quorum.voters names them."""
+    """The voters of a dynamic quorum (KIP-853); none if controller.quorum.voters is set."""
     credentials: Sequence[UserScramCredentialRecord] = ()
-    """SCRAM credentials of users (KIP-900)."""
+    """SCRAM credentials (KIP-900)."""
 
 
 def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
-    """This node as the only voter. FormatError: it has no listener for a controller."""
+    """Return this node as the only voter. FormatError: it has no controller listener."""
     endpoints = controller_endpoints(config)
     if not endpoints:
         raise FormatError(
-            "--standalone needs a listener for the quorum: name one in listeners and "
-            "controller.listener.names"
+            "--standalone needs a controller listener: add one to listeners and controller.listener.names"
         )
     first = endpoints[0]
     return _voter(config.node_id, new_uuid(rng), first.name, first.host, first.port)
 
 
 def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
-    """The voters of `id@host:port:directory,...`. FormatError."""
+    """Parse voters of the form `id@host:port:directory,...`. FormatError."""
     names = config.controller_listener_names
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
@@ -145,13 +143,13 @@ _VOTER = re.compile(
     re.DOTALL,
 )
 _ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
-"""What the last of one to four numbers of an IPv4 address is below."""
+"""The exclusive upper bound of the last number in an IPv4 address of one to four numbers."""
 
 
 def _host(text: str) -> str:
-    """A host as java.net.InetSocketAddress calls it, for Kafka stores that: an address in full, or a name.
+    """Return a host as java.net.InetSocketAddress prints it, which Kafka stores.
 
-    A zone that is a name of an interface is not looked up.
+    Addresses are written in full. A zone that is an interface name is not resolved.
     """
     if not text:
         return "localhost"
@@ -171,7 +169,7 @@ def _host(text: str) -> str:
 
 
 def _ipv4(text: str) -> str | None:
-    """The IPv4 address that up to four decimal numbers stand for, of which the last fills what is left."""
+    """Return the IPv4 address for up to four decimal numbers; the last number fills the remaining bytes."""
     numbers = text.split(".")
     if len(text) > 15 or len(numbers) > 4 or not all(part.isascii() and part.isdecimal() for part in numbers):
         return None
@@ -179,13 +177,13 @@ def _ipv4(text: str) -> str | None:
     if any(number > 255 for number in leading) or last >= _ADDRESS_SPACES[len(leading)]:
         return None
     value = last
-    for place, number in enumerate(leading):
-        value |= number << (24 - 8 * place)
+    for position, number in enumerate(leading):
+        value |= number << (24 - 8 * position)
     return str(ipaddress.IPv4Address(value))
 
 
 def parse_feature(text: str) -> tuple[str, int]:
-    """A feature's name and level, of `FEATURE=LEVEL`. FormatError."""
+    """Parse a feature name and level of the form `FEATURE=LEVEL`. FormatError."""
     name, equals, level = text.partition("=")
     try:
         value = parse_integer(level.strip(BLANKS), bits=16)
@@ -208,12 +206,12 @@ def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) ->
 
 
 def needs_voters(config: BrokerConfig) -> bool:
-    """Whether nothing in the configuration says who votes, though there is a quorum that others can reach."""
+    """Whether the node has controller listeners, but the configuration names no voters."""
     return not config.value("controller.quorum.voters") and bool(controller_endpoints(config))
 
 
 def check_voters(config: BrokerConfig, initial_metadata: InitialMetadata) -> None:
-    """FormatError: the voters are named in two places, as Kafka refuses it."""
+    """Raise FormatError if voters are given although controller.quorum.voters is set, as Kafka does."""
     if initial_metadata.voters and config.value("controller.quorum.voters"):
         raise FormatError(
             "controller.quorum.voters is set, and voters for a dynamic quorum are given too: remove "
@@ -231,13 +229,14 @@ def format_directories(
     ignore_formatted: bool = False,
     initial_metadata: InitialMetadata | None = None,
 ) -> list[str]:
-    """Format every directory that is not yet, and give a line of what was done for each.
+    """Format all directories that are not formatted yet; return a line for each directory.
 
-    `cluster_id` is by default that of the formatted ones, or a random one; `beginning` by default that of the
-    newest release, with this node as the only voter where nothing else says who votes. FormatError for what
-    cannot be begun with, and for a directory that is formatted already (unless `ignore_formatted`) or belongs
-    elsewhere. One that cannot be read is left out, as Kafka does; StorageError when none can be, and when one
-    cannot be written.
+    `cluster_id` defaults to that of formatted directories, or else a random id. `initial_metadata` defaults
+    to the newest release, with this node as the only voter if the configuration names none.
+
+    FormatError: the initial metadata is invalid, or a directory belongs to another node or cluster, or is
+    formatted already (unless `ignore_formatted`). As in Kafka, unreadable directories are skipped.
+    StorageError: no directory is readable, or one cannot be written.
     """
     if initial_metadata is None:
         initial_metadata = InitialMetadata(
@@ -271,9 +270,9 @@ def format_directories(
         known = next(iter(owners.formatted.values()), None)
         cluster_id = uuid_to_text(new_uuid(rng)) if known is None else known.cluster_id
     else:
-        # Kafka's tool writes UTF-8, and this is what a broker, Kafka's or kwire, then reads.
+        # Kafka's tool writes UTF-8, which brokers of Kafka and kwire read as ISO-8859-1.
         cluster_id = cluster_id.encode("utf-8", "replace").decode("iso-8859-1")
-    # All is put together before anything is written.
+    # Build all contents before anything is written.
     content = _bootstrap(levels, initial_metadata.credentials, now_ms)
     voters = _voters_snapshot(initial_metadata.voters, now_ms) if initial_metadata.voters else None
     for directory in owners.unformatted:
@@ -282,7 +281,7 @@ def format_directories(
         if directory == home and voters is not None:
             _write_voters(disk, directory, voters)
         disk.replace(join(directory, BOOTSTRAP_CHECKPOINT), content, sync=True)
-    # With home as the last: until then it can be told from the bootstrap file there that this is not over.
+    # The metadata directory comes last: until then its bootstrap file shows that formatting is incomplete.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)
         for voter in initial_metadata.voters:
@@ -296,12 +295,12 @@ def format_directories(
 def _owners(
     disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None
 ) -> MetaPropertiesEnsemble:
-    # A file that names nobody does not disagree, and there is one: Kafka takes the directory for formatted.
+    # As in Kafka, a file without ids counts as formatted and does not conflict with anything.
     otherwise = None if cluster_id is None else MetaProperties(cluster_id, node_id, None, version=0)
     try:
         owners = load_meta_properties(disk, directories, otherwise)
     except IncompleteMetaProperties as error:
-        raise FormatError(f"{error}: remove the file to have it written anew") from error
+        raise FormatError(f"{error}: remove the file to format the directory again") from error
     wrong = find_mismatch(owners, node_id, cluster_id)
     if wrong is not None:
         raise FormatError(wrong)
@@ -327,7 +326,7 @@ def _write_voters(disk: Disk, directory: str, content: bytes) -> None:
 def _bootstrap(
     levels: Sequence[tuple[str, int]], credentials: Sequence[UserScramCredentialRecord], now_ms: int
 ) -> bytes:
-    """What `bootstrap.checkpoint` holds: Kafka's tool puts the same into every directory."""
+    """Return the contents of `bootstrap.checkpoint`, which are the same in every directory."""
     writer = SnapshotWriter(0, now_ms=now_ms, last_timestamp_ms=0)
     records = [StoredRecord(FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels]
     records += map(StoredRecord, credentials)

@@ -1,4 +1,4 @@
-"""How a broker has the ISR of what it leads changed: by commands to the active controller."""
+"""ISR changes as commands to the active controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kwire.wire.errors import ApiError
 
 
 class NodeIsrController:
-    """`replication.alter_partition_manager.IsrController` of one broker."""
+    """`IsrController` of one broker."""
 
     def __init__(self, controller: ControllerPort, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._controller = controller
@@ -23,9 +23,9 @@ class NodeIsrController:
         changes: Sequence[IsrChange],
         done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
-        """Ask for changes; `done` is called once, not before this returns."""
+        """Submit the changes; `done` is called once, and never before this returns."""
 
-        def answered(reply: list[AlteredPartition] | ApiError) -> None:
+        def on_done(reply: list[AlteredPartition] | ApiError) -> None:
             if isinstance(reply, ApiError):
                 done(reply)
                 return
@@ -44,4 +44,4 @@ class NodeIsrController:
             )
 
         alterations = [PartitionAlteration(*change) for change in changes]
-        self._controller.submit(AlterPartition(self._node_id, self._broker_epoch(), alterations), answered)
+        self._controller.submit(AlterPartition(self._node_id, self._broker_epoch(), alterations), on_done)

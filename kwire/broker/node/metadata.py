@@ -1,9 +1,9 @@
-"""The parts of a node that have to do with metadata, and how they hold together.
+"""The metadata of a node: quorum, publisher, controller, snapshots, and the broker's life cycle.
 
-The quorum keeps the log, whether the node votes or only follows. What is committed goes to the publisher,
-whose image everybody reads. While this node leads, its controller's runtime decides commands and appends to
-the log; else they are sent to whoever leads. The snapshotter writes what the image was. And the broker's life
-goes through the port to the active controller, wherever that is.
+The quorum maintains the metadata log, whether the node is a voter or an observer. Committed records go to the
+publisher, whose image all other parts read. While this node is the active controller, its controller runtime
+handles commands and appends to the log. Otherwise commands are sent to the active controller. The snapshotter
+writes snapshots of the image. The broker's life cycle uses the active controller, wherever that is.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from kwire.broker.node.remote_controller import RemoteController
 
 MAX_SHUTDOWN_HEARTBEATS = 3
-"""How often a node that ends asks itself as its own controller whether its broker may go: twice is enough."""
+"""The limit for heartbeats of a stopping node to its own controller. Two are sufficient."""
 
 
 class NodeMetadata:
-    """The metadata of one node. Nothing may be asked of it before `start`."""
+    """The metadata of one node. `start` must return before anything else is called."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class NodeMetadata:
         on_shutdown_allowed: Callable[[], None] = lambda: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For the first three see `BrokerLifecycleManager`.
+        """For the first three callbacks see `BrokerLifecycleManager`.
 
-        `on_failed` is called with the reason once the metadata cannot be written or followed any more.
+        `on_failed` is called with the reason for which the metadata cannot be written or read any more.
         """
         self._config = config
         self._host = host
@@ -87,15 +87,15 @@ class NodeMetadata:
         )
         self.token_hmacs = TokenHmacs(token_settings(config).secret)
         self.runtime = self._new_runtime() if config.is_controller else None
-        """The controller of this node, if it is one: it decides while it is the active one."""
+        """The controller of this node if it has the controller role."""
         self.remote: RemoteController | None = None
-        """The way to an active controller that may be another node."""
+        """The connection to an active controller that may be on another node."""
         self.controller: ControllerPort
-        """The active controller, wherever it is."""
+        """The active controller, on this node or another one."""
         if self.runtime is None or controller_endpoints(config):
             self.controller = self.remote = self._new_remote_controller()
         else:
-            self.controller = self.runtime  # nobody else can reach the quorum
+            self.controller = self.runtime  # no other node can reach the quorum
         self._registration: ControllerRegistration | None = None
         self.lifecycle = BrokerLifecycleManager(
             self.controller,
@@ -116,7 +116,7 @@ class NodeMetadata:
         )
 
     def _new_remote_controller(self) -> RemoteController:
-        # Imported here: a node that is alone starts without it.
+        # Imported here to shorten the start of a single node, which does not need it.
         from kwire.broker.node.remote_controller import RemoteController
 
         return RemoteController(
@@ -155,12 +155,12 @@ class NodeMetadata:
         )
 
     def start(self, bound_ports: Mapping[str, int], host_name: str = "localhost") -> None:
-        """Take up the log, and begin to make this node known.
+        """Open the metadata log, and start to register this node.
 
-        A sole voter replays the log, takes the lead in a new epoch, and has registered its broker when this
-        returns. Whoever else it is has begun to follow the quorum, and is registered later.
+        A sole voter replays the log, becomes leader in a new epoch, and has registered its broker when this
+        returns. Any other node starts to follow the quorum and registers later.
 
-        `bound_ports` tells the port of each listener by its name, `host_name` what this machine is called.
+        `bound_ports` are the ports of listeners by name, and `host_name` is the host name to advertise.
         CorruptMetadata, StorageError.
         """
         config, host = self._config, self._host
@@ -199,7 +199,7 @@ class NodeMetadata:
                     config.node_id,
                     new_uuid(rng),
                     broker_endpoints(config, bound_ports, host_name),
-                    # A sole voter takes itself as it is.
+                    # A sole voter accepts its own features without a check.
                     registered_features() if quorum.is_sole_voter else broker_features(),
                     config.broker_rack,
                     [directory_id for directory_id in ids.values() if directory_id is not None],
@@ -212,12 +212,12 @@ class NodeMetadata:
         self.publisher.subscribe(self._snapshotter.image_changed)
 
     def _leader_changed(self) -> None:
-        """Have whoever leads now hear of the broker, without the pause before."""
+        """Send a heartbeat to a new active controller at once."""
         if not self.quorum.leads:
             self.lifecycle.send_now()
 
     def _previous_broker_epoch(self) -> int:
-        """The epoch in which this broker has ended cleanly, in every directory; else -1. KIP-966."""
+        """Return the broker epoch of the last clean shutdown if all directories agree, else -1. KIP-966."""
         directories = self._log_manager.directories()
         epochs = {
             directory.last_broker_epoch for directory in directories if not directory.holds_only_metadata
@@ -225,7 +225,7 @@ class NodeMetadata:
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
     def opened(self) -> None:
-        """The logs are open, and the replicas taken up: the broker may be unfenced. StorageError."""
+        """Request to be unfenced: the logs are open, and the replicas have their roles. StorageError."""
         self.lifecycle.opened()
         self.quorum.settle()
 
@@ -233,17 +233,17 @@ class NodeMetadata:
         return self.quorum.is_sole_voter and self.publisher.image.brokers.keys() <= {self._config.node_id}
 
     def resign(self, on_resigned: Callable[[], None]) -> None:
-        """Have another node lead the quorum, if this one does; `on_left` is called when it may end."""
+        """Resign as quorum leader, if this node is the leader, then call `on_resigned`."""
         self.quorum.leave(on_resigned)
 
     def complete_delayed_fetches(self) -> None:
-        """Let everyone go who waits for the metadata log to grow."""
+        """Complete delayed fetches of the metadata log."""
         self.quorum.end_waits()
 
     def shutdown(self) -> None:
-        """Hand over what this broker leads, where that has not been done, as Kafka does before it ends.
+        """Stop, after a controlled shutdown of a broker that is its own controller. Never raises.
 
-        What this node led as a controller is synced. Never raises.
+        Records that this node has appended as a controller are synced.
         """
         if self._snapshotter is not None:
             self._snapshotter.stop()
@@ -253,9 +253,9 @@ class NodeMetadata:
             self.lifecycle.stop()
             self.quorum.stop()
             return
-        with suppress(StorageError):  # of which the quorum tells
+        with suppress(StorageError):  # the quorum has reported it
             self.quorum.settle()
-            # What it leads is given up with its end, and need not be because others are to lead.
+            # Publish no further images: the broker stops anyway, and need not apply the move of its leaders.
             self.publisher.close()
             self.runtime.release()
             self.lifecycle.begin_controlled_shutdown()

@@ -1,7 +1,7 @@
-"""A broker: its logs, its coordinators and its partitions, wired together; it may be a controller as well.
+"""A broker: its logs, coordinators and partitions and their wiring. It may be a controller, too.
 
-It opens its logs when its metadata has its registration, and is unfenced after that (`life`). Where the
-active controller is this node itself all of that is done when `start` returns.
+The broker opens its logs once its metadata includes its registration, and is unfenced afterwards (see
+`broker_lifecycle`). If this node is the active controller itself, both are done when `start` returns.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 FETCH_SESSION_EVICTION_MS = 120_000
 HOUSEKEEPING_MS = 1_000
-"""How often what is set aside long enough is removed."""
+"""The interval for deleting files whose deletion delay has passed, among other things."""
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
 
 
 class Node(NodeBase):
-    """A broker, or a broker and controller in one."""
+    """A node with the broker role, with or without the controller role."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Node(NodeBase):
             on_fatal=on_fatal,
         )
         self.is_open = False
-        """Whether the logs are open, and the replicas taken up."""
+        """Whether the logs are open and the replicas have their roles."""
         self.has_telemetry_receiver = False
-        """Whether anybody can be shown what clients push of their metrics: the shell says so."""
+        """Whether client metrics are exported. The HTTP port sets this."""
         self._telemetry: ClientTelemetry | None = None
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
@@ -159,7 +159,7 @@ class Node(NodeBase):
         self.current_leader = self.replica_manager.current_leader
         self._timers: dict[object, Timer] = {}
 
-    # --- life
+    # --- life cycle
 
     def start(self) -> None:
         super().start()
@@ -167,7 +167,7 @@ class Node(NodeBase):
             self._open()
 
     def _caught_up(self) -> None:
-        """The metadata is there, and the logs can be opened, if `start` has not done it."""
+        """Open the logs now that the metadata has caught up, unless `start` has done so."""
         if self.is_open or self.stopping:
             return
         try:
@@ -175,13 +175,13 @@ class Node(NodeBase):
         except (StorageError, CorruptMetadata) as error:
             self._on_fatal(str(error))
         except Exception:
-            self._logger.exception("this broker cannot be opened")
-            self._on_fatal("a fault of kwire's own, which the log tells")
+            self._logger.exception("Cannot open the logs of this broker")
+            self._on_fatal("an internal error, see the log")
 
     def _open(self) -> None:
-        """Open the logs, and take up every partition. StorageError.
+        """Open the logs and apply the roles of all replicas. StorageError.
 
-        The metadata came first: logs are opened with the configurations of their topics.
+        The metadata comes first, because logs are opened with the configurations of their topics.
         """
         config = self.config
         self._apply_configs()
@@ -230,7 +230,7 @@ class Node(NodeBase):
         self.cleaner.stop()
 
     def _schedule_every(self, interval_ms: int, work: Callable[[], object]) -> None:
-        """Do `work` again and again until the node stops."""
+        """Call `work` every `interval_ms` until the node stops."""
 
         def due() -> None:
             self._timers[work] = self.host.schedule_check(interval_ms, due)
@@ -256,7 +256,7 @@ class Node(NodeBase):
         return self
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended, acknowledge it, and wake who waits for it."""
+        """Write what this turn appended, acknowledge it, and complete delayed requests."""
         self.replica_manager.end_turn(send_responses)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -266,7 +266,7 @@ class Node(NodeBase):
 
     @property
     def telemetry(self) -> ClientTelemetry:
-        """What clients push of their metrics: begun, and imported, when the first one asks."""
+        """The client metrics. The module is imported and the object created on first use."""
         if self._telemetry is None:
             from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
 
@@ -276,13 +276,13 @@ class Node(NodeBase):
             self._metadata.publisher.subscribe(telemetry.metadata_changed)
         return self._telemetry
 
-    # --- following the metadata
+    # --- metadata
 
     def _log_offline(self) -> None:
-        """After a start, what of the data nobody can read."""
+        """Log, after a start, which log directories and partitions are offline."""
         for directory in self.log_manager.directories():
             if directory.offline:
-                self._logger.error("%s is served without: %s", directory.path, directory.failure)
+                self._logger.error("Log directory %s is offline: %s", directory.path, directory.failure)
         self.replica_manager.log_offline_partitions()
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -298,22 +298,22 @@ class Node(NodeBase):
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})
 
     def _apply_configs(self) -> None:
-        """What was set on the running cluster and broker holds from now on, for every topic, too."""
+        """Apply the dynamic configuration of the cluster and of this broker, also to all topics."""
         super()._apply_configs()
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
         self.log_dirs.apply_cordoned()
         self.replica_manager.broker_config_changed()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """Everything in a log directory goes offline at once.
+        """Take all replicas in a log directory offline.
 
-        There is no broker without the metadata log, or without any directory.
+        The broker stops if it was the last directory or that of the metadata log.
         """
         self.replica_manager.directory_failed(error)
         if all(known.offline for known in self.log_manager.directories()):
             reason = f"no log directory is left: {error}"
         elif directory.path == metadata_directory(self.config):
-            reason = f"the directory of the metadata log has failed: {error}"
+            reason = f"the log directory of the metadata log has failed: {error}"
         else:
             self.log_dirs.directory_failed()
             return
@@ -328,11 +328,11 @@ def new_node(
     on_unfenced: Callable[[], None] = lambda: None,
     on_fatal: Callable[[str], None] = lambda reason: None,
 ) -> Node | ControllerNode:
-    """The node that process.roles asks for."""
+    """Create the node for process.roles."""
     if config.is_broker:
         kind: type[Node | ControllerNode] = Node
     else:
-        # Imported here: a broker starts without it.
+        # Imported here to shorten the start of a broker, which does not need it.
         from kwire.broker.node.controller_node import ControllerNode
 
         kind = ControllerNode

@@ -1,8 +1,8 @@
-"""The producer ids that this broker may give, which the controller hands out in blocks. KIP-730.
+"""Producer ids, which the controller allocates to this broker in blocks. KIP-730.
 
-Nobody is kept waiting for a block: who asks while there is none is told to ask again, which clients take for
-a coordinator that is still loading. As in Apache Kafka the first block is asked for by the first producer,
-however long the broker has been up, and the next one when nine tenths of a block are given away.
+No request waits for a block. If none is available, the error makes clients retry, as for a coordinator that
+is still loading. As in Apache Kafka, the first producer causes the request for the first block, and the next
+block is requested when 90% of a block are used.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 
 RETRY_BACKOFF_MS = 50
-"""How long the controller is left alone after it has refused."""
+"""The pause after an error of the controller."""
 PREFETCH_PERCENT = 90
 
 
 class ProducerIdManager:
-    """Gives each id once, also across restarts: what is left of a block is given up."""
+    """The producer ids of one broker. Each id is used once: a restart drops the rest of a block."""
 
     def __init__(
         self, controller: ControllerPort, host: Host, node_id: int, *, broker_epoch: Callable[[], int]
@@ -32,13 +32,13 @@ class ProducerIdManager:
         self._node_id = node_id
         self._block = ProducerIdBlock(0, 0)
         self._allocated = 0
-        """How many ids of the block are given away."""
+        """The number of ids of the block that are used."""
         self._next_block: ProducerIdBlock | None = None
         self._in_flight = False
         self._retry_at_ms: int | None = None
 
     def next(self) -> int:
-        """An id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: a block of them is on its way."""
+        """Return an unused id. ApiError COORDINATOR_LOAD_IN_PROGRESS: a block is being requested."""
         if self._allocated == self._block.size:
             if self._next_block is None:
                 self._request_block()
@@ -63,7 +63,7 @@ class ProducerIdManager:
     def _handle_reply(self, reply: ProducerIdBlock | ApiError) -> None:
         self._in_flight = False
         if isinstance(reply, ApiError):
-            self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
+            self._logger.warning("Cannot allocate producer ids, will retry: %s", reply.code.name)
             self._retry_at_ms = self._host.internode_clock.monotonic_ms() + RETRY_BACKOFF_MS
         else:
             self._next_block, self._retry_at_ms = reply, None

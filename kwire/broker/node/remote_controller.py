@@ -1,16 +1,16 @@
-"""The way to an active controller that is another node: commands and clients' requests as requests to it.
+"""Requests to an active controller on another node: this node's commands, and forwarded requests of clients.
 
-A command is asked once. Where nobody leads, or who is asked does not or is not reached, the answer is
-NOT_CONTROLLER, and who asked asks again. What clients ask goes as it is, in an Envelope (KIP-590), and is
-asked again here until its time is over, as Apache Kafka's brokers do it.
+A command is sent once. If there is no active controller, or the node that was asked is not the active
+controller or is unreachable, the result is NOT_CONTROLLER, and the caller retries. Requests of clients are
+forwarded in an Envelope (KIP-590) and retried here until they time out, as in Apache Kafka's brokers.
 
-A controller that leads no more may never answer, as one that is cut off. What it was asked is then taken for
-not done as soon as another one leads, be it this node, and not only when its time is over.
+A former active controller, for example a partitioned one, may never respond. So pending requests to it fail
+with NOT_CONTROLLER as soon as there is a new active controller, which may be this node.
 
-A node may be a controller, too: what it would ask itself while it leads it has decided here.
+If this node is the active controller itself, commands and forwarded requests are handled locally.
 
-Heartbeats, commands and forwarded requests have a connection each: the controller takes the requests of one
-in their order, and none of them is to wait for those of another kind.
+Heartbeats, commands and forwarded requests use separate connections: the controller handles the requests of a
+connection in order, and no kind of request should wait for the others.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, en
 from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
-"""How long a client's request is tried; Kafka's, whatever the client's own patience."""
+"""The timeout for forwarding a client's request. As in Kafka, it does not depend on the client's timeout."""
 NOT_CONTROLLER_MS: Final = 50
 
 
 class RemoteController:
-    """The `ControllerPort` of a node that need not lead the quorum, and the way of what it forwards."""
+    """`ControllerPort` and `ForwardingManager` of a node that may not be the active controller."""
 
     def __init__(
         self,
@@ -47,45 +47,45 @@ class RemoteController:
         cluster_id: Callable[[], str],
         local_controller: ControllerPort | None = None,
     ) -> None:
-        """`own` is the controller of this node, if it is one."""
+        """`local_controller` is the controller of this node if it has the controller role."""
         self._local_controller = local_controller
         self._config = config
         self._host = host
         self._quorum = quorum
         self._cluster_id = cluster_id
         self._in_flight: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
-        """Who was asked, by what is to be called with the answer."""
+        """The node that a pending request was sent to, by the callback of the request."""
         quorum.subscribe_leader(self._leader_changed)
 
     # --- commands
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Have the active controller decide a command; `on_done` gets the reply, or an ApiError.
+        """Submit a command to the active controller; `on_done` gets the reply or an ApiError.
 
-        It is never called before this returns.
+        `on_done` is never called before this returns.
         """
         if self._local_controller is not None and self._quorum.leads:
             self._local_controller.submit(command, on_done)
             return
-        # Imported here, as below: a controller that is alone starts without what others are asked.
+        # Imported here and below to shorten the start of a single controller, which does not need it.
         from kwire.broker.node.controller_requests import HEARTBEATS, controller_request
 
-        asked = controller_request(command, self._cluster_id())
-        patience_ms = self._config.controller_socket_timeout_ms
-        if asked.purpose == HEARTBEATS:
-            # A broker that hears nothing has to find another controller before its session is over.
-            patience_ms = min(patience_ms, self._config.broker_session_timeout_ms // 2)
+        sent = controller_request(command, self._cluster_id())
+        timeout_ms = self._config.controller_socket_timeout_ms
+        if sent.purpose == HEARTBEATS:
+            # The broker must find another controller before its session times out.
+            timeout_ms = min(timeout_ms, self._config.broker_session_timeout_ms // 2)
 
-        def answered(answer: Message | ApiError) -> None:
-            if not isinstance(answer, ApiError):
+        def on_response(response: Message | ApiError) -> None:
+            if not isinstance(response, ApiError):
                 try:
-                    answer = asked.read(answer)
+                    response = sent.read(response)
                 except ApiError as error:
-                    answer = error
-            on_done(answer)
+                    response = error
+            on_done(response)
 
         self._send(
-            asked.purpose, asked.request, self._host.internode_clock.monotonic_ms() + patience_ms, answered
+            sent.purpose, sent.request, self._host.internode_clock.monotonic_ms() + timeout_ms, on_response
         )
 
     def _send(
@@ -95,38 +95,38 @@ class RemoteController:
         deadline_ms: int,
         on_response: Callable[[Message | ApiError], None],
     ) -> None:
-        """Ask who leads now. What it says for the whole request is an ApiError."""
+        """Send a request to the active controller. A top-level error code becomes an ApiError."""
         from kwire.broker.node.controller_requests import error_code
 
         address = self._quorum.leader_address()
         if address is None:
-            error = ApiError(ErrorCode.NOT_CONTROLLER, "nobody is known to lead the quorum")
+            error = ApiError(ErrorCode.NOT_CONTROLLER, "the active controller is unknown")
             self._host.call_soon(lambda: on_response(error))
             return
 
-        def answered(answer: Message | PeerUnreachable) -> None:
-            if self._in_flight.pop(answered, None) is None:
-                return  # it was given up
-            if isinstance(answer, PeerUnreachable):
-                on_response(ApiError(ErrorCode.NOT_CONTROLLER, str(answer)))
+        def handle(response: Message | PeerUnreachable) -> None:
+            if self._in_flight.pop(handle, None) is None:
+                return  # the request has failed already
+            if isinstance(response, PeerUnreachable):
+                on_response(ApiError(ErrorCode.NOT_CONTROLLER, str(response)))
                 return
-            code = getattr(answer, "error_code", ErrorCode.NONE)
-            on_response(ApiError(error_code(code)) if code else answer)
+            code = getattr(response, "error_code", ErrorCode.NONE)
+            on_response(ApiError(error_code(code)) if code else response)
 
-        self._in_flight[answered] = address
+        self._in_flight[handle] = address
         self._host.peers.send(
-            address, purpose, request, deadline_ms=deadline_ms, on_response=answered, to_controller=True
+            address, purpose, request, deadline_ms=deadline_ms, on_response=handle, to_controller=True
         )
 
     def _leader_changed(self) -> None:
         leader = self._quorum.leader_address()
         if leader is None and not self._quorum.leads:
             return
-        for answered, asked in list(self._in_flight.items()):
-            if asked != leader:
-                answered(PeerUnreachable(f"{asked} leads the quorum no more"))
+        for handle, address in list(self._in_flight.items()):
+            if address != leader:
+                handle(PeerUnreachable(f"{address} is no longer the active controller"))
 
-    # --- what clients ask
+    # --- forwarded requests
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """See `ForwardingManager`."""
@@ -135,109 +135,110 @@ class RemoteController:
 
     def forward(
         self,
-        asked: ControllerRequestContext,
+        context: ControllerRequestContext,
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Have the active controller answer a client's request, however often it takes to find it.
+        """Forward a client's request to the active controller, with retries until it is found.
 
-        `locally` has this node answer it, while it leads.
+        `locally` handles the request while this node is the active controller.
         """
         deadline_ms = self._host.internode_clock.monotonic_ms() + FORWARDING_TIMEOUT_MS
 
-        def ask() -> None:
+        def send() -> None:
             if self._quorum.leads:
-                locally(_LocalRequest(asked, answered))
+                locally(_LocalRequest(context, on_response))
                 return
             from kwire.broker.node.controller_requests import FORWARDED, envelope
 
-            header = asked.header
+            header = context.header
             frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)[4:]
-            wrapped = envelope(frame, asked.principal, asked.peer_host)
-            patience_ms = self._config.controller_socket_timeout_ms
-            until_ms = min(deadline_ms, self._host.internode_clock.monotonic_ms() + patience_ms)
-            self._send(FORWARDED, wrapped, until_ms, answered)
+            wrapped = envelope(frame, context.principal, context.peer_host)
+            timeout_ms = self._config.controller_socket_timeout_ms
+            until_ms = min(deadline_ms, self._host.internode_clock.monotonic_ms() + timeout_ms)
+            self._send(FORWARDED, wrapped, until_ms, on_response)
 
-        def answered(answer: Message | ApiError) -> None:
-            if isinstance(answer, EnvelopeResponse):
-                self._forward_response(asked, answer)
+        def on_response(response: Message | ApiError) -> None:
+            if isinstance(response, EnvelopeResponse):
+                self._forward_response(context, response)
                 return
-            assert isinstance(answer, ApiError)
-            if answer.code is ErrorCode.NOT_CONTROLLER:
+            assert isinstance(response, ApiError)
+            if response.code is ErrorCode.NOT_CONTROLLER:
                 if self._host.internode_clock.monotonic_ms() + NOT_CONTROLLER_MS < deadline_ms:
-                    self._host.internode_clock.schedule(NOT_CONTROLLER_MS, ask)
+                    self._host.internode_clock.schedule(NOT_CONTROLLER_MS, send)
                 else:
-                    asked.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
-            elif answer.code is ErrorCode.UNSUPPORTED_VERSION:
-                # The client goes by what this broker has advertised: it is to ask for that again.
-                asked.close_connection()
+                    context.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            elif response.code is ErrorCode.UNSUPPORTED_VERSION:
+                # The versions that this broker has advertised are outdated: the client must request them
+                # again.
+                context.close_connection()
             else:
                 self._host.logger("kwire.dispatch").error(
-                    "the controller does not take what this broker forwards: %s", answer
+                    "The controller rejected a forwarded request: %s", response
                 )
-                asked.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-        ask()
+        send()
 
-    def _forward_response(self, asked: ControllerRequestContext, answer: EnvelopeResponse) -> None:
-        header = asked.header
+    def _forward_response(self, context: ControllerRequestContext, envelope: EnvelopeResponse) -> None:
+        header = context.header
         try:
             _, response = decode_response(
-                API_VERSIONS[header.api_key].response_class, header.api_version, answer.response_data or b""
+                API_VERSIONS[header.api_key].response_class, header.api_version, envelope.response_data or b""
             )
         except WireError as error:
-            self._host.logger("kwire.dispatch").error("the controller's answer cannot be read: %s", error)
-            asked.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._host.logger("kwire.dispatch").error("Cannot decode the controller's response: %s", error)
+            context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        asked.complete(response)
+        context.complete(response)
 
 
 class _LocalRequest:
-    """A request of a client that this node answers itself, unless it turns out not to lead any more."""
+    """A client's request that this node handles as the active controller. NOT_CONTROLLER makes it retry."""
 
-    def __init__(self, asked: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
-        self._asked = asked
+    def __init__(self, context: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
+        self._context = context
         self._on_refused = on_refused
 
     @property
     def header(self) -> RequestHeader:
-        """As it was asked, like all of this."""
-        return self._asked.header
+        """The header of the client's request, like all properties here."""
+        return self._context.header
 
     @property
     def api_version(self) -> int:
         """See `header`."""
-        return self._asked.api_version
+        return self._context.api_version
 
     @property
     def principal(self) -> Principal:
         """See `header`."""
-        return self._asked.principal
+        return self._context.principal
 
     @property
     def peer_host(self) -> str:
         """See `header`."""
-        return self._asked.peer_host
+        return self._context.peer_host
 
     @property
     def listener(self) -> str:
         """See `header`."""
-        return self._asked.listener
+        return self._context.listener
 
     def complete(self, response: Message) -> None:
-        """Answer."""
+        """Send the response to the client, or retry on NOT_CONTROLLER."""
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._on_refused(ApiError(ErrorCode.NOT_CONTROLLER))
         else:
-            self._asked.complete(response)
+            self._context.complete(response)
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with an error of the whole, or have it asked elsewhere."""
+        """Send an error response to the client, or retry on NOT_CONTROLLER."""
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._on_refused(error)
         else:
-            self._asked.refuse(error)
+            self._context.refuse(error)
 
     def close_connection(self) -> None:
-        """End the client's connection."""
-        self._asked.close_connection()
+        """Close the client's connection."""
+        self._context.close_connection()

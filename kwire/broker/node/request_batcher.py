@@ -1,7 +1,7 @@
-"""What is asked of other brokers, together where it comes together: one request at a time for each of them.
+"""Batching of requests to other brokers, with one request at a time per broker.
 
-What comes up while a broker is being asked goes into the next request. Who asks again after a failure does so
-by itself, of whoever is the right one by then.
+Items for a broker with a request in flight go into its next request. Nothing is retried here: after a
+failure, the caller decides whether and to which broker to send the item again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.schema import Message
 
 MAX_BATCHED: Final = 1_000
+"""The limit for items per request."""
 
 Q = TypeVar("Q")
 
 
 class BatchedApi(Protocol[Q]):
-    """What one kind of question has of its own."""
+    """One kind of request to other brokers."""
 
     @property
     def purpose(self) -> str:
-        """Of the connections that it is asked over."""
+        """The purpose of the connections."""
 
     def select_batch(self, waiting: list[Q]) -> tuple[list[Q], list[Q]]:
-        """Which of those that wait go into one request, maybe none, and which have to wait on."""
+        """Split waiting items into those for the next request, possibly none, and the rest."""
 
     def build_request(self, batch: Sequence[Q]) -> Message:
-        """The request for these, which are some."""
+        """Return the request for a batch, which is not empty."""
 
     def handle_response(self, batch: Sequence[Q], response: Message | PeerUnreachable) -> None:
-        """What came of the request for these."""
+        """Handle the response to the request for a batch, or its failure."""
 
 
 class RequestBatcher(Generic[Q]):
-    """The questions of one kind, by the broker that they are for."""
+    """The waiting and pending items of one API, by broker."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class RequestBatcher(Generic[Q]):
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`timeout_ms` is how long a broker may take to answer."""
+        """`timeout_ms` returns the request timeout."""
         self._api = api
         self._host = host
         self._address_of = address_of
@@ -54,7 +55,7 @@ class RequestBatcher(Generic[Q]):
         self.in_flight: dict[int, Sequence[Q]] = {}
 
     def submit(self, broker_id: int, item: Q) -> None:
-        """Ask, together with what else is asked in this turn or until this broker has on_response."""
+        """Send an item, in one request with others of this turn or until the broker has responded."""
         waiting = self.waiting.setdefault(broker_id, [])
         waiting.append(item)
         if len(waiting) == 1 and broker_id not in self.in_flight:
@@ -63,9 +64,9 @@ class RequestBatcher(Generic[Q]):
     def _send(self, broker_id: int) -> None:
         if broker_id in self.in_flight or broker_id not in self.waiting:
             return
-        batch, left = self._api.select_batch(self.waiting.pop(broker_id))
-        if left:
-            self.waiting[broker_id] = left
+        batch, rest = self._api.select_batch(self.waiting.pop(broker_id))
+        if rest:
+            self.waiting[broker_id] = rest
         if not batch:
             return
         self.in_flight[broker_id] = batch

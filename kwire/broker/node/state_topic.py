@@ -1,4 +1,4 @@
-"""The topic in which a coordinator keeps its state, as the coordinator's ports give it to the coordinator."""
+"""The internal topic of a coordinator, such as `__consumer_offsets`, as the coordinator uses it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 
 
 class StateTopicNode(Protocol):
-    """What a state topic needs of the node that it is on."""
+    """The node, as far as a state topic needs it."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -35,27 +35,28 @@ class StateTopicNode(Protocol):
     def controller(self) -> ControllerPort: ...
 
     def partition(self, topic: str, index: int, /) -> Partition | None:
-        """A partition that has a replica here."""
+        """Return this broker's replica of a partition, or None."""
 
 
 class StateTopic:
-    """`coordinator.ports.StatePorts` on a node."""
+    """`StatePorts` of a coordinator, on a node."""
 
     def __init__(self, node: StateTopicNode, topic: str, *, needs_isr: bool = True) -> None:
-        """`needs_isr`: appends are refused while min.insync.replicas are not in sync.
+        """`needs_isr`: reject appends while the ISR is smaller than min.insync.replicas.
 
-        Else they are taken, and committed once those are there again: so do Apache Kafka's groups.
+        Otherwise they are appended, and committed once the ISR is large enough, as for groups in Apache
+        Kafka.
         """
         self._node = node
         self._topic = topic
         self._needs_isr = needs_isr
         self._creating = False
         self._logged_failure = ""
-        """Why the topic was not created, which was told."""
+        """The logged reason for which the topic could not be created."""
         self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append to a partition that this broker leads. ApiError: refused."""
+        """Append to a partition that this broker leads. ApiError: the append is rejected."""
         self._leader_partition(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
@@ -65,7 +66,7 @@ class StateTopic:
         )
 
     def max_batch_bytes(self, index: int) -> int:
-        """How large a batch may be that is appended now. ApiError: any would be refused."""
+        """Return the largest batch size for an append. ApiError: no append is possible now."""
         config = self._leader_partition(index).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
@@ -78,14 +79,14 @@ class StateTopic:
         return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Every batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
+        """Yield every batch in offset order, including appends during the read. ApiError, CorruptBatch.
 
-        Whoever has just been elected does not know yet how much of its log is committed: maybe all of it. A
-        log is read in parts, between which a transaction's marker may be written to it: nobody else tells a
-        machine of it that is still being loaded.
+        A new leader does not know how much of its log is committed: it may be all of it. The log is read in
+        parts, and a transaction marker may be appended between two parts. A coordinator that is still loading
+        learns of such a marker only from this read.
         """
         log = self._leader_partition(index).log
-        self.partition_count()  # what is loaded was written with so many
+        self.partition_count()  # fix the count: the stored state depends on it
         offset = log.log_start_offset
         while offset < (end_offset := log.written_end_offset):
             try:
@@ -102,19 +103,20 @@ class StateTopic:
                 offset = header.next_offset
                 position = end
             if not position:
-                # Compaction has left nothing from here to the end.
+                # Compaction has removed everything from here to the end.
                 return
-            log = self._leader_partition(index).log  # it may have moved to another directory
+            log = self._leader_partition(index).log  # it may have moved to another log directory
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call when all that a partition's log has now is committed. ApiError: not led here."""
+        """Call back when the current log of a partition is committed. ApiError: not the leader."""
         self._leader_partition(index).when_committed(_ignore_min_isr(on_committed))
 
     def partition_count(self) -> int | None:
-        """How many partitions the topic had when it was first seen; None while there is no such topic.
+        """Return the number of partitions when the topic was first seen; None if there is no such topic.
 
-        Names are spread over those. Partitions that are added count from the next start on, as with Apache
-        Kafka: what is known of most names would be looked for elsewhere.
+        The number decides on the partition of each group or transactional id. As in Apache Kafka, added
+        partitions count only after a restart: otherwise most ids would be looked up in another partition than
+        they are in.
         """
         topic = self._node.image.topics.get(self._topic)
         if topic is None:
@@ -124,12 +126,12 @@ class StateTopic:
         return self._count
 
     def leader(self, index: int) -> int | None:
-        """The id of the broker that leads a partition; None while nobody does."""
+        """Return the broker id of a partition's leader; None if there is none."""
         partition = self._node.image.partition(self._topic, index)
         return None if partition is None or partition.leader == NO_LEADER else partition.leader
 
     def create_topic(self) -> None:
-        """Ask the controller for the topic, with the settings that it needs, once at a time."""
+        """Have the controller create the topic, unless a request is pending."""
         if self._creating:
             return
         self._creating = True
@@ -146,18 +148,18 @@ class StateTopic:
                 self._log_failure(f"{ErrorCode(result.error_code).name} ({result.error_message})")
 
     def _log_failure(self, why: str) -> None:
-        """Tell it once: clients go on asking while there are too few brokers, say."""
+        """Log a failure once: clients retry for as long as it lasts, for example with too few brokers."""
         if why != self._logged_failure:
             self._logged_failure = why
             logger = self._node.host.logger("kwire.coordinator")
-            logger.error("%s was not created: %s", self._topic, why)
+            logger.error("Cannot create topic %s: %s", self._topic, why)
 
 
 def _ignore_min_isr(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:
-    """What is below the high watermark is committed, by however few replicas."""
+    """Report NOT_ENOUGH_REPLICAS_AFTER_APPEND as success: the batch is below the high watermark."""
 
-    def told(error: ApiError | None) -> None:
-        is_there = error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        on_committed(None if is_there else error)
+    def callback(error: ApiError | None) -> None:
+        is_committed = error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        on_committed(None if is_committed else error)
 
-    return told
+    return callback

@@ -1,4 +1,4 @@
-"""The topics of the metadata image, as the group coordinator looks at them."""
+"""The topics in the metadata image, as the group coordinator uses them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from kwire.wire.primitives import Uuid
 
 
 class NodeTopics:
-    """`coordinator.ports.TopicsView` on a node."""
+    """`TopicsView` of the group coordinator, on a node."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     @property
     def version(self) -> int:
-        """The offset of the metadata log that the image stands at."""
+        """The metadata offset of the image."""
         return self._image().offset
 
     def by_name(self, name: str) -> Topic | None:
-        """The topic of this name, if there is one."""
+        """Return the topic with this name, if there is one."""
         return _topic(self._image().topics.get(name))
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id, if there is one."""
+        """Return the topic with this id, if there is one."""
         return _topic(self._image().topics_by_id.get(Uuid(topic_id)))
 
     def names(self) -> Iterable[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return self._image().topics.keys()
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
-        """For each partition the racks of the brokers that have a replica of it."""
+        """Return the racks of the replicas of each partition."""
         image = self._image()
         found = image.topics.get(topic.name)
         partitions = () if found is None else found.partitions

@@ -1,7 +1,8 @@
-"""Markers for partitions that other brokers lead: WriteTxnMarkers v1–2, as coordinators ask it. KIP-98.
+"""Transaction markers for partitions that other brokers lead: WriteTxnMarkers v1-2. KIP-98.
 
-What is on its way to a broker that leads a partition no more is given up, so that the new leader is asked.
-Should the old one still write the marker, it is cut off, or there twice, which ends nothing twice.
+If a partition gets a new leader, pending markers for the old leader fail, so that the coordinator sends them
+to the new one. If the old leader still writes a marker, the marker is truncated, or is in the log twice,
+which has no effect.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 
 OUTCOMES: Final = {
-    # It may not have heard of the topic yet. Whether that is deleted the coordinator knows itself.
+    # The broker may not know the topic yet. The coordinator knows itself whether the topic was deleted.
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    # Such a log has nothing of the transaction.
+    # A log in an old message format has no records of the transaction.
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: ErrorCode.NONE,
     ErrorCode.UNSUPPORTED_VERSION: ErrorCode.NONE,
 }
-"""What some answers of another broker say to a coordinator."""
+"""Error codes of other brokers that mean something else to the coordinator."""
 
 
 class _Marker:
-    """One transaction's end, on its way to one broker."""
+    """The marker of one transaction for one broker."""
 
     __slots__ = ("callback", "coordinator_epoch", "partitions", "txn_marker")
 
@@ -46,13 +47,13 @@ class _Marker:
         callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         self.partitions = dict.fromkeys(partitions)
-        """Those of which nothing was told yet."""
+        """Partitions without a result yet."""
         self.txn_marker = txn_marker
         self.coordinator_epoch = coordinator_epoch
         self.callback = callback
 
     def complete(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Tell what became of some partitions, unless that was told."""
+        """Report the results of partitions that have none yet."""
         news = {partition: code for partition, code in codes.items() if partition in self.partitions}
         for partition in news:
             del self.partitions[partition]
@@ -61,7 +62,7 @@ class _Marker:
 
 
 class TransactionMarkerSender:
-    """The markers that this broker's transaction coordinator has others write."""
+    """The markers that this broker's transaction coordinator has other brokers write."""
 
     purpose: Final = "markers"
 
@@ -73,7 +74,7 @@ class TransactionMarkerSender:
         leader_of: Callable[[TopicPartition], int],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`leader_of` gives the id of the broker that leads a partition, as the metadata has it now."""
+        """`leader_of` returns the broker id of a partition's leader in the current metadata."""
         self._leader_of = leader_of
         self._batcher: RequestBatcher[_Marker] = RequestBatcher(self, host, address_of, timeout_ms)
 
@@ -85,19 +86,19 @@ class TransactionMarkerSender:
         coordinator_epoch: int,
         callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Have a broker write a marker into these logs; `told` hears of each exactly once, maybe in parts."""
+        """Have a broker write a marker; `callback` gets each partition's result once, possibly in parts."""
         self._batcher.submit(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, callback))
 
     def leaders_changed(self) -> None:
-        """Give up what is on its way to a broker that does not lead the partition any more."""
-        asked = self._batcher
-        for by_broker in (asked.in_flight, asked.waiting):
+        """Fail pending markers of partitions whose leader has changed."""
+        batcher = self._batcher
+        for by_broker in (batcher.in_flight, batcher.waiting):
             for broker_id, markers in list(by_broker.items()):
                 for marker in list(markers):
                     moved = [one for one in marker.partitions if self._leader_of(one) != broker_id]
                     marker.complete(dict.fromkeys(moved, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-    # --- see `Asks`
+    # --- BatchedApi
 
     def select_batch(self, waiting: list[_Marker]) -> tuple[list[_Marker], list[_Marker]]:
         waiting = [marker for marker in waiting if marker.partitions]

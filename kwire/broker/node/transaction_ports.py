@@ -1,4 +1,4 @@
-"""What the transaction coordinator gets of the node that it runs in."""
+"""The parts of a node that its transaction coordinator uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
 VERSION_THAT_ADDS: Final = 2
-"""The version of the transaction protocol in which a write makes its partition part of the transaction."""
+"""The transaction version in which a write adds its partition to the transaction (KIP-890)."""
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -35,7 +35,7 @@ _VERSION, _ABORT, _COMMIT = 0, 0, 1
 
 
 class TransactionNode(StateTopicNode, Protocol):
-    """What the transaction coordinator needs of the node that it is on."""
+    """The node, as far as the transaction coordinator needs it."""
 
     @property
     def producer_ids(self) -> ProducerIdManager: ...
@@ -44,14 +44,14 @@ class TransactionNode(StateTopicNode, Protocol):
     @property
     def transactions(self) -> TransactionCoordinatorService: ...
     def peer_address(self, broker_id: int, /) -> PeerAddress | None:
-        """Where other brokers reach this one; None while it is not registered."""
+        """Return the address of a broker, or None if the broker is not registered."""
 
     def led_partition(self, topic: str, index: int, /) -> Partition:
-        """A partition that this broker leads. ApiError: it does not."""
+        """Return a partition that this broker leads. ApiError: it is not the leader."""
 
 
 class NodeTransactionPorts(StateTopic):
-    """`coordinator.transactions.ports.TransactionPorts` on a node."""
+    """`TransactionPorts` of the transaction coordinator, on a node."""
 
     def __init__(self, node: TransactionNode) -> None:
         super().__init__(node, TRANSACTION_STATE_TOPIC)
@@ -60,11 +60,11 @@ class NodeTransactionPorts(StateTopic):
         self._txn_manager: AddPartitionsToTxnManager | None = None
 
     def next_producer_id(self) -> int:
-        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        """Return a new producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
         return self._node.producer_ids.next()
 
     def transaction_version(self) -> int:
-        """The level of the feature transaction.version in the cluster."""
+        """Return the cluster's level of the feature transaction.version."""
         return self._node.image.features.get("transaction.version", 0)
 
     def write_markers(
@@ -74,7 +74,7 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write a marker into the log of each partition, or have it written by the broker that leads it."""
+        """Write a transaction marker to each partition, or have its leader write it."""
         here: list[TopicPartition] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -96,7 +96,7 @@ class NodeTransactionPorts(StateTopic):
             self.write_marker(partition, txn_marker, coordinator_epoch, partial(written, partition))
 
     def leaders_changed(self) -> None:
-        """Partitions have other leaders than they had, or are gone."""
+        """Handle changes of partition leaders, and deleted partitions."""
         if self._marker_sender is not None:
             self._marker_sender.leaders_changed()
 
@@ -105,13 +105,13 @@ class NodeTransactionPorts(StateTopic):
         return NO_LEADER if image is None else image.leader
 
     def _timeout_ms(self) -> int:
-        """How long another broker may take: who says nothing for a whole session leads nothing any more."""
+        """Return the request timeout, at most a session: a broker that is silent for longer is fenced."""
         config = self._node.config
         return min(config.request_timeout_ms, config.broker_session_timeout_ms)
 
     def _markers(self) -> TransactionMarkerSender:
         if self._marker_sender is None:
-            # Imported here, as below: a broker that is alone starts without it.
+            # Imported here and below to shorten the start of a single broker, which does not need it.
             from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
             self._marker_sender = TransactionMarkerSender(
@@ -129,35 +129,35 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write one marker into the log of a partition that this broker leads, unless it comes too late.
+        """Write one marker to a partition that this broker leads, unless it is outdated.
 
-        `done` is called exactly once, maybe inside; with REQUEST_TIMED_OUT while it may still be committed.
+        `done` is called exactly once, possibly in this call. REQUEST_TIMED_OUT: it may still be committed.
         """
         groups, host = self._node.groups, self._node.host
         now_ms = host.now_ms()
         topic, index = partition
         is_of_groups = topic == GROUP_METADATA_TOPIC
-        is_told = False
+        is_done = False
 
-        def tell(error: ApiError | None) -> None:
-            nonlocal is_told
-            if not is_told:
-                is_told = True
+        def complete(error: ApiError | None) -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
                 done(error)
 
         def committed(error: ApiError | None) -> None:
             if waiting is not None:
                 waiting.cancel()
-            is_there = error is None or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            if is_of_groups and is_there:
-                # Offsets that the transaction committed count now.
+            is_committed = error is None or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            if is_of_groups and is_committed:
+                # Offsets that were committed in the transaction become valid or are dropped.
                 groups.on_transaction_completed(index, txn_marker.producer_id, commit=txn_marker.commit)
-            tell(error)
+            complete(error)
 
         waiting: Timer | None = None
         try:
             if is_of_groups:
-                # What groups did before the transaction ended comes before its end in the log, too.
+                # Records that groups have batched before the end of the transaction go before the marker.
                 groups.flush_batch(index)
             led = self._node.led_partition(topic, index)
             led.append(
@@ -168,15 +168,15 @@ class NodeTransactionPorts(StateTopic):
                 marker=MarkerContext(coordinator_epoch, txn_marker.version),
             )
         except ApiError as error:
-            tell(error)
+            complete(error)
             return
-        if led.remote_replicas is not None and not is_told:
+        if led.remote_replicas is not None and not is_done:
             waiting = host.internode_clock.schedule(
                 self._node.config.request_timeout_ms,
-                lambda: tell(ApiError(ErrorCode.REQUEST_TIMED_OUT)),
+                lambda: complete(ApiError(ErrorCode.REQUEST_TIMED_OUT)),
             )
 
-    # --- for those who write in transactions
+    # --- for the leaders of partitions
 
     def add_or_verify_partition(
         self,
@@ -187,10 +187,10 @@ class NodeTransactionPorts(StateTopic):
         adds: bool,
         callback: Callable[[ErrorCode], None],
     ) -> None:
-        """Whether the partition is part of the transaction; with `adds` it becomes part of it. KIP-890.
+        """Verify that a partition is part of a transaction; with `adds`, add it. KIP-890.
 
-        `told` is called once, maybe at once: NONE, or what the coordinator of the transaction says, or why
-        there is none.
+        `callback` is called once, possibly at once: with NONE, the error of the transaction's coordinator, or
+        the error of finding it.
         """
         transactions = self._node.transactions
         try:
@@ -225,7 +225,7 @@ class NodeTransactionPorts(StateTopic):
 
 
 def marker_batch(txn_marker: TransactionMarker, coordinator_epoch: int, now_ms: int) -> bytearray:
-    """A batch with the control record that ends a transaction."""
+    """Return a batch with the control record that ends a transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if txn_marker.commit else _ABORT)
     value = _VALUE.pack(_VERSION, coordinator_epoch)
     return batch.build(

@@ -73,7 +73,7 @@ def test_without_any_directory_the_node_says_that_it_cannot_go_on(harness: NodeH
     harness.turn()
     # The first of them holds the metadata log, which is reason enough.
     assert harness.fatal == [
-        "the directory of the metadata log has failed: Input/output error",
+        "the log directory of the metadata log has failed: Input/output error",
         "no log directory is left: Input/output error",
     ]
 

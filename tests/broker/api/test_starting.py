@@ -94,7 +94,10 @@ def test_a_garbled_partition_metadata_takes_its_directory_offline(
         node = start(harness.disk)
     assert offline(node) == second
     assert f"{len(second)} partitions are offline: {', '.join(second)}" in caplog.text
-    assert f"/d2 is served without: /d2/{second[0]}/partition.metadata has no valid topic_id" in caplog.text
+    assert (
+        f"Log directory /d2 is offline: /d2/{second[0]}/partition.metadata has no valid topic_id"
+        in caplog.text
+    )
     assert not any("stray" in name for name in names(harness.disk))
     node.begin_shutdown()
     node.finish_shutdown()
@@ -137,7 +140,7 @@ def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({}, "log.dirs is /d1,/d2, whose first, with the metadata log, cannot be used: "),
+        ({}, "log.dirs is /d1,/d2: the first, which holds the metadata log, cannot be used: "),
         ({"log_dirs": "/d1"}, "log.dirs is /d1, which cannot be used: "),
         ({"log_dirs": "/d2", "metadata_log_dir": "/d1"}, "metadata.log.dir is /d1, which cannot be used: "),
     ],

@@ -104,5 +104,5 @@ def test_directories_are_not_formatted_for_a_cluster_of_others(tmp_path: Path, r
         async with serve(load(None, {}, settings)):
             pytest.fail("it has started")
 
-    with pytest.raises(StartRefused, match="prepare them with kwire format"):
+    with pytest.raises(StartRefused, match="format the directories with kwire format"):
         trio.run(alone)

@@ -357,7 +357,7 @@ def test_directories_are_told_when_the_cluster_has_come_to_know_of_them(bench: B
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (ErrorCode.INCONSISTENT_CLUSTER_ID, "of another cluster than these log directories"),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, "belongs to another cluster than these log directories"),
         (ErrorCode.UNSUPPORTED_VERSION, "kafka-features downgrade --feature share.version=0"),
     ],
 )
@@ -382,7 +382,7 @@ def test_a_twin_is_told_of_once_the_last_life_must_be_over(
         bench.host.advance(520)
     told = [(record.levelname, record.message) for record in caplog.records]
     assert [level for level, _ in told] == ["INFO", "ERROR"]
-    assert "last life" in told[0][1]
+    assert "last run" in told[0][1]
     assert "another broker runs with node.id 1" in told[1][1]
 
 
@@ -409,7 +409,7 @@ def test_every_move_is_legal_or_a_fault_of_ours(
     bench.life.stage = stage
     following = LEGAL.get((stage, event))
     if following is None:
-        with pytest.raises(AssertionError, match=f"{event.name} comes in the stage {stage.name}"):
+        with pytest.raises(AssertionError, match=f"event {event.name} in stage {stage.name}"):
             bench.life._transition(event)
         assert bench.life.stage is stage
     else:

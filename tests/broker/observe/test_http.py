@@ -57,7 +57,7 @@ async def test_before_a_broker_is_unfenced_and_once_it_leaves_it_is_not_ready() 
         running = node.running
         for stage, said in (
             (LifecycleStage.REGISTERED, "not unfenced yet"),
-            (LifecycleStage.CONTROLLED_SHUTDOWN, "leaving its cluster"),
+            (LifecycleStage.CONTROLLED_SHUTDOWN, "in controlled shutdown"),
         ):
             running.node.lifecycle.stage = stage
             assert said in await node.text("/readyz", 503)
