@@ -110,7 +110,7 @@ def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -
     first = next(name for name in names(harness.disk) if name.startswith(("/d1/t-", "/d1/u-")))
     harness.disk.write(f"{first}/partition.metadata", b"", sync=True)
     with pytest.raises(
-        StartRefused, match=r"log\.dirs is /d1,/d2, whose first.*partition\.metadata has no valid topic_id"
+        StartRefused, match=r"log\.dirs is /d1,/d2: the first.*partition\.metadata has no valid topic_id"
     ):
         start(harness.disk)
     assert not any("stray" in name for name in names(harness.disk))
