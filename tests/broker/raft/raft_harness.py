@@ -87,8 +87,8 @@ class RaftHarness:
                 self.log.append(Batch(self.log.end_offset, epoch, (), "command"))
         self.now_ms = 1_000_000
         self.is_slow = False
-        self.answers: list[Any] = []
-        self.done: list[Output] = []
+        self.responses: list[Any] = []
+        self.executed: list[Output] = []
         self.terms = Terms(
             node_id=me,
             directory_id=directory(me),
@@ -109,11 +109,11 @@ class RaftHarness:
         self.machine = Machine(
             self.terms, self.log, random.Random(1), remembered=remembered, now_ms=self.now_ms
         )
-        self.do(self.machine.start(self.now_ms))
+        self.execute(self.machine.start(self.now_ms))
 
     # --- what comes out
 
-    def do(self, outputs: list[Output]) -> list[Output]:
+    def execute(self, outputs: list[Output]) -> list[Output]:
         """Do it, and give it back without `Tell`."""
         found: list[Output] = []
         queue = list(outputs)
@@ -123,7 +123,7 @@ class RaftHarness:
                 found.append(output)
             match output:
                 case Answer():
-                    self.answers.append(output.response)
+                    self.responses.append(output.response)
                 case AppendControls():
                     offset = self.log.end_offset
                     self.log.append(Batch(offset, output.epoch, tuple(output.controls)))
@@ -134,96 +134,98 @@ class RaftHarness:
                 case Cut():
                     self.log.truncate(output.offset)
                     queue += self._synced()
-        self.done += found
+        self.executed += found
         return found
 
     def _synced(self) -> list[Output]:
-        return [] if self.is_slow else self.syncs()
+        return [] if self.is_slow else self.sync()
 
-    def syncs(self) -> list[Output]:
+    def sync(self) -> list[Output]:
         """All of the log is durable, and what was cut off is gone."""
         self.log.awaits_sync = False
         return self.machine.synced(self.log.end_offset, self.now_ms)
 
-    def appends(self, count: int = 1, epoch: int | None = None) -> list[Output]:
+    def append_records(self, count: int = 1, epoch: int | None = None) -> list[Output]:
         """Have records in the log: commands of this leader, or what a follower was sent."""
         for _ in range(count):
             batch = Batch(self.log.end_offset, self.machine.epoch if epoch is None else epoch, (), "command")
             self.log.append(batch)
-        return self.do(self._synced())
+        return self.execute(self._synced())
 
     def tick(self) -> list[Output]:
-        return self.do(self.machine.tick(self.now_ms))
+        return self.execute(self.machine.tick(self.now_ms))
 
-    def due(self) -> list[Output]:
+    def run_due(self) -> list[Output]:
         """Go to when there is something to do, and have it done."""
         due_ms = self.machine.due_ms
         assert due_ms is not None
         self.now_ms = max(self.now_ms, due_ms)
         return self.tick()
 
-    def sends(self) -> list[Send]:
+    def next_sends(self) -> list[Send]:
         """What is asked next."""
-        return [output for output in self.due() if isinstance(output, Send)]
+        return [output for output in self.run_due() if isinstance(output, Send)]
 
-    def passes(self, ms: int) -> list[Output]:
+    def advance(self, ms: int) -> list[Output]:
         """Let the time pass, with everything that happens in it."""
         end_ms = self.now_ms + ms
         found: list[Output] = []
         while (due_ms := self.machine.due_ms) is not None and due_ms <= end_ms:
-            found += self.due()
+            found += self.run_due()
         self.now_ms = end_ms
         return found
 
     # --- what goes in
 
-    def hears(self, send: Send, answer: Any) -> list[Output]:
-        return self.do(self.machine.answered(send.number, answer, self.now_ms))
+    def respond(self, send: Send, answer: Any) -> list[Output]:
+        return self.execute(self.machine.answered(send.number, answer, self.now_ms))
 
-    def asked(self, request: Message, *, api_version: int = 1) -> Any:
+    def request(self, request: Message, *, api_version: int = 1) -> Any:
         """Ask it, and what it answers, or None so far."""
-        before = len(self.answers)
-        self.do(self.machine.asked(request, "asker", self.now_ms, api_version=api_version))
-        return self.answers[-1] if len(self.answers) > before else None
+        before = len(self.responses)
+        self.execute(self.machine.asked(request, "asker", self.now_ms, api_version=api_version))
+        return self.responses[-1] if len(self.responses) > before else None
 
-    def is_fetched(self, node_id: int, offset: int | None = None, *, number: int = 1) -> list[Output]:
+    def fetch_from(self, node_id: int, offset: int | None = None, *, number: int = 1) -> list[Output]:
         offset = self.log.end_offset if offset is None else offset
-        return self.do(self.machine.fetched_by(key(node_id, number), offset, self.now_ms))
+        return self.execute(self.machine.fetched_by(key(node_id, number), offset, self.now_ms))
 
     # --- and how it becomes something
 
-    def stands(self) -> list[Send]:
-        """Have it be prospective; the pre-votes that it asks for."""
+    def become_prospective(self) -> list[Send]:
+        """Have it be prospective; the pre-votes that it next_send for."""
         for _ in range(100):
-            found = self.sends()
+            found = self.next_sends()
             if found and isinstance(found[0].request, vote.VoteRequest):
                 return found
             for send in found:
-                self.machine.answered(send.number, fetched(-1, self.machine.epoch, error_code=6), self.now_ms)
+                self.machine.answered(
+                    send.number, fetch_response(-1, self.machine.epoch, error_code=6), self.now_ms
+                )
         raise AssertionError("it does not stand")
 
-    def candidate(self) -> list[Send]:
-        """Have it be a candidate; the votes that it asks for."""
-        send = self.stands()[0]
+    def become_candidate(self) -> list[Send]:
+        """Have it be a candidate; the votes that it next_send for."""
+        send = self.become_prospective()[0]
         others = (len(self.log.voters)) // 2
-        found: list[Output] = self.hears(send, voted(self.machine.epoch))
-        for more in [one for one in self.done if isinstance(one, Send)][-others:]:
-            found += self.hears(more, voted(self.machine.epoch))
+        found: list[Output] = self.respond(send, vote_response(self.machine.epoch))
+        for more in [one for one in self.executed if isinstance(one, Send)][-others:]:
+            found += self.respond(more, vote_response(self.machine.epoch))
         return [one for one in self.tick() if isinstance(one, Send)]
 
-    def leads(self) -> RaftHarness:
+    def become_leader(self) -> RaftHarness:
         """Have it be the leader."""
-        for send in self.candidate():
-            self.hears(send, voted(self.machine.epoch))
+        for send in self.become_candidate():
+            self.respond(send, vote_response(self.machine.epoch))
         return self
 
-    def follows(self, leader_id: int = 2, epoch: int = 3) -> RaftHarness:
-        """Have it be told who leads."""
-        self.asked(begun(leader_id, epoch))
+    def become_follower(self, leader_id: int = 2, epoch: int = 3) -> RaftHarness:
+        """Have it be description who leads."""
+        self.request(begin_quorum_epoch(leader_id, epoch))
         return self
 
 
-def remembers(outputs: list[Output]) -> list[tuple[int, int, int, bool]]:
+def remembered_states(outputs: list[Output]) -> list[tuple[int, int, int, bool]]:
     """Epoch, leader, who has the vote, and whether that is a promise."""
     return [
         (one.state.leader_epoch, one.state.leader_id, one.state.voted_id, one.is_promise)
@@ -235,7 +237,9 @@ def remembers(outputs: list[Output]) -> list[tuple[int, int, int, bool]]:
 # --- what others say
 
 
-def voted(epoch: int, *, granted: bool = True, leader_id: int = -1, code: int = 0) -> vote.VoteResponse:
+def vote_response(
+    epoch: int, *, granted: bool = True, leader_id: int = -1, code: int = 0
+) -> vote.VoteResponse:
     data = vote.ResponsePartitionData(
         partition_index=0, error_code=code, leader_id=leader_id, leader_epoch=epoch, vote_granted=granted
     )
@@ -244,7 +248,7 @@ def voted(epoch: int, *, granted: bool = True, leader_id: int = -1, code: int = 
     return vote.VoteResponse(topics=[topic], node_endpoints=at)
 
 
-def stood(
+def vote_request(
     candidate: int,
     epoch: int,
     *,
@@ -273,7 +277,7 @@ def stood(
     )
 
 
-def begun(
+def begin_quorum_epoch(
     leader_id: int, epoch: int, *, to: ReplicaKey | None = None, cluster_id: str = "us", at: str = ""
 ) -> begin.BeginQuorumEpochRequest:
     data = begin.RequestPartitionData(
@@ -290,7 +294,9 @@ def begun(
     )
 
 
-def ended(leader_id: int, epoch: int, successors: tuple[int, ...] = ()) -> end.EndQuorumEpochRequest:
+def end_quorum_epoch(
+    leader_id: int, epoch: int, successors: tuple[int, ...] = ()
+) -> end.EndQuorumEpochRequest:
     data = end.RequestPartitionData(
         partition_index=0,
         leader_id=leader_id,
@@ -303,7 +309,7 @@ def ended(leader_id: int, epoch: int, successors: tuple[int, ...] = ()) -> end.E
     return end.EndQuorumEpochRequest(cluster_id="us", topics=[topic])
 
 
-def fetched(leader_id: int, epoch: int, **fields: Any) -> FetchResponse:
+def fetch_response(leader_id: int, epoch: int, **fields: Any) -> FetchResponse:
     fields = {"error_code": 0, "high_watermark": -1, "records": b"", **fields}
     partition = PartitionData(
         partition_index=0, current_leader=LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch), **fields
@@ -312,7 +318,7 @@ def fetched(leader_id: int, epoch: int, **fields: Any) -> FetchResponse:
     return FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])], node_endpoints=at)
 
 
-def piece(
+def snapshot_response(
     snapshot: Snapshot,
     position: int,
     data: bytes,

@@ -1,4 +1,4 @@
-"""A quorum whose voters stood in the configuration becomes a dynamic one while it runs (KIP-853)."""
+"""Upgrade from static to dynamic voters while the quorum runs (KIP-853)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.wire.batch import batches, records
 from kwire.wire.codegen import decode
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.records.raft import LeaderChangeMessage
-from tests.broker.raft.test_snapshots import DIRECTORY, HOUR_MS, Bench
+from tests.broker.raft.test_snapshots import DIRECTORY, HOUR_MS, MetadataHarness
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -20,50 +20,53 @@ SETTINGS = {
 }
 
 
-def upgrade(bench: Bench, *, validate_only: bool = False) -> object:
+def upgrade(harness: MetadataHarness, *, validate_only: bool = False) -> object:
     updates = {"kraft.version": FeatureUpdate(1, UpgradeType.UPGRADE)}
-    return bench.run(UpdateFeatures(updates, validate_only, bench.quorum.kraft_version))
+    return harness.run(UpdateFeatures(updates, validate_only, harness.quorum.kraft_version))
 
 
-def quorum(bench: Bench) -> Description:
-    found = bench.quorum.describe()
+def describe_quorum(harness: MetadataHarness) -> Description:
+    found = harness.quorum.describe()
     assert found is not None
     [voter] = found.voters
-    assert found.high_watermark == voter.end_offset == bench.image.offset + 1
+    assert found.high_watermark == voter.end_offset == harness.image.offset + 1
     return found
 
 
-def voter(found: Description) -> tuple[Uuid, list[tuple[str, str, int]]]:
+def only_voter(found: Description) -> tuple[Uuid, list[tuple[str, str, int]]]:
     """The directory and the endpoints of the only voter."""
     [only] = found.voter_set
     return only.key.directory_id, [tuple(one) for one in only.endpoints]  # type: ignore[misc]
 
 
-def test_the_version_of_the_quorum_goes_up() -> None:
-    bench = Bench(**SETTINGS)
-    before = quorum(bench)
-    assert voter(before) == (ZERO_UUID, [("CONTROLLER", "127.0.0.1", 9093)])
-    assert upgrade(bench, validate_only=True) is None
-    assert bench.quorum.kraft_version == 0
-    assert upgrade(bench) is None
-    assert bench.quorum.kraft_version == 1
-    after = quorum(bench)
-    assert voter(after) == (bench.quorum.log.directory_id, [("CONTROLLER", "localhost", 9093)])
+def test_upgrade_to_kraft_version_1_writes_the_voters() -> None:
+    harness = MetadataHarness(**SETTINGS)
+    before = describe_quorum(harness)
+    assert only_voter(before) == (ZERO_UUID, [("CONTROLLER", "127.0.0.1", 9093)])
+    assert upgrade(harness, validate_only=True) is None
+    assert harness.quorum.kraft_version == 0
+    assert upgrade(harness) is None
+    assert harness.quorum.kraft_version == 1
+    after = describe_quorum(harness)
+    assert only_voter(after) == (
+        harness.quorum.log.directory_id,
+        [("CONTROLLER", "localhost", 9093)],
+    )
     # Two control records, and the one that the reply waited for.
     assert after.high_watermark == before.high_watermark + 3
-    assert upgrade(bench) is None
-    assert quorum(bench).high_watermark == after.high_watermark + 1
+    assert upgrade(harness) is None
+    assert describe_quorum(harness).high_watermark == after.high_watermark + 1
 
 
-def test_leaders_say_so_as_kafkas_do() -> None:
+def test_leader_change_messages_have_version_0() -> None:
     """In version 0 always: Kafka's tools for its metadata read nothing else."""
-    bench = Bench(**SETTINGS)
-    upgrade(bench)
-    bench.stop()
-    bench.start()
+    harness = MetadataHarness(**SETTINGS)
+    upgrade(harness)
+    harness.stop()
+    harness.start()
     found = []
-    for name in bench.names(".log"):
-        data = bench.disk.read(f"{DIRECTORY}/{name}")
+    for name in harness.names(".log"):
+        data = harness.disk.read(f"{DIRECTORY}/{name}")
         for position, header in batches(data):
             found += [
                 decode(LeaderChangeMessage, 0, record.value)
@@ -74,17 +77,17 @@ def test_leaders_say_so_as_kafkas_do() -> None:
     assert [voter.voter_directory_id for message, _ in found for voter in message.voters] == [ZERO_UUID] * 2
 
 
-def test_it_stays_up() -> None:
-    bench = Bench(**SETTINGS)
-    assert upgrade(bench) is None
-    found = quorum(bench)
-    bench.crash()
-    assert bench.quorum.kraft_version == 1
-    assert voter(quorum(bench)) == voter(found)
-    assert quorum(bench).epoch == found.epoch + 1
-    bench.host.advance(HOUR_MS)
-    bench.settle()
-    assert bench.names()
-    bench.stop()
-    bench.start()
-    assert bench.quorum.kraft_version == 1
+def test_kraft_version_survives_a_crash_and_a_snapshot() -> None:
+    harness = MetadataHarness(**SETTINGS)
+    assert upgrade(harness) is None
+    found = describe_quorum(harness)
+    harness.crash()
+    assert harness.quorum.kraft_version == 1
+    assert only_voter(describe_quorum(harness)) == only_voter(found)
+    assert describe_quorum(harness).epoch == found.epoch + 1
+    harness.host.advance(HOUR_MS)
+    harness.settle()
+    assert harness.names()
+    harness.stop()
+    harness.start()
+    assert harness.quorum.kraft_version == 1

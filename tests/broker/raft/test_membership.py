@@ -22,9 +22,9 @@ from tests.broker.raft.raft_harness import (
     FETCH_TIMEOUT_MS,
     LISTENER,
     RaftHarness,
-    begun,
+    begin_quorum_epoch,
     directory,
-    fetched,
+    fetch_response,
     key,
 )
 
@@ -35,9 +35,9 @@ def leader(*, dynamic: bool = True, voters: tuple[int, ...] = (1, 2, 3)) -> Raft
     """One that has committed in its epoch."""
     harness = RaftHarness(dynamic=dynamic, voters=voters)
     if len(voters) > 1:
-        harness.leads()
+        harness.become_leader()
     for node_id in voters[1:]:
-        harness.is_fetched(node_id)
+        harness.fetch_from(node_id)
     return harness
 
 
@@ -68,44 +68,48 @@ def update(
     )
 
 
-def knows(low: int = 0, high: int = 1) -> ApiVersionsResponse:
+def api_versions_response(low: int = 0, high: int = 1) -> ApiVersionsResponse:
     feature = SupportedFeatureKey(name="kraft.version", min_version=low, max_version=high)
     return ApiVersionsResponse(api_keys=[], supported_features=[feature])
 
 
-def asked_versions(harness: RaftHarness) -> Send:
+def api_versions_request(harness: RaftHarness) -> Send:
     [send] = [
-        one for one in harness.done if isinstance(one, Send) and isinstance(one.request, ApiVersionsRequest)
+        one
+        for one in harness.executed
+        if isinstance(one, Send) and isinstance(one.request, ApiVersionsRequest)
     ]
     return send
 
 
 class TestAdding:
-    def test_an_observer_that_has_everything_becomes_a_voter_once_that_is_committed(self) -> None:
+    def test_observer_that_caught_up_becomes_a_voter_once_committed(self) -> None:
         harness = leader()
-        harness.is_fetched(4)
-        assert harness.asked(add()) is None
-        send = asked_versions(harness)
+        harness.fetch_from(4)
+        assert harness.request(add()) is None
+        send = api_versions_request(harness)
         assert send.to == ADDRESSES[4]
-        harness.hears(send, knows())
+        harness.respond(send, api_versions_response())
         assert harness.log.voters.ids == [1, 2, 3, 4]
-        assert harness.answers == []
-        harness.is_fetched(2)
-        assert harness.machine.high_watermark < harness.log.end_offset, "three of four have to have it"
-        harness.is_fetched(4)
-        assert harness.answers[-1] == adding.AddRaftVoterResponse(error_code=0, error_message=None)
+        assert harness.responses == []
+        harness.fetch_from(2)
+        assert harness.machine.high_watermark < harness.log.end_offset, (
+            "three of four voters must have the record"
+        )
+        harness.fetch_from(4)
+        assert harness.responses[-1] == adding.AddRaftVoterResponse(error_code=0, error_message=None)
 
-    def test_it_is_answered_before_that_where_it_is_asked_to(self) -> None:
+    def test_add_without_ack_when_committed_returns_before_the_commit(self) -> None:
         harness = leader()
-        harness.is_fetched(4)
-        harness.asked(add(ack_when_committed=False))
-        harness.hears(asked_versions(harness), knows())
-        assert harness.answers[-1].error_code == CODE.NONE
-        assert harness.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT, "it is not committed yet"
-        before = len(harness.answers)
-        harness.is_fetched(2)
-        harness.is_fetched(4)
-        assert len(harness.answers) == before, "it is answered once"
+        harness.fetch_from(4)
+        harness.request(add(ack_when_committed=False))
+        harness.respond(api_versions_request(harness), api_versions_response())
+        assert harness.responses[-1].error_code == CODE.NONE
+        assert harness.request(remove()).error_code == CODE.REQUEST_TIMED_OUT, "it is not committed yet"
+        before = len(harness.responses)
+        harness.fetch_from(2)
+        harness.fetch_from(4)
+        assert len(harness.responses) == before, "the request gets one response"
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -118,15 +122,13 @@ class TestAdding:
             (add(3, number=2), CODE.DUPLICATE_VOTER),
         ],
     )
-    def test_what_is_wrong_with_a_request(
-        self, request_: adding.AddRaftVoterRequest, code: ErrorCode
-    ) -> None:
-        assert leader().asked(request_).error_code == code
+    def test_request_returns_error_code(self, request_: adding.AddRaftVoterRequest, code: ErrorCode) -> None:
+        assert leader().request(request_).error_code == code
 
-    def test_only_a_leader_that_has_committed_does_it(self) -> None:
-        assert RaftHarness(dynamic=True).asked(add()).error_code == CODE.NOT_LEADER_OR_FOLLOWER
-        assert RaftHarness(dynamic=True).leads().asked(add()).error_code == CODE.REQUEST_TIMED_OUT
-        assert leader(dynamic=False).asked(add()).error_code == CODE.UNSUPPORTED_VERSION
+    def test_add_requires_a_leader_that_has_committed_in_its_epoch(self) -> None:
+        assert RaftHarness(dynamic=True).request(add()).error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert RaftHarness(dynamic=True).become_leader().request(add()).error_code == CODE.REQUEST_TIMED_OUT
+        assert leader(dynamic=False).request(add()).error_code == CODE.UNSUPPORTED_VERSION
 
     @pytest.mark.parametrize(
         ("answer", "code"),
@@ -134,46 +136,48 @@ class TestAdding:
             (PeerUnreachable("down"), CODE.REQUEST_TIMED_OUT),
             (ApiVersionsResponse(error_code=42, api_keys=[]), CODE.REQUEST_TIMED_OUT),
             (ApiVersionsResponse(api_keys=[]), CODE.INVALID_REQUEST),
-            (knows(0, 0), CODE.INVALID_REQUEST),
-            (knows(), CODE.REQUEST_TIMED_OUT),
+            (api_versions_response(0, 0), CODE.INVALID_REQUEST),
+            (api_versions_response(), CODE.REQUEST_TIMED_OUT),
         ],
     )
-    def test_who_is_not_fit_is_not_added(self, answer: Any, code: ErrorCode) -> None:
+    def test_unreachable_unsupported_or_lagging_observer_is_not_added(
+        self, answer: Any, code: ErrorCode
+    ) -> None:
         harness = leader()
-        harness.is_fetched(4, 0)  # so it has not caught up
-        harness.asked(add())
-        harness.hears(asked_versions(harness), answer)
-        assert harness.answers[-1].error_code == code
+        harness.fetch_from(4, 0)  # it has not caught up
+        harness.request(add())
+        harness.respond(api_versions_request(harness), answer)
+        assert harness.responses[-1].error_code == code
         assert harness.log.voters.ids == [1, 2, 3]
 
-    def test_one_change_is_made_at_a_time_and_given_up_after_a_while(self) -> None:
+    def test_only_one_voter_change_at_a_time_until_the_request_timeout(self) -> None:
         harness = leader()
-        harness.is_fetched(4)
-        harness.asked(add())
-        assert harness.asked(add(5)).error_code == CODE.REQUEST_TIMED_OUT
-        assert harness.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT
+        harness.fetch_from(4)
+        harness.request(add())
+        assert harness.request(add(5)).error_code == CODE.REQUEST_TIMED_OUT
+        assert harness.request(remove()).error_code == CODE.REQUEST_TIMED_OUT
         harness.now_ms += harness.terms.request_timeout_ms
-        given_up = harness.asked(remove())
+        given_up = harness.request(remove())
         assert isinstance(given_up, adding.AddRaftVoterResponse)
         assert given_up.error_code == CODE.REQUEST_TIMED_OUT
         assert harness.log.voters.ids == [1, 2]
 
-    def test_whoever_waits_is_told_when_the_lead_is_lost(self) -> None:
+    def test_pending_add_returns_not_leader_when_leadership_is_lost(self) -> None:
         harness = leader()
-        harness.is_fetched(4)
-        harness.asked(add())
-        harness.asked(begun(2, 9))
-        assert harness.answers[-2].error_code == CODE.NOT_LEADER_OR_FOLLOWER
-        assert harness.hears(asked_versions(harness), knows()) == []
+        harness.fetch_from(4)
+        harness.request(add())
+        harness.request(begin_quorum_epoch(2, 9))
+        assert harness.responses[-2].error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert harness.respond(api_versions_request(harness), api_versions_response()) == []
 
 
 class TestRemoving:
-    def test_a_voter_votes_no_more_once_that_is_committed(self) -> None:
+    def test_removed_voter_is_gone_once_committed(self) -> None:
         harness = leader()
-        assert harness.asked(remove()) is None
+        assert harness.request(remove()) is None
         assert harness.log.voters.ids == [1, 2]
-        harness.is_fetched(2)
-        assert harness.answers[-1] == RemoveRaftVoterResponse(error_code=0, error_message=None)
+        harness.fetch_from(2)
+        assert harness.responses[-1] == RemoveRaftVoterResponse(error_code=0, error_message=None)
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -184,42 +188,42 @@ class TestRemoving:
             (remove(3, number=2), CODE.VOTER_NOT_FOUND),
         ],
     )
-    def test_what_is_wrong_with_a_request(self, request_: RemoveRaftVoterRequest, code: ErrorCode) -> None:
-        assert leader().asked(request_).error_code == code
+    def test_request_returns_error_code(self, request_: RemoveRaftVoterRequest, code: ErrorCode) -> None:
+        assert leader().request(request_).error_code == code
 
-    def test_the_last_voter_stays(self) -> None:
-        assert leader(voters=(1,)).asked(remove(1)).error_code == CODE.VOTER_NOT_FOUND
+    def test_last_voter_cannot_be_removed(self) -> None:
+        assert leader(voters=(1,)).request(remove(1)).error_code == CODE.VOTER_NOT_FOUND
 
-    def test_a_leader_that_leaves_leads_until_that_is_committed_and_does_not_count(self) -> None:
+    def test_removed_leader_stays_leader_until_committed_and_is_not_counted(self) -> None:
         harness = leader()
-        harness.asked(remove(1))
-        harness.is_fetched(2)
+        harness.request(remove(1))
+        harness.fetch_from(2)
         assert harness.machine.role is QuorumRole.LEADER
-        harness.is_fetched(3)
-        assert harness.answers[-1].error_code == CODE.NONE
+        harness.fetch_from(3)
+        assert harness.responses[-1].error_code == CODE.NONE
         assert Unlead(CODE.NOT_CONTROLLER) in harness.tick()
         assert harness.machine.role is QuorumRole.RESIGNED
 
-    def test_who_was_taken_out_may_stand_until_that_is_known_to_be_committed(self) -> None:
+    def test_removed_voter_may_start_elections_until_the_removal_is_committed(self) -> None:
         harness = leader()
-        harness.asked(remove(1))
-        harness.asked(begun(2, 9))
-        [send] = harness.sends()
-        harness.hears(send, fetched(2, 9))
-        assert len(harness.stands()) == 2
+        harness.request(remove(1))
+        harness.request(begin_quorum_epoch(2, 9))
+        [send] = harness.next_sends()
+        harness.respond(send, fetch_response(2, 9))
+        assert len(harness.become_prospective()) == 2
         harness = leader()
-        harness.asked(remove(1))
-        harness.is_fetched(2)
-        harness.is_fetched(3)
-        harness.asked(begun(2, 9))
-        harness.passes(5 * FETCH_TIMEOUT_MS)
+        harness.request(remove(1))
+        harness.fetch_from(2)
+        harness.fetch_from(3)
+        harness.request(begin_quorum_epoch(2, 9))
+        harness.advance(5 * FETCH_TIMEOUT_MS)
         assert harness.machine.role is QuorumRole.FOLLOWER
 
 
 class TestUpdating:
-    def test_where_a_voter_is_stands_in_the_log(self) -> None:
+    def test_update_writes_the_voters_endpoint_to_the_log(self) -> None:
         harness = leader()
-        answer = harness.asked(update(3, harness.machine.epoch, host="moved"))
+        answer = harness.request(update(3, harness.machine.epoch, host="moved"))
         assert (answer.error_code, answer.current_leader.leader_id) == (CODE.NONE, 1)
         assert answer.current_leader.host == "n1"
         assert harness.log.voters.address(3, LISTENER) == ("moved", 9093)
@@ -236,24 +240,24 @@ class TestUpdating:
             (update(3, 1, number=2), CODE.VOTER_NOT_FOUND),
         ],
     )
-    def test_what_is_wrong_with_a_request(
+    def test_request_returns_error_code(
         self, request_: updating.UpdateRaftVoterRequest, code: ErrorCode
     ) -> None:
-        assert leader().asked(request_).error_code == code
+        assert leader().request(request_).error_code == code
 
-    def test_a_static_quorum_becomes_dynamic_once_every_voter_has_told_where_it_is(self) -> None:
+    def test_static_quorum_becomes_dynamic_once_every_voter_has_registered(self) -> None:
         harness = leader(dynamic=False)
         with pytest.raises(ApiError, match="not every voter has registered"):
             harness.machine.raise_kraft_version(1, validate_only=False)
         for node_id in (2, 3):
-            assert harness.asked(update(node_id, harness.machine.epoch)).error_code == CODE.NONE
+            assert harness.request(update(node_id, harness.machine.epoch)).error_code == CODE.NONE
         assert harness.machine.raise_kraft_version(1, validate_only=True) == []
         [controls] = harness.machine.raise_kraft_version(1, validate_only=False)
         assert isinstance(controls, AppendControls)
         assert [type(one) for _, one in controls.controls] == [KRaftVersionRecord, VotersRecord]
         assert harness.machine.kraft_version == 1
         assert harness.machine.raise_kraft_version(1, validate_only=False) == []
-        harness.do([controls])
+        harness.execute([controls])
         assert harness.log.kraft_version == 1
         assert [voter.key for voter in harness.log.voters] == [key(1), key(2), key(3)]
         with pytest.raises(ApiError, match="cannot be downgraded"):
@@ -261,7 +265,7 @@ class TestUpdating:
         with pytest.raises(ApiError, match="this version does not exist"):
             harness.machine.raise_kraft_version(2, validate_only=False)
 
-    def test_only_the_leader_makes_it_dynamic(self) -> None:
+    def test_only_the_leader_raises_the_kraft_version(self) -> None:
         with pytest.raises(ApiError) as caught:
             RaftHarness().machine.raise_kraft_version(1, validate_only=False)
         assert caught.value.code == CODE.NOT_CONTROLLER
@@ -269,31 +273,31 @@ class TestUpdating:
 
 class TestJoining:
     @staticmethod
-    def asks_in_a_while(harness: RaftHarness, leader_id: int = 2, epoch: int = 3) -> Any:
-        """What a follower asks that is no Fetch, when some of those have gone well."""
-        harness.follows(leader_id, epoch)
+    def next_send_except_fetch(harness: RaftHarness, leader_id: int = 2, epoch: int = 3) -> Any:
+        """What a follower next_send that is no Fetch, when some of those have gone well."""
+        harness.become_follower(leader_id, epoch)
         for _ in range(4):
-            [send] = harness.sends()
+            [send] = harness.next_sends()
             if not isinstance(send.request, FetchRequest):
                 return send
-            harness.hears(send, fetched(leader_id, epoch))
+            harness.respond(send, fetch_response(leader_id, epoch))
             harness.now_ms += FETCH_TIMEOUT_MS // 2
         return None
 
-    def test_a_voter_of_a_static_quorum_tells_each_leader_where_it_is(self) -> None:
+    def test_voter_of_a_static_quorum_sends_its_endpoint_to_each_leader(self) -> None:
         harness = RaftHarness()
-        send = self.asks_in_a_while(harness)
+        send = self.next_send_except_fetch(harness)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
-        told = updating.CurrentLeader(leader_id=2, leader_epoch=3, host="n2", port=9093)
-        harness.hears(send, updating.UpdateRaftVoterResponse(error_code=0, current_leader=told))
-        assert self.asks_in_a_while(harness) is None
-        send = self.asks_in_a_while(harness, 3, 4)
+        description = updating.CurrentLeader(leader_id=2, leader_epoch=3, host="n2", port=9093)
+        harness.respond(send, updating.UpdateRaftVoterResponse(error_code=0, current_leader=description))
+        assert self.next_send_except_fetch(harness) is None
+        send = self.next_send_except_fetch(harness, 3, 4)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
-        harness.hears(send, PeerTooOld("no such API"))
-        assert self.asks_in_a_while(harness, 3, 4) is None
+        harness.respond(send, PeerTooOld("no such API"))
+        assert self.next_send_except_fetch(harness, 3, 4) is None
 
-    def test_a_voter_of_a_dynamic_quorum_tells_what_has_changed(self) -> None:
-        assert self.asks_in_a_while(RaftHarness(dynamic=True)) is None
+    def test_voter_of_a_dynamic_quorum_sends_a_changed_endpoint(self) -> None:
+        assert self.next_send_except_fetch(RaftHarness(dynamic=True)) is None
         harness = RaftHarness(dynamic=True)
         moved = harness.log.voters.of_id(1)
         assert moved is not None
@@ -301,24 +305,26 @@ class TestJoining:
         harness.log.history.note(
             7, harness.log.voters.replaced(moved._replace(endpoints=(endpoint,))).record()
         )
-        send = self.asks_in_a_while(harness)
+        send = self.next_send_except_fetch(harness)
         assert isinstance(send.request, updating.UpdateRaftVoterRequest)
         assert send.request.listeners[0].host == "n1"
 
-    def test_who_joins_by_itself_asks_for_it(self) -> None:
-        assert self.asks_in_a_while(RaftHarness(4, dynamic=True)) is None
+    def test_auto_join_sends_add_raft_voter(self) -> None:
+        assert self.next_send_except_fetch(RaftHarness(4, dynamic=True)) is None
         harness = RaftHarness(4, dynamic=True, auto_join=True)
-        send = self.asks_in_a_while(harness)
+        send = self.next_send_except_fetch(harness)
         assert isinstance(send.request, adding.AddRaftVoterRequest)
         assert not send.request.ack_when_committed
-        harness.hears(send, adding.AddRaftVoterResponse(error_code=CODE.REQUEST_TIMED_OUT))
-        assert isinstance(harness.sends()[0].request, FetchRequest), "it goes on, and asks again in a while"
+        harness.respond(send, adding.AddRaftVoterResponse(error_code=CODE.REQUEST_TIMED_OUT))
+        assert isinstance(harness.next_sends()[0].request, FetchRequest), (
+            "it goes on, and next_send again in a while"
+        )
 
-    def test_who_has_lost_its_directory_takes_the_former_one_out_first(self) -> None:
+    def test_auto_join_with_a_new_directory_removes_the_old_voter_first(self) -> None:
         harness = RaftHarness(3, dynamic=True, auto_join=True)
         former = harness.log.voters.of_id(3)
         assert former is not None
         harness.log.history.note(7, harness.log.voters.replaced(former._replace(key=key(3, 9))).record())
-        send = self.asks_in_a_while(harness)
+        send = self.next_send_except_fetch(harness)
         assert isinstance(send.request, RemoveRaftVoterRequest)
         assert send.request.voter_directory_id == directory(3, 9)

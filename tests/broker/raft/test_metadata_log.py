@@ -22,15 +22,15 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import NoOpRecord
 from kwire.wire.registry import encode_record
 
-NOTHING = encode_record(NoOpRecord(), 0)
+NO_OP = encode_record(NoOpRecord(), 0)
 
 
-def batch(offset: int, epoch: int, records: int = 1) -> bytes:
-    some: list[NewRecord] = [(0, None, NOTHING, [])] * records
+def make_batch(offset: int, epoch: int, records: int = 1) -> bytes:
+    some: list[NewRecord] = [(0, None, NO_OP, [])] * records
     return bytes(build(some, base_offset=offset, leader_epoch=epoch))
 
 
-def made(disk: MemoryDisk | None = None) -> MetadataLog:
+def open_log(disk: MemoryDisk | None = None) -> MetadataLog:
     config = load(None, {}, {"log.dirs": "/data", "node.id": "7", "log.index.size.max.bytes": "65536"})
     disk, host = disk or MemoryDisk(), VirtualHost()
     format_directories(config, disk, random.Random(1), 0, ignore_formatted=True)
@@ -48,11 +48,11 @@ def made(disk: MemoryDisk | None = None) -> MetadataLog:
     )
 
 
-def holding(*epochs: int) -> MetadataLog:
+def log_with(*epochs: int) -> MetadataLog:
     """A log with a record of each of these epochs."""
-    log = made()
+    log = open_log()
     for epoch in epochs:
-        log.append_fetched(batch(log.end_offset, epoch), epoch=epoch)
+        log.append_fetched(make_batch(log.end_offset, epoch), epoch=epoch)
     return log
 
 
@@ -62,13 +62,13 @@ def epochs_of(log: MetadataLog) -> list[int]:
     return [epoch for (epoch, start), (_, end) in pairwise(starts) for _ in range(start, end)]
 
 
-def test_what_is_fetched_is_written_as_it_came() -> None:
-    log = made()
-    sent = batch(0, 1, 3) + batch(3, 2, 2)
-    log.append_fetched(sent + batch(5, 2)[:50], epoch=2)
+def test_fetched_batches_are_written_unchanged() -> None:
+    log = open_log()
+    sent = make_batch(0, 1, 3) + make_batch(3, 2, 2)
+    log.append_fetched(sent + make_batch(5, 2)[:50], epoch=2)
     assert (log.end_offset, log.last_epoch, log.high_watermark) == (5, 2, 0)
     assert log.log.read(0, max_bytes=10_000, up_to_offset=5).read() == sent
-    assert list(log.read_up_to(log.high_watermark)) == [], "nothing is known to be committed"
+    assert list(log.read_up_to(log.high_watermark)) == [], "no record is known to be committed"
     log.advance_to(4)
     assert [found.base_offset for found in log.read_up_to(log.high_watermark)] == [0]
     log.advance_to(100)
@@ -82,37 +82,37 @@ def test_what_is_fetched_is_written_as_it_came() -> None:
     "sent",
     [
         b"",
-        batch(2, 2)[:40],
-        batch(1, 2),
-        batch(3, 2),
-        batch(2, 1),
-        batch(2, 4),
-        batch(2, 2) + batch(4, 2),
-        batch(2, 3) + batch(3, 2),
-        batch(2, 2)[:-1] + b"x",
+        make_batch(2, 2)[:40],
+        make_batch(1, 2),
+        make_batch(3, 2),
+        make_batch(2, 1),
+        make_batch(2, 4),
+        make_batch(2, 2) + make_batch(4, 2),
+        make_batch(2, 3) + make_batch(3, 2),
+        make_batch(2, 2)[:-1] + b"x",
     ],
-    ids=["nothing", "cut", "before", "gap", "old epoch", "new epoch", "hole", "epoch back", "crc"],
+    ids=["empty", "truncated", "before", "gap", "old epoch", "new epoch", "hole", "epoch back", "crc"],
 )
-def test_what_does_not_follow_is_refused_and_nothing_of_it_written(sent: bytes) -> None:
-    log = holding(1, 2)
+def test_batches_that_do_not_continue_the_log_are_rejected(sent: bytes) -> None:
+    log = log_with(1, 2)
     with pytest.raises(ValueError, match=r"."):
         log.append_fetched(sent, epoch=3)
     assert (log.end_offset, log.last_epoch) == (2, 2)
 
 
-def test_what_was_committed_is_never_cut() -> None:
-    log = holding(1, 1, 2)
+def test_committed_records_are_never_truncated() -> None:
+    log = log_with(1, 1, 2)
     log.advance_to(2)
     with pytest.raises(AssertionError):
         log.truncate_to(1)
     log.truncate_to(2)
     assert (log.end_offset, log.last_epoch) == (2, 1)
     with pytest.raises(AssertionError):
-        log.append_fetched(batch(2, 3), epoch=3)
+        log.append_fetched(make_batch(2, 3), epoch=3)
     work, finish = log.begin_flush()
     work()
     finish()
-    log.append_fetched(batch(2, 3), epoch=3)
+    log.append_fetched(make_batch(2, 3), epoch=3)
     assert epochs_of(log) == [1, 1, 3]
 
 
@@ -129,13 +129,13 @@ def test_what_was_committed_is_never_cut() -> None:
         (4, 4, EndOfEpoch(3, 4)),
     ],
 )
-def test_a_leader_tells_whether_the_other_log_is_its_own(
+def test_fetch_position_returns_the_diverging_epoch(
     offset: int, last_epoch: int, answer: EndOfEpoch | None
 ) -> None:
-    assert answer_to_fetch(holding(1, 1, 3, 3), offset, last_epoch) == answer
+    assert answer_to_fetch(log_with(1, 1, 3, 3), offset, last_epoch) == answer
 
 
-class Trimmed:
+class TrimmedLog:
     """The positions of a log that begins behind a snapshot, and has a later one."""
 
     start_offset, end_offset, last_epoch = 10, 30, 4
@@ -149,19 +149,19 @@ class Trimmed:
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "answer"),
     [
-        (0, 0, Trimmed.latest_snapshot),
-        (5, 2, Trimmed.latest_snapshot),
+        (0, 0, TrimmedLog.latest_snapshot),
+        (5, 2, TrimmedLog.latest_snapshot),
         (10, 2, None),
-        (10, 1, Trimmed.latest_snapshot),
-        (12, 1, Trimmed.latest_snapshot),
+        (10, 1, TrimmedLog.latest_snapshot),
+        (12, 1, TrimmedLog.latest_snapshot),
         (12, 2, None),
         (16, 2, EndOfEpoch(2, 15)),
     ],
 )
-def test_a_leader_sends_a_snapshot_where_its_log_is_gone(
+def test_fetch_position_before_the_log_start_returns_a_snapshot(
     offset: int, last_epoch: int, answer: EndOfEpoch | Snapshot | None
 ) -> None:
-    assert answer_to_fetch(Trimmed(), offset, last_epoch) == answer
+    assert answer_to_fetch(TrimmedLog(), offset, last_epoch) == answer
 
 
 def converge(leader: MetadataLog, follower: MetadataLog, common: int) -> None:
@@ -187,7 +187,7 @@ def history(rng: random.Random, before: Sequence[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_two_logs_converge_to_the_leaders(seed: int) -> None:
+def test_follower_log_converges_to_the_leaders(seed: int) -> None:
     rng = random.Random(seed)
     shared = history(rng, [])
     # Two leaders never write in the same epoch.
@@ -196,13 +196,13 @@ def test_any_two_logs_converge_to_the_leaders(seed: int) -> None:
     doubled = [2 * epoch for epoch in shared]
     if one and other and doubled:
         one = [max(epoch, doubled[-1]) for epoch in one]
-        converge(holding(*doubled, *other), holding(*doubled, *one), len(doubled))
-        converge(holding(*doubled, *one), holding(*doubled, *other), len(doubled))
+        converge(log_with(*doubled, *other), log_with(*doubled, *one), len(doubled))
+        converge(log_with(*doubled, *one), log_with(*doubled, *other), len(doubled))
 
 
-def test_what_a_node_remembers_of_elections_is_kafkas_file() -> None:
+def test_quorum_state_file_has_kafkas_format() -> None:
     disk = MemoryDisk()
-    log = made(disk)
+    log = open_log(disk)
     assert (log.election().leader_epoch, log.election().leader_id) == (0, -1)
     log.remember(QuorumState(leader_id=1, leader_epoch=3, voter_ids=(1, 2)))
     assert (log.election().leader_epoch, log.election().leader_id) == (3, 1)

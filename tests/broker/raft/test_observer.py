@@ -14,7 +14,7 @@ from kwire.testing.virtual_host import EventQueue
 from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
-from tests.broker.raft.observing import DIRECTORY, ObservingNode
+from tests.broker.raft.observer_node import DIRECTORY, ObserverNode
 
 CONTROLLER = {
     "node.id": "1",
@@ -33,14 +33,14 @@ SMALL = {
 }
 
 
-class World:
+class ObserverCluster:
     """A controller, an observer, and what is between them."""
 
     def __init__(self, seed: int | None = None, faults: NetworkFaults = NO_FAULTS, **settings: str) -> None:
         rng = None if seed is None else random.Random(seed)
         self.network = Network(EventQueue(), rng, faults)
         self.controller = VirtualNode({**CONTROLLER, **settings}, network=self.network)
-        self.observer = ObservingNode(self.network, self.controller.node.cluster_id, **settings)
+        self.observer = ObserverNode(self.network, self.controller.node.cluster_id, **settings)
         self.topics = 0
 
     def advance(self, delay_ms: int = 1_000) -> None:
@@ -53,16 +53,16 @@ class World:
             topic = CreatableTopic(name=f"t{self.topics}", num_partitions=partitions, replication_factor=1)
             self.controller.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000))
 
-    def trim(self) -> None:
+    def snapshot_controller(self) -> None:
         """Have the controller's log begin with a snapshot."""
         self.create(30, partitions=20)
         self.advance(70_000)
         assert self.controller.node.quorum.log.start_offset > 0
 
-    def is_followed(self) -> bool:
+    def is_replicated(self) -> bool:
         """Whether the observer knows what the controller knows, and has it as the controller has it."""
         mine, theirs = self.observer.image, self.controller.node.image
-        if mine.offset < theirs.offset - 1:  # but for what keeps the log moving
+        if mine.offset < theirs.offset - 1:  # except for NoOpRecord
             return False
         assert list(map(repr, snapshot_records(mine))) == list(map(repr, snapshot_records(theirs)))
         own, its = self.log_bytes(self.observer.disk), self.log_bytes(self.controller.disk)
@@ -79,217 +79,219 @@ class World:
         self.network.faults = NO_FAULTS
         self.advance(delay_ms)
         assert not self.observer.fatal
-        assert self.is_followed()
+        assert self.is_replicated()
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def cluster() -> ObserverCluster:
+    return ObserverCluster()
 
 
-def test_the_log_is_the_leaders_byte_by_byte(world: World) -> None:
-    world.create(5)
-    world.observer.start()
-    assert world.observer.observer.leader_id == -1
-    world.advance()
-    world.create(5)
-    world.advance()
-    assert world.is_followed()
-    assert set(world.observer.image.topics) == {f"t{number}" for number in range(1, 11)}
-    view = world.observer.observer
+def test_observer_log_equals_the_leaders_byte_for_byte(cluster: ObserverCluster) -> None:
+    cluster.create(5)
+    cluster.observer.start()
+    assert cluster.observer.observer.leader_id == -1
+    cluster.advance()
+    cluster.create(5)
+    cluster.advance()
+    assert cluster.is_replicated()
+    assert set(cluster.observer.image.topics) == {f"t{number}" for number in range(1, 11)}
+    view = cluster.observer.observer
     assert (view.leader_id, view.epoch, view.leads) == (1, 1, False)
     assert view.leader_address() == PeerAddress("one", 9093)
-    assert world.observer.leaders == [(1, 1)]
-    own, its = world.log_bytes(world.observer.disk), world.log_bytes(world.controller.disk)
+    assert cluster.observer.leaders == [(1, 1)]
+    own, its = cluster.log_bytes(cluster.observer.disk), cluster.log_bytes(cluster.controller.disk)
     assert own == its[: len(own)]
     assert len(its) - len(own) < 500
 
 
-def test_what_is_committed_is_heard_of_at_once(world: World) -> None:
-    world.observer.start()
-    world.advance(400)
-    world.create()
-    world.advance(5)
-    assert "t1" in world.observer.image.topics
+def test_committed_record_reaches_the_observer_at_once(cluster: ObserverCluster) -> None:
+    cluster.observer.start()
+    cluster.advance(400)
+    cluster.create()
+    cluster.advance(5)
+    assert "t1" in cluster.observer.image.topics
 
 
-def test_the_file_of_elections_is_that_of_an_observer(world: World) -> None:
-    world.observer.start()
-    world.advance()
-    assert world.observer.disk.read(f"{DIRECTORY}/quorum-state") == (
+def test_quorum_state_file_of_an_observer(cluster: ObserverCluster) -> None:
+    cluster.observer.start()
+    cluster.advance()
+    assert cluster.observer.disk.read(f"{DIRECTORY}/quorum-state") == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,'
         b'"currentVoters":[{"voterId":1}],"data_version":0}'
     )
 
 
-def test_a_quiet_log_moves_while_it_is_followed_and_only_then(world: World) -> None:
-    quorum = world.controller.node.quorum
+def test_idle_leader_writes_no_op_records_only_while_observers_fetch(cluster: ObserverCluster) -> None:
+    quorum = cluster.controller.node.quorum
     before = quorum.log.end_offset
-    world.advance(10_000)
+    cluster.advance(10_000)
     assert quorum.log.end_offset == before
-    world.observer.start()
-    world.advance(10_000)
+    cluster.observer.start()
+    cluster.advance(10_000)
     moved = quorum.log.end_offset - before
     assert 18 <= moved <= 20
-    assert world.is_followed()
-    world.observer.stop()
-    world.advance(310_000)
+    assert cluster.is_replicated()
+    cluster.observer.stop()
+    cluster.advance(310_000)
     before = quorum.log.end_offset
-    world.advance(10_000)
+    cluster.advance(10_000)
     assert quorum.log.end_offset == before
 
 
-def test_a_restart_goes_on_with_what_was_written(world: World) -> None:
-    world.create(5)
-    world.observer.start()
-    world.advance()
-    end_offset = world.observer.log.end_offset
-    world.observer.stop()
-    world.create(5)
-    world.observer.start()
-    assert world.observer.log.end_offset == end_offset
-    assert world.observer.image.offset == -1, "what is committed is not known before somebody says it"
-    world.advance()
-    assert world.is_followed()
+def test_restarted_observer_continues_with_its_log(cluster: ObserverCluster) -> None:
+    cluster.create(5)
+    cluster.observer.start()
+    cluster.advance()
+    end_offset = cluster.observer.log.end_offset
+    cluster.observer.stop()
+    cluster.create(5)
+    cluster.observer.start()
+    assert cluster.observer.log.end_offset == end_offset
+    assert cluster.observer.image.offset == -1, (
+        "the high watermark is unknown before the first fetch response"
+    )
+    cluster.advance()
+    assert cluster.is_replicated()
 
 
-def test_the_controller_restarts_and_is_followed_in_its_new_epoch(world: World) -> None:
-    world.observer.start()
-    world.advance()
-    world.controller.stop()
-    world.advance(5_000)
-    world.controller.start()
-    world.create()
-    world.settle()
-    assert world.observer.leaders == [(1, 1), (1, 2)]
+def test_observer_follows_a_restarted_controller_in_its_new_epoch(cluster: ObserverCluster) -> None:
+    cluster.observer.start()
+    cluster.advance()
+    cluster.controller.stop()
+    cluster.advance(5_000)
+    cluster.controller.start()
+    cluster.create()
+    cluster.settle()
+    assert cluster.observer.leaders == [(1, 1), (1, 2)]
 
 
-def test_a_log_that_begins_later_is_begun_with_a_snapshot() -> None:
-    world = World(**SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "1000"})
-    world.trim()
-    world.observer.start()
-    world.advance(5_000)
-    assert world.is_followed()
-    assert world.observer.log.start_offset > 0
-    snapshot = next(name for name in world.observer.disk.names(DIRECTORY) if name.endswith(".checkpoint"))
+def test_observer_of_a_trimmed_log_starts_with_a_snapshot() -> None:
+    cluster = ObserverCluster(**SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "1000"})
+    cluster.snapshot_controller()
+    cluster.observer.start()
+    cluster.advance(5_000)
+    assert cluster.is_replicated()
+    assert cluster.observer.log.start_offset > 0
+    snapshot = next(name for name in cluster.observer.disk.names(DIRECTORY) if name.endswith(".checkpoint"))
     path = f"{DIRECTORY}/{snapshot}"
-    assert world.controller.disk.read(path) == world.observer.disk.read(path)
-    world.observer.stop()
-    world.observer.start()
-    assert world.observer.image.topics, "the snapshot is known to be committed"
-    world.settle()
+    assert cluster.controller.disk.read(path) == cluster.observer.disk.read(path)
+    cluster.observer.stop()
+    cluster.observer.start()
+    assert cluster.observer.image.topics, "a snapshot holds committed records only"
+    cluster.settle()
 
 
-def test_a_log_that_is_still_empty_is_not_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(**SMALL)
-    world.trim()
-    world.observer.start()
-    while not world.observer.image.topics:
-        world.advance(1)
-    world.observer.kill()
-    assert world.observer.log.start_offset == world.observer.log.end_offset
+def test_empty_log_after_a_snapshot_is_not_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ObserverCluster(**SMALL)
+    cluster.snapshot_controller()
+    cluster.observer.start()
+    while not cluster.observer.image.topics:
+        cluster.advance(1)
+    cluster.observer.kill()
+    assert cluster.observer.log.start_offset == cluster.observer.log.end_offset
     with caplog.at_level("INFO"):
-        world.observer.start()
+        cluster.observer.start()
     assert "Loading snapshot" in caplog.text
     assert "restarting it after" not in caplog.text
-    world.settle()
+    cluster.settle()
 
 
-def test_an_observer_that_is_left_behind_begins_anew() -> None:
-    world = World(**SMALL)
-    world.create(3)
-    world.observer.start()
-    world.advance()
-    world.network.isolate(world.observer.name)
-    told: list[set[str]] = []
-    world.observer.publisher.subscribe(
-        lambda image, delta: told.append({topic.name for topic in delta.created_topics})
+def test_observer_behind_the_log_start_restarts_from_a_snapshot() -> None:
+    cluster = ObserverCluster(**SMALL)
+    cluster.create(3)
+    cluster.observer.start()
+    cluster.advance()
+    cluster.network.isolate(cluster.observer.name)
+    created: list[set[str]] = []
+    cluster.observer.publisher.subscribe(
+        lambda image, delta: created.append({topic.name for topic in delta.created_topics})
     )
-    world.trim()
-    world.settle()
-    assert len(told[0]) > 3, "one change tells all that was missed"
-    assert world.observer.log.start_offset > 0
+    cluster.snapshot_controller()
+    cluster.settle()
+    assert len(created[0]) > 3, "one delta has all missed topics"
+    assert cluster.observer.log.start_offset > 0
 
 
-def test_an_own_snapshot_is_given_up_for_one_that_was_fetched() -> None:
-    world = World(**SMALL)
-    world.create(3)
-    world.observer.start(**{"metadata.max.retention.bytes": "-1"})
-    world.advance()
-    world.network.isolate(world.observer.name)
-    works = world.observer.host.hold_work()
-    world.observer.snapshotter._begin("a test asks for it")
-    world.advance(50)
-    own, done = works[0], 1
-    world.trim()
-    world.network.heal()
+def test_fetched_snapshot_cancels_the_observers_own() -> None:
+    cluster = ObserverCluster(**SMALL)
+    cluster.create(3)
+    cluster.observer.start(**{"metadata.max.retention.bytes": "-1"})
+    cluster.advance()
+    cluster.network.isolate(cluster.observer.name)
+    held = cluster.observer.host.hold_work()
+    cluster.observer.snapshotter._begin("a test requests it")
+    cluster.advance(50)
+    own, done = held[0], 1
+    cluster.snapshot_controller()
+    cluster.network.heal()
     for _ in range(20):
-        world.advance(500)
-        while done < len(works):
-            works[done].deliver()
+        cluster.advance(500)
+        while done < len(held):
+            held[done].deliver()
             done += 1
-            world.observer.host.run_pending()
-    assert world.observer.log.start_offset > 0
+            cluster.observer.host.run_pending()
+    assert cluster.observer.log.start_offset > 0
     own.deliver()
-    world.advance(100)
-    while done < len(works):
-        works[done].deliver()
+    cluster.advance(100)
+    while done < len(held):
+        held[done].deliver()
         done += 1
-        world.observer.host.run_pending()
-    assert [name for name in world.observer.disk.names(DIRECTORY) if name.endswith(".part")] == []
-    assert world.observer.log.snapshots.known[0].end_offset >= world.observer.log.start_offset
-    assert not world.observer.fatal
+        cluster.observer.host.run_pending()
+    assert [name for name in cluster.observer.disk.names(DIRECTORY) if name.endswith(".part")] == []
+    assert cluster.observer.log.snapshots.known[0].end_offset >= cluster.observer.log.start_offset
+    assert not cluster.observer.fatal
 
 
-def test_a_snapshot_goes_on_after_lost_connections() -> None:
-    world = World(seed=3, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "500"})
-    world.trim()
-    world.observer.start()
+def test_snapshot_is_resumed_after_disconnects() -> None:
+    cluster = ObserverCluster(seed=3, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "500"})
+    cluster.snapshot_controller()
+    cluster.observer.start()
     for _ in range(20):
-        world.advance(5)
-        world.network.break_some(1.0)
-    world.settle()
+        cluster.advance(5)
+        cluster.network.break_some(1.0)
+    cluster.settle()
 
 
-def test_another_cluster_is_refused() -> None:
-    world = World()
-    world.observer.cluster_id = "AAAAAAAAAAAAAAAAAAAAAA"
-    world.observer.start()
-    world.advance()
-    [reason] = world.observer.fatal
+def test_observer_of_another_cluster_fails() -> None:
+    cluster = ObserverCluster()
+    cluster.observer.cluster_id = "AAAAAAAAAAAAAAAAAAAAAA"
+    cluster.observer.start()
+    cluster.advance()
+    [reason] = cluster.observer.fatal
     assert "another cluster" in reason
 
 
-def test_the_observer_takes_snapshots_of_its_own() -> None:
-    world = World(**SMALL)
-    world.observer.start()
-    world.create(30, partitions=20)
-    world.advance(70_000)
-    assert world.observer.log.start_offset > 0
-    world.create()
-    world.settle()
-    world.observer.kill()
-    world.observer.start()
-    world.settle()
+def test_observer_takes_its_own_snapshots() -> None:
+    cluster = ObserverCluster(**SMALL)
+    cluster.observer.start()
+    cluster.create(30, partitions=20)
+    cluster.advance(70_000)
+    assert cluster.observer.log.start_offset > 0
+    cluster.create()
+    cluster.settle()
+    cluster.observer.kill()
+    cluster.observer.start()
+    cluster.settle()
 
 
-def test_the_quorum_tells_of_its_observers(world: World) -> None:
-    world.observer.start()
-    world.advance()
+def test_describe_quorum_returns_observers(cluster: ObserverCluster) -> None:
+    cluster.observer.start()
+    cluster.advance()
     topic = RequestTopicData(
         topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)]
     )
-    answer = world.controller.call(2, DescribeQuorumRequest(topics=[topic]))
+    answer = cluster.controller.call(2, DescribeQuorumRequest(topics=[topic]))
     [observer] = answer.topics[0].partitions[0].observers
     assert observer.replica_id == 7
-    assert observer.replica_directory_id == world.observer.log.directory_id
-    assert 0 < observer.log_end_offset <= world.observer.log.end_offset
-    now_ms = world.controller.host.now_ms()
+    assert observer.replica_directory_id == cluster.observer.log.directory_id
+    assert 0 < observer.log_end_offset <= cluster.observer.log.end_offset
+    now_ms = cluster.controller.host.now_ms()
     assert now_ms - 600 <= observer.last_caught_up_timestamp <= observer.last_fetch_timestamp <= now_ms
-    world.observer.stop()
-    world.advance(301_000)
+    cluster.observer.stop()
+    cluster.advance(301_000)
     assert (
-        world.controller.call(2, DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0].observers
+        cluster.controller.call(2, DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0].observers
         == []
     )
 
@@ -298,13 +300,13 @@ FAULTY = NetworkFaults(shortest_ms=1, longest_ms=20, slow=0.02, slowest_ms=3_000
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_it_converges_whatever_happens(seed: int) -> None:
+def test_observer_converges_after_random_faults(seed: int) -> None:
     rng = random.Random(seed)
-    world = World(seed, FAULTY, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "700"})
-    observer = world.observer
+    cluster = ObserverCluster(seed, FAULTY, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "700"})
+    observer = cluster.observer
     observer.start()
     for _ in range(30):
-        world.advance(rng.choice([1, 10, 100, 1_000, 3_000]))
+        cluster.advance(rng.choice([1, 10, 100, 1_000, 3_000]))
         match rng.randrange(10):
             case 0:
                 observer.stop()
@@ -319,16 +321,16 @@ def test_it_converges_whatever_happens(seed: int) -> None:
                 observer.wipe()
                 observer.start()
             case 4:
-                world.network.cut(observer.name, world.controller.host.name, both_ways=rng.random() < 0.5)
+                cluster.network.cut(observer.name, cluster.controller.host.name, both_ways=rng.random() < 0.5)
             case 5:
-                world.network.heal()
+                cluster.network.heal()
             case 6:
-                world.controller.stop()
-                world.advance(rng.choice([0, 100, 4_000]))
-                world.controller.start()
+                cluster.controller.stop()
+                cluster.advance(rng.choice([0, 100, 4_000]))
+                cluster.controller.start()
             case 7:
-                world.controller.die()
-                world.controller.start()
+                cluster.controller.die()
+                cluster.controller.start()
             case _:
-                world.create(rng.randrange(1, 5), partitions=rng.randrange(1, 30))
-    world.settle(30_000)
+                cluster.create(rng.randrange(1, 5), partitions=rng.randrange(1, 30))
+    cluster.settle(30_000)

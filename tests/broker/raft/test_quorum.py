@@ -44,16 +44,16 @@ class SlowHost(VirtualHost):
         self.run_pending()
 
 
-class Bench:
-    """A quorum of one on a disk in memory, and everything that it has told, in order."""
+class QuorumHarness:
+    """A quorum of one on a disk in memory, and everything that it has events, in order."""
 
     def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         config = load(None, {}, {"log.dirs": "/data", "node.id": "1", **named})
         self.disk = disk or MemoryDisk()
         self.host = SlowHost()
-        self.told: list[object] = []
-        self.echo: list[StoredRecord] = []
+        self.events: list[object] = []
+        self.append_on_commit: list[StoredRecord] = []
         """What is appended when the next offset is committed."""
         format_directories(config, self.disk, self.host.random("directories"), 0, ignore_formatted=True)
         self.logs = LogManager(
@@ -74,89 +74,89 @@ class Bench:
             static_voters=static_voters(config),
         )
         self.quorum = Quorum(
-            config, self.host, on_committed=self.replay, on_failed=lambda reason: self.told.append("failed")
+            config, self.host, on_committed=self.replay, on_failed=lambda reason: self.events.append("failed")
         )
         self.quorum.start(self.log, "a cluster", self)
         self.syncs = self.disk.syncs
 
     def replay(self, batches: Iterable[MetadataBatch]) -> None:
         for batch in batches:
-            self.told.append((batch.base_offset, batch.last_offset, batch.epoch))
+            self.events.append((batch.base_offset, batch.last_offset, batch.epoch))
 
     def became_leader(self, epoch: int) -> None:
-        self.told.append(f"leader of epoch {epoch}")
+        self.events.append(f"leader of epoch {epoch}")
 
     def committed(self, offset: int) -> None:
-        self.told.append(f"committed {offset}")
-        if self.echo:
-            self.append(self.echo.pop())
+        self.events.append(f"committed {offset}")
+        if self.append_on_commit:
+            self.append(self.append_on_commit.pop())
 
     def resigned(self, reason: ApiError) -> None:
-        self.told.append(reason.code.name)
+        self.events.append(reason.code.name)
 
     def append(self, *records: StoredRecord) -> int:
         return self.quorum.append(records, MetadataDelta(MetadataImage()), atomic=False)
 
-    def heard(self) -> list[object]:
-        heard, self.told = self.told, []
-        return heard
+    def take_events(self) -> list[object]:
+        take_events, self.events = self.events, []
+        return take_events
 
 
 NOTHING = StoredRecord(NoOpRecord())
 
 
 @pytest.fixture
-def bench() -> Bench:
-    made = Bench()
-    made.heard()
+def harness() -> QuorumHarness:
+    made = QuorumHarness()
+    made.take_events()
     return made
 
 
 @pytest.fixture
-def settled(bench: Bench) -> Bench:
-    bench.append(NOTHING)
-    bench.quorum.settle()
-    bench.heard()
-    bench.syncs = bench.disk.syncs
-    return bench
+def settled(harness: QuorumHarness) -> QuorumHarness:
+    harness.append(NOTHING)
+    harness.quorum.settle()
+    harness.take_events()
+    harness.syncs = harness.disk.syncs
+    return harness
 
 
-def test_it_leads_once_everything_was_replayed() -> None:
-    bench = Bench()
-    assert bench.heard() == ["leader of epoch 1"]
-    bench.append(NOTHING, NOTHING)
-    bench.quorum.settle()
-    bench.logs.shutdown(0)
-    again = Bench(bench.disk)
-    assert again.heard() == [(0, 0, 1), (1, 2, 1), "leader of epoch 2"]
+def test_becomes_leader_after_replaying_the_log() -> None:
+    harness = QuorumHarness()
+    assert harness.take_events() == ["leader of epoch 1"]
+    harness.append(NOTHING, NOTHING)
+    harness.quorum.settle()
+    harness.logs.shutdown(0)
+    again = QuorumHarness(harness.disk)
+    assert again.take_events() == [(0, 0, 1), (1, 2, 1), "leader of epoch 2"]
     assert again.quorum.leads
 
 
-def test_a_start_is_synced_once_whatever_comes_of_it(bench: Bench) -> None:
-    plain = Bench()
+def test_start_is_synced_once_with_the_records_appended_on_commit(harness: QuorumHarness) -> None:
+    plain = QuorumHarness()
     plain.append(NOTHING)
     plain.quorum.settle()
-    bench.append(NOTHING)
-    bench.echo = [NOTHING]
-    bench.host.run_pending()
-    assert (bench.heard(), bench.disk.syncs) == ([], bench.syncs)
-    bench.quorum.settle()
-    assert bench.heard() == [(1, 1, 1), "committed 1", (2, 2, 1), "committed 2"]
-    assert bench.disk.syncs == plain.disk.syncs
-    assert bench.quorum.high_watermark == 3
+    harness.append(NOTHING)
+    harness.append_on_commit = [NOTHING]
+    harness.host.run_pending()
+    assert (harness.take_events(), harness.disk.syncs) == ([], harness.syncs)
+    harness.quorum.settle()
+    assert harness.take_events() == [(1, 1, 1), "committed 1", (2, 2, 1), "committed 2"]
+    assert harness.disk.syncs == plain.disk.syncs
+    assert harness.quorum.high_watermark == 3
 
 
-def test_nothing_is_committed_before_it_is_synced(settled: Bench) -> None:
+def test_records_are_committed_after_the_sync(settled: QuorumHarness) -> None:
     assert settled.append(NOTHING, NOTHING) == FIRST + 2
     settled.host.run_pending()
-    assert (settled.heard(), settled.disk.syncs) == ([], settled.syncs)
+    assert (settled.take_events(), settled.disk.syncs) == ([], settled.syncs)
     assert settled.quorum.high_watermark == FIRST + 1
     settled.host.finish()
-    assert settled.heard() == [(2, 3, 1), "committed 3"]
+    assert settled.take_events() == [(2, 3, 1), "committed 3"]
     assert settled.quorum.high_watermark == FIRST + 3
 
 
-def test_what_comes_together_shares_a_sync_and_so_does_all_that_comes_meanwhile(settled: Bench) -> None:
+def test_appends_share_a_sync_and_those_during_a_sync_share_the_next(settled: QuorumHarness) -> None:
     settled.append(NOTHING)
     settled.append(NOTHING)
     settled.host.run_pending()
@@ -167,33 +167,33 @@ def test_what_comes_together_shares_a_sync_and_so_does_all_that_comes_meanwhile(
     settled.host.run_pending()
     assert len(settled.host.at_work) == 1, "one sync at a time"
     settled.host.finish()
-    assert settled.heard() == [(2, 2, 1), "committed 2", (3, 3, 1), "committed 3"]
+    assert settled.take_events() == [(2, 2, 1), "committed 2", (3, 3, 1), "committed 3"]
     settled.host.finish()
-    assert settled.heard() == [(4, 4, 1), "committed 4", (5, 5, 1), "committed 5"]
+    assert settled.take_events() == [(4, 4, 1), "committed 4", (5, 5, 1), "committed 5"]
     assert settled.disk.syncs == settled.syncs + 2
     assert settled.host.at_work == []
 
 
-def test_what_is_appended_while_others_hear_of_a_commit_is_written_too(settled: Bench) -> None:
+def test_record_appended_by_a_commit_callback_is_committed(settled: QuorumHarness) -> None:
     settled.append(NOTHING)
     settled.host.run_pending()
-    settled.echo = [NOTHING]
+    settled.append_on_commit = [NOTHING]
     settled.host.finish()
     settled.host.finish()
-    assert settled.heard() == [(2, 2, 1), "committed 2", (3, 3, 1), "committed 3"]
+    assert settled.take_events() == [(2, 2, 1), "committed 2", (3, 3, 1), "committed 3"]
 
 
-def test_an_end_is_synced_before_anyone_hears_of_it(settled: Bench) -> None:
+def test_settle_syncs_before_it_reports_the_commit(settled: QuorumHarness) -> None:
     settled.append(NOTHING)
     settled.quorum.settle()
-    assert settled.heard() == [(2, 2, 1), "committed 2"]
+    assert settled.take_events() == [(2, 2, 1), "committed 2"]
     assert settled.disk.syncs == settled.syncs + 1
     settled.quorum.settle()
     assert settled.disk.syncs == settled.syncs + 1, "there was nothing to sync"
 
 
 @pytest.mark.parametrize("when", ["writing", "syncing", "settling"])
-def test_who_cannot_write_leads_no_more(settled: Bench, when: str) -> None:
+def test_leader_resigns_after_a_write_error(settled: QuorumHarness, when: str) -> None:
     settled.append(NOTHING)
     if when == "syncing":
         settled.host.run_pending()
@@ -205,12 +205,12 @@ def test_who_cannot_write_leads_no_more(settled: Bench, when: str) -> None:
     if when == "syncing":
         settled.host.finish()
     settled.host.run_pending()
-    assert sorted(map(str, settled.heard())) == ["KAFKA_STORAGE_ERROR", "failed"]
+    assert sorted(map(str, settled.take_events())) == ["KAFKA_STORAGE_ERROR", "failed"]
     assert settled.quorum.failed
     assert not settled.quorum.leads
 
 
-def test_what_is_too_long_for_one_batch_is_refused_and_leaves_nothing(settled: Bench) -> None:
+def test_append_larger_than_a_batch_is_rejected_without_a_trace(settled: QuorumHarness) -> None:
     end_offset = settled.log.end_offset
     long = [StoredRecord(TopicRecord(name="x" * 30_000, topic_id=Uuid(bytes(16))))] * 300
     with pytest.raises(ApiError):
@@ -220,32 +220,32 @@ def test_what_is_too_long_for_one_batch_is_refused_and_leaves_nothing(settled: B
     assert settled.host.at_work == []
 
 
-def test_it_becomes_dynamic_with_what_is_appended_next(settled: Bench) -> None:
+def test_kraft_version_is_raised_with_the_next_append(settled: QuorumHarness) -> None:
     assert settled.quorum.kraft_version == 0
     settled.quorum.raise_kraft_version(1, validate_only=False)
     assert settled.append(NOTHING) == FIRST + 3
     settled.quorum.settle()
-    assert settled.heard() == [(4, 4, 1), "committed 4"]
+    assert settled.take_events() == [(4, 4, 1), "committed 4"]
     assert settled.quorum.kraft_version == 1
 
 
-def test_others_see_who_leads_and_hear_when_nobody_does_any_more(settled: Bench) -> None:
+def test_leader_listener_is_called_when_the_leader_resigns(settled: QuorumHarness) -> None:
     view: QuorumView = settled.quorum
     assert (view.leader_id, view.epoch, view.leads, view.kraft_version) == (1, 1, True, 0)
     assert view.leader_address() is None  # it is this node
-    told: list[int] = []
-    view.subscribe_leader(lambda: told.append(view.leader_id))
+    events: list[int] = []
+    view.subscribe_leader(lambda: events.append(view.leader_id))
     settled.disk.fails_after = 0
     settled.append(NOTHING)
     settled.host.run_pending()
-    assert told == [NO_LEADER]
+    assert events == [NO_LEADER]
     assert not view.leads
 
 
-def test_others_are_told_of_a_leader_that_this_node_does_not_go_to_any_more(settled: Bench) -> None:
+def test_restarted_voter_reports_the_last_leader_but_does_not_use_it(settled: QuorumHarness) -> None:
     settled.logs.shutdown(0)
     voters = "1@one:9093,2@two:9093,3@three:9093"
-    again = Bench(
+    again = QuorumHarness(
         settled.disk, controller_quorum_voters=voters, listeners="PLAINTEXT://:9092,CONTROLLER://one:9093"
     )
     assert (again.quorum.leader_id, again.quorum.told_leader_id, again.quorum.epoch) == (NO_LEADER, 1, 1)

@@ -27,7 +27,7 @@ DIRECTORY = "/data/__cluster_metadata-0"
 HOUR_MS = 3_600_000
 
 
-class Bench:
+class MetadataHarness:
     """The metadata service of one broker on a disk in memory, that can be stopped and started again."""
 
     def __init__(self, **settings: str) -> None:
@@ -67,7 +67,7 @@ class Bench:
         self.logs.shutdown(self.host.now_ms(), broker_epoch=self.metadata.lifecycle.broker_epoch)
         self.now_ms = self.host.now_ms() + 1
 
-    def cut_log(self, offset: int) -> None:
+    def truncate_log(self, offset: int) -> None:
         """While it is stopped, lose the end of the metadata log."""
         logs = LogManager(
             self.disk,
@@ -122,107 +122,109 @@ def content(image: MetadataImage) -> dict[str, Any]:
     }
 
 
-def test_a_snapshot_is_taken_after_so_many_bytes() -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "10000"})
-    assert bench.names() == []
-    bench.create("small")
-    bench.settle()
-    assert bench.names() == []
-    bench.create("large", partitions=200)
-    before = bench.image
-    bench.settle()
-    assert bench.names() == [f"{before.offset + 1:020d}-{before.epoch:010d}.checkpoint"]
-    assert bench.names(".part") == []
+def test_snapshot_is_taken_after_max_record_bytes() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "10000"})
+    assert harness.names() == []
+    harness.create("small")
+    harness.settle()
+    assert harness.names() == []
+    harness.create("large", partitions=200)
+    before = harness.image
+    harness.settle()
+    assert harness.names() == [f"{before.offset + 1:020d}-{before.epoch:010d}.checkpoint"]
+    assert harness.names(".part") == []
 
 
-def test_a_snapshot_is_taken_after_a_time_if_anything_changed() -> None:
-    bench = Bench(**{"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)})
-    bench.host.advance(HOUR_MS)
-    bench.settle()
-    [first] = bench.names()
-    bench.host.advance(5 * HOUR_MS)
-    assert bench.names() == [first], "nothing changed"
-    bench.create("a")
-    bench.settle()
-    assert len(bench.names()) == 2, "it was due"
+def test_snapshot_is_taken_after_the_interval_if_the_metadata_changed() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)})
+    harness.host.advance(HOUR_MS)
+    harness.settle()
+    [first] = harness.names()
+    harness.host.advance(5 * HOUR_MS)
+    assert harness.names() == [first], "nothing changed"
+    harness.create("a")
+    harness.settle()
+    assert len(harness.names()) == 2, "the interval had passed"
 
 
-def test_none_is_taken_after_a_time_where_that_is_off() -> None:
-    bench = Bench(**{"metadata.log.max.snapshot.interval.ms": "0"})
-    bench.create("a")
-    bench.host.advance(100 * HOUR_MS)
-    assert bench.names() == []
+def test_interval_of_0_disables_periodic_snapshots() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.snapshot.interval.ms": "0"})
+    harness.create("a")
+    harness.host.advance(100 * HOUR_MS)
+    assert harness.names() == []
 
 
-def test_a_start_that_replays_much_takes_a_snapshot_so_that_the_next_does_not() -> None:
-    bench = Bench()
+def test_start_with_a_long_replay_takes_a_snapshot() -> None:
+    harness = MetadataHarness()
     for number in range(60):
-        bench.create(*[f"t{number}-{part}" for part in range(10)], partitions=30)
-        bench.delete(*[f"t{number}-{part}" for part in range(10)])
-    bench.stop()
-    assert bench.names() == []
-    bench.start()
-    bench.settle()
-    assert len(bench.names()) == 1
-    bench.stop()
-    bench.start()
-    bench.settle()
-    assert len(bench.names()) == 1
-    assert bench.quorum.log.unsnapshotted_bytes < 10_000
+        harness.create(*[f"t{number}-{part}" for part in range(10)], partitions=30)
+        harness.delete(*[f"t{number}-{part}" for part in range(10)])
+    harness.stop()
+    assert harness.names() == []
+    harness.start()
+    harness.settle()
+    assert len(harness.names()) == 1
+    harness.stop()
+    harness.start()
+    harness.settle()
+    assert len(harness.names()) == 1
+    assert harness.quorum.log.unsnapshotted_bytes < 10_000
 
 
-def test_a_snapshot_has_a_header_and_a_footer_and_tells_the_time_of_the_last_record() -> None:
-    bench = Bench()
-    bench.host.advance(HOUR_MS // 2)
-    bench.create("a", partitions=300)
-    written_ms = bench.host.now_ms()
-    bench.host.advance(HOUR_MS)
-    bench.settle()
-    [name] = bench.names()
-    data = bench.disk.read(f"{DIRECTORY}/{name}")
+def test_snapshot_has_header_and_footer_and_the_timestamp_of_the_last_record() -> None:
+    harness = MetadataHarness()
+    harness.host.advance(HOUR_MS // 2)
+    harness.create("a", partitions=300)
+    written_ms = harness.host.now_ms()
+    harness.host.advance(HOUR_MS)
+    harness.settle()
+    [name] = harness.names()
+    data = harness.disk.read(f"{DIRECTORY}/{name}")
     headers = [header for _, header in batches(data)]
     assert [header.is_control for header in headers] == [True, *[False] * (len(headers) - 2), True]
     assert sum(header.size_bytes for header in headers) == len(data)
     offsets = [header.base_offset for header in headers]
     assert offsets == [0, *(header.next_offset for header in headers[:-1])]
-    assert {header.leader_epoch for header in headers} == {bench.image.epoch}
+    assert {header.leader_epoch for header in headers} == {harness.image.epoch}
     [control] = next(decode_batches(data)).controls
     assert control == SnapshotHeaderRecord(version=0, last_contained_log_timestamp=written_ms)
 
 
-def test_changes_while_a_snapshot_is_written_are_not_in_it_and_not_lost() -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
-    bench.create(*[f"t{number}" for number in range(300)])
-    assert bench.names() == []
-    [part] = bench.names(".part")
-    bench.host.advance(1)
-    bench.create("late")
-    bench.settle()
-    [name] = bench.names()
+def test_changes_during_a_snapshot_are_not_in_it_but_in_the_log() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
+    harness.create(*[f"t{number}" for number in range(300)])
+    assert harness.names() == []
+    [part] = harness.names(".part")
+    harness.host.advance(1)
+    harness.create("late")
+    harness.settle()
+    [name] = harness.names()
     assert part.startswith(name)
     records = [
-        record for batch in decode_batches(bench.disk.read(f"{DIRECTORY}/{name}")) for record in batch.records
+        record
+        for batch in decode_batches(harness.disk.read(f"{DIRECTORY}/{name}"))
+        for record in batch.records
     ]
     assert sum(getattr(record, "name", "") == "t7" for record in records) == 1
     assert not any(getattr(record, "name", "") == "late" for record in records)
-    bench.stop()
-    bench.start()
-    assert len(bench.image.topics) == 301
+    harness.stop()
+    harness.start()
+    assert len(harness.image.topics) == 301
 
 
-def test_a_start_from_a_snapshot_gives_what_was_there() -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "5000"})
+def test_start_from_a_snapshot_restores_the_image() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "5000"})
     for round_number in range(8):
-        bench.create(f"kept{round_number}", f"gone{round_number}", partitions=20)
-        bench.settle()
-        bench.delete(f"gone{round_number}")
-        bench.settle()
-    assert len(bench.names()) >= 2
-    before = content(bench.image)
-    bench.disk.kill()
-    bench.now_ms = bench.host.now_ms()
-    bench.start()
-    after = content(bench.image)
+        harness.create(f"kept{round_number}", f"gone{round_number}", partitions=20)
+        harness.settle()
+        harness.delete(f"gone{round_number}")
+        harness.settle()
+    assert len(harness.names()) >= 2
+    before = content(harness.image)
+    harness.disk.kill()
+    harness.now_ms = harness.host.now_ms()
+    harness.start()
+    after = content(harness.image)
     assert after["configs"] == before["configs"]
     assert set(after["topics"]) == {f"kept{number}" for number in range(8)}
     for name, topic in before["topics"].items():
@@ -230,8 +232,8 @@ def test_a_start_from_a_snapshot_gives_what_was_there() -> None:
         assert len(after["topics"][name].partitions) == len(topic.partitions)
 
 
-def test_old_snapshots_go_with_the_log_before_them() -> None:
-    bench = Bench(
+def test_retention_bytes_deletes_old_snapshots_and_the_log_before_them() -> None:
+    harness = MetadataHarness(
         **{
             "metadata.log.max.record.bytes.between.snapshots": "5000",
             "metadata.max.retention.bytes": "30000",
@@ -239,82 +241,82 @@ def test_old_snapshots_go_with_the_log_before_them() -> None:
         }
     )
     for number in range(40):
-        bench.create(f"t{number}", partitions=20)
-        bench.settle()
-        bench.delete(f"t{number}")
-        bench.settle()
-    log = bench.quorum.log.log
+        harness.create(f"t{number}", partitions=20)
+        harness.settle()
+        harness.delete(f"t{number}")
+        harness.settle()
+    log = harness.quorum.log.log
     assert log.log_start_offset > 0
-    snapshots = bench.quorum.log.snapshots
+    snapshots = harness.quorum.log.snapshots
     assert log.log_start_offset == snapshots.known[0].end_offset
     assert log.segment_base_offsets[0] > 0
-    assert bench.names(".checkpoint.deleted") != []
-    bench.host.advance(120_000)
-    assert bench.names(".checkpoint.deleted") == []
+    assert harness.names(".checkpoint.deleted") != []
+    harness.host.advance(120_000)
+    assert harness.names(".checkpoint.deleted") == []
     total = log.size_bytes + sum(map(snapshots.size, snapshots.known))
     assert total <= 30_000 or len(snapshots.known) == 1
-    bench.stop()
-    bench.start()
-    assert bench.image.topics == {}
-    bench.create("again")
+    harness.stop()
+    harness.start()
+    assert harness.image.topics == {}
+    harness.create("again")
 
 
-def test_old_snapshots_go_after_a_time() -> None:
-    bench = Bench(
+def test_retention_ms_deletes_old_snapshots_except_the_last() -> None:
+    harness = MetadataHarness(
         **{
             "metadata.max.retention.bytes": "-1",
             "metadata.max.retention.ms": str(3 * HOUR_MS),
         }
     )
     for number in range(6):
-        bench.create(f"t{number}")
-        bench.host.advance(HOUR_MS)
+        harness.create(f"t{number}")
+        harness.host.advance(HOUR_MS)
     ages_ms = [
-        bench.host.now_ms() - bench.quorum.log.snapshots.last_timestamp_ms(snapshot)
-        for snapshot in bench.quorum.log.snapshots.known
+        harness.host.now_ms() - harness.quorum.log.snapshots.last_timestamp_ms(snapshot)
+        for snapshot in harness.quorum.log.snapshots.known
     ]
     assert len(ages_ms) >= 2
     assert max(ages_ms) <= 3 * HOUR_MS + 120_000
-    bench.host.advance(10 * HOUR_MS)
-    assert len(bench.names()) == 1, "the last one stays, however old"
+    harness.host.advance(10 * HOUR_MS)
+    assert len(harness.names()) == 1, "the last snapshot is kept"
 
 
 @pytest.mark.parametrize("advanced_ms", range(6))
-def test_a_crash_at_any_step_leaves_the_log_or_a_whole_snapshot(advanced_ms: int) -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
-    bench.create(*[f"t{number}" for number in range(300)])
-    bench.host.advance(advanced_ms)
-    bench.crash()
-    assert len(bench.image.topics) == 300
-    assert bench.names(".part") == [] or bench.quorum.log.unsnapshotted_bytes < 20_000
-    bench.settle()
-    assert len(bench.names()) >= 1, "the replayed log is long enough for one"
+def test_crash_at_any_step_leaves_the_log_or_a_complete_snapshot(advanced_ms: int) -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
+    harness.create(*[f"t{number}" for number in range(300)])
+    harness.host.advance(advanced_ms)
+    harness.crash()
+    assert len(harness.image.topics) == 300
+    assert harness.names(".part") == [] or harness.quorum.log.unsnapshotted_bytes < 20_000
+    harness.settle()
+    assert len(harness.names()) >= 1, "the replayed log is long enough for a snapshot"
 
 
-def test_a_disk_that_fails_costs_the_snapshot_alone() -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
-    bench.create(*[f"t{number}" for number in range(300)])
-    bench.disk.fails_after = 0
-    bench.host.advance(2)
-    bench.disk.fails_after = None
-    assert bench.names() == []
-    bench.create(*[f"u{number}" for number in range(300)])
-    bench.settle()
-    assert len(bench.names()) == 1
-    assert not bench.quorum.failed
+def test_disk_error_during_a_snapshot_does_not_fail_the_quorum() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
+    harness.create(*[f"t{number}" for number in range(300)])
+    harness.disk.fails_after = 0
+    harness.host.advance(2)
+    harness.disk.fails_after = None
+    assert harness.names() == []
+    harness.create(*[f"u{number}" for number in range(300)])
+    harness.settle()
+    assert len(harness.names()) == 1
+    assert not harness.quorum.failed
 
 
-def test_a_stop_gives_up_what_is_not_finished() -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
-    bench.create(*[f"t{number}" for number in range(300)])
-    assert len(bench.names(".part")) == 1
-    bench.stop()
-    assert bench.names(".part") == []
-    assert bench.host.timers == 0
+def test_stop_deletes_an_unfinished_snapshot() -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
+    harness.create(*[f"t{number}" for number in range(300)])
+    assert len(harness.names(".part")) == 1
+    harness.stop()
+    assert harness.names(".part") == []
+    assert harness.host.timers == 0
 
 
-def test_a_log_without_its_beginning_is_refused() -> None:
-    bench = Bench(
+def test_start_fails_if_the_log_start_has_no_snapshot() -> None:
+    harness = MetadataHarness(
         **{
             "metadata.log.max.record.bytes.between.snapshots": "5000",
             "metadata.max.retention.bytes": "10000",
@@ -322,66 +324,68 @@ def test_a_log_without_its_beginning_is_refused() -> None:
         }
     )
     for number in range(20):
-        bench.create(f"t{number}", partitions=20)
-        bench.settle()
-    assert bench.quorum.log.log.log_start_offset == 0, "who follows has no time to come past the snapshots"
-    bench.host.advance(CLEAN_DELAY_MS)
-    bench.stop()
-    for name in bench.names():
-        bench.disk.remove(f"{DIRECTORY}/{name}")
+        harness.create(f"t{number}", partitions=20)
+        harness.settle()
+    assert harness.quorum.log.log.log_start_offset == 0, "followers need time to fetch the snapshot"
+    harness.host.advance(CLEAN_DELAY_MS)
+    harness.stop()
+    for name in harness.names():
+        harness.disk.remove(f"{DIRECTORY}/{name}")
     with pytest.raises(CorruptMetadata, match=r"starts at offset \d+ and has no snapshot"):
-        bench.start()
+        harness.start()
 
 
 @pytest.mark.parametrize("read_bytes", [1, 5_000, 5_001, 100_000])
-def test_a_log_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
-    bench = Bench()
+def test_log_larger_than_one_read_is_replayed_completely(
+    monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    harness = MetadataHarness()
     for number in range(20):
-        bench.create(f"t{number}", partitions=20)
-    bench.stop()
+        harness.create(f"t{number}", partitions=20)
+    harness.stop()
     monkeypatch.setattr("kwire.broker.raft.metadata_log.READ_BYTES", read_bytes)
-    bench.start()
-    assert sum(len(topic.partitions) for topic in bench.image.topics.values()) == 400
+    harness.start()
+    assert sum(len(topic.partitions) for topic in harness.image.topics.values()) == 400
 
 
-def test_a_feature_level_of_a_release_to_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    bench.stop()
+def test_start_fails_for_a_metadata_version_of_a_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = MetadataHarness()
+    harness.stop()
     known = FEATURES["metadata.version"]._replace(max_level=29)
     monkeypatch.setitem(FEATURES, "metadata.version", known)
     with pytest.raises(
         CorruptMetadata, match=r"metadata\.version at level 30, and this release supports 7 to 29"
     ):
-        bench.start()
+        harness.start()
 
 
 @pytest.mark.parametrize("lost_epoch", [False, True])
-def test_a_log_whose_end_was_lost_starts_anew_at_a_snapshot_that_knows_more(lost_epoch: bool) -> None:
-    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "10000"})
-    bench.create("early")
-    bench.stop()
-    bench.start()
-    first_of_epoch = bench.quorum.log.end_offset - 1
-    bench.create("large", partitions=200)
-    bench.settle()
-    [name] = bench.names()
-    before = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in bench.image.topics.values()}
-    bench.stop()
-    bench.cut_log(first_of_epoch if lost_epoch else first_of_epoch + 2)
+def test_log_that_ends_before_a_snapshot_restarts_after_the_snapshot(lost_epoch: bool) -> None:
+    harness = MetadataHarness(**{"metadata.log.max.record.bytes.between.snapshots": "10000"})
+    harness.create("early")
+    harness.stop()
+    harness.start()
+    first_of_epoch = harness.quorum.log.end_offset - 1
+    harness.create("large", partitions=200)
+    harness.settle()
+    [name] = harness.names()
+    before = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in harness.image.topics.values()}
+    harness.stop()
+    harness.truncate_log(first_of_epoch if lost_epoch else first_of_epoch + 2)
 
-    bench.start()
-    after = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in bench.image.topics.values()}
+    harness.start()
+    after = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in harness.image.topics.values()}
     assert after == before
-    assert bench.names() == [name]
-    log = bench.quorum.log.log
+    assert harness.names() == [name]
+    log = harness.quorum.log.log
     assert f"{log.log_start_offset:020d}" == name.partition("-")[0]
-    assert bench.quorum.epoch > before_epoch(name)
-    bench.create("late")
-    bench.stop()
-    bench.start()
-    assert {"early", "large", "late"} <= set(bench.image.topics)
+    assert harness.quorum.epoch > epoch_of_snapshot(name)
+    harness.create("late")
+    harness.stop()
+    harness.start()
+    assert {"early", "large", "late"} <= set(harness.image.topics)
 
 
-def before_epoch(name: str) -> int:
+def epoch_of_snapshot(name: str) -> int:
     """The epoch in which a snapshot of this name was written."""
     return int(name.partition("-")[2].partition(".")[0])

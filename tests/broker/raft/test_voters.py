@@ -11,21 +11,21 @@ STATIC = VoterSet.of_addresses({one: ADDRESSES[one] for one in (3, 1, 2)}, LISTE
 THREE = VoterSet(map(voter, (1, 2, 3)))
 
 
-def test_a_voter_is_its_directory_where_that_is_known() -> None:
+def test_find_compares_the_directory_id_if_it_is_known() -> None:
     assert THREE.find(key(1)) == voter(1)
     assert THREE.find(key(1, 2)) is None
     assert STATIC.find(key(1, 2)) is not None
     assert STATIC.find(key(9)) is None
 
 
-def test_a_record_says_it_all() -> None:
+def test_voter_set_survives_a_round_trip_through_its_record() -> None:
     assert VoterSet.of_record(THREE.record()) == THREE
     assert THREE.address(2, LISTENER) == ADDRESSES[2]
     assert THREE.address(2, "OTHER") is None
     assert THREE.address(9, LISTENER) is None
 
 
-def test_sets_are_made_of_sets() -> None:
+def test_without_and_replaced_return_new_sets() -> None:
     assert THREE.without(2).ids == [1, 3]
     assert THREE.replaced(voter(4)).ids == [1, 2, 3, 4]
     moved = voter(2)._replace(key=key(2, 5))
@@ -42,7 +42,7 @@ def test_sets_are_made_of_sets() -> None:
     ]
 
 
-def test_majorities_meet_when_one_voter_changes() -> None:
+def test_majorities_overlap_when_one_voter_changes() -> None:
     assert THREE.overlaps(THREE.without(1))
     assert THREE.overlaps(THREE.replaced(voter(4)))
     assert THREE.overlaps(THREE.replaced(voter(2)._replace(key=key(2, 5))))
@@ -50,13 +50,13 @@ def test_majorities_meet_when_one_voter_changes() -> None:
     assert not THREE.overlaps(THREE.replaced(voter(4)).replaced(voter(5)))
 
 
-def test_versions_are_supported_by_all_or_not() -> None:
+def test_kraft_version_must_be_supported_by_all_voters() -> None:
     assert THREE.support(1)
     assert not STATIC.support(1)
     assert not THREE.replaced(Voter(ReplicaKey(4, directory(4)), ())).support(1)
 
 
-def test_the_log_says_who_votes_as_soon_as_it_does_and_a_cut_takes_it_back() -> None:
+def test_history_applies_records_at_once_and_truncation_reverts_them() -> None:
     history = VoterHistory(STATIC)
     assert (history.voters, history.voters_offset, history.kraft_version) == (STATIC, OF_CONFIGURATION, 0)
     assert history.voters_at(100) is None
@@ -73,7 +73,7 @@ def test_the_log_says_who_votes_as_soon_as_it_does_and_a_cut_takes_it_back() -> 
     assert (history.voters, history.kraft_version) == (STATIC, 0)
 
 
-def test_what_a_snapshot_stands_for_is_forgotten() -> None:
+def test_history_before_a_snapshot_is_trimmed() -> None:
     history = VoterHistory(VoterSet())
     history.note(OF_CONFIGURATION, THREE.record())
     history.note(20, THREE.without(1).record())

@@ -38,7 +38,7 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import TopicRecord
 from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
-from tests.broker.raft.observing import ObservingNode
+from tests.broker.raft.observer_node import ObserverNode
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 ADDRESSES = {voter: PeerAddress(f"voter{voter}", 9093) for voter in (1, 2, 3)}
@@ -55,7 +55,7 @@ class Voter:
     epochs: list[int] = field(default_factory=list)
     epoch: int = 0
     leader_id: int = -1
-    told: int | None = None
+    high_watermark: int | None = None
     """The high watermark that it knows as a leader: it learns of it by committing something itself."""
     start_offset: int = 0
     earliest_snapshot: Snapshot | None = None
@@ -99,13 +99,13 @@ class FakeQuorum:
         ]
         epoch = max(copy.epoch for copy in self.voters.values()) + self.rng.choice([1, 1, 2])
         self._leader = self.rng.choice(able)
-        self.leader.told = None
+        self.leader.high_watermark = None
         for voter, copy in self.voters.items():
             if voter == self._leader or self.rng.random() < 0.6:
                 copy.epoch, copy.leader_id = epoch, self._leader
         self.append(1)
 
-    def hear(self) -> None:
+    def resign_deposed_leaders(self) -> None:
         """Whoever believes to lead, and does not, hears of it: it has no majority."""
         for voter, copy in self.voters.items():
             if copy.leader_id == voter != self._leader:
@@ -125,9 +125,9 @@ class FakeQuorum:
             return  # a record of an older epoch is only committed with one of this epoch
         other = self.voters[self.rng.choice([voter for voter in self.voters if voter != self._leader])]
         other.epochs, other.epoch, other.leader_id = leader.epochs[:end], leader.epoch, self._leader
-        self.committed, leader.told = leader.epochs[:end], end
+        self.committed, leader.high_watermark = leader.epochs[:end], end
 
-    def answer(self, to: PeerAddress, request: FetchRequest) -> FetchResponse:
+    def respond(self, to: PeerAddress, request: FetchRequest) -> FetchResponse:
         [voter] = [number for number, address in ADDRESSES.items() if address == to]
         copy = self.voters[voter]
         [asked] = request.topics[0].partitions
@@ -140,7 +140,7 @@ class FakeQuorum:
             fields["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             other = answer_to_fetch(copy, asked.fetch_offset, asked.last_fetched_epoch)
-            fields["high_watermark"] = -1 if copy.told is None else copy.told
+            fields["high_watermark"] = -1 if copy.high_watermark is None else copy.high_watermark
             if isinstance(other, EndOfEpoch):
                 fields["diverging_epoch"] = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
             else:
@@ -164,7 +164,7 @@ class FakeQuorum:
         )
 
 
-class Asking:
+class FakePeers:
     """`Peers` of a node that observes them."""
 
     def __init__(self, quorum: FakeQuorum, host: VirtualHost, rng: random.Random) -> None:
@@ -188,7 +188,7 @@ class Asking:
 
         def arrive() -> None:
             lost = rng.random() < quorum.unreachable
-            answer = PeerUnreachable("lost") if lost else quorum.answer(to, request)
+            answer = PeerUnreachable("lost") if lost else quorum.respond(to, request)
             self._host.schedule(rng.randrange(1, 30), lambda: on_response(answer))
 
         self._host.schedule(rng.randrange(1, 30), arrive)
@@ -199,19 +199,19 @@ def record(epoch: int, offset: int) -> bytearray:
     return build([(0, None, value, [])], base_offset=offset, leader_epoch=epoch)
 
 
-class Observing(ObservingNode):
+class CheckedObserver(ObserverNode):
     """An observer of the made-up quorum, which hears of nothing that is not committed."""
 
     def __init__(self, network: Network, quorum: FakeQuorum) -> None:
         voters = ",".join(f"{voter}@{address}" for voter, address in ADDRESSES.items())
         super().__init__(network, CLUSTER, **{"controller.quorum.voters": voters})
         self.quorum = quorum
-        self.peers_of = lambda host: Asking(quorum, host, quorum.rng)
+        self.make_peers = lambda host: FakePeers(quorum, host, quorum.rng)
         self.work_delays = quorum.rng
 
-    def _heard(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
+    def _check_committed(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
         for batch in batches:
-            assert self.quorum.committed[batch.base_offset] == batch.epoch, "it was not committed"
+            assert self.quorum.committed[batch.base_offset] == batch.epoch, "the record was not committed"
             yield batch
 
 
@@ -223,7 +223,7 @@ def observe(seed: int) -> None:
     rng = random.Random(seed)
     events = EventQueue()
     quorum = FakeQuorum(rng)
-    node = Observing(Network(events), quorum)
+    node = CheckedObserver(Network(events), quorum)
     node.start()
     for _ in range(60):
         events.advance(rng.choice([1, 20, 100, 400]))
@@ -242,13 +242,13 @@ def observe(seed: int) -> None:
         assert not node.fatal
     quorum.unreachable = 0.0
     quorum.append(1)
-    while quorum.leader.told != quorum.leader.end_offset:
+    while quorum.leader.high_watermark != quorum.leader.end_offset:
         quorum.commit()
-    quorum.hear()
+    quorum.resign_deposed_leaders()
     events.advance(20_000)
     assert not node.fatal
     epochs = [epoch for _, epoch in node.leaders]
-    assert epochs == sorted(epochs), "an epoch is never forgotten"
+    assert epochs == sorted(epochs), "epochs never decrease"
     assert (node.observer.leader_id, node.observer.epoch) == (quorum.leader.leader_id, quorum.leader.epoch)
     wanted = {topic_of(epoch, offset).name for offset, epoch in enumerate(quorum.committed)}
     assert set(node.image.topics) == wanted
@@ -258,34 +258,34 @@ def observe(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_only_what_is_committed_is_heard_of(seed: int) -> None:
+def test_observer_applies_only_committed_records(seed: int) -> None:
     observe(seed)
 
 
-def _all_that_is_here(log: MetadataLog, high_watermark: int) -> None:
+def _advance_to_log_end(log: MetadataLog, high_watermark: int) -> None:
     log.log.high_watermark = log.end_offset
 
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
-    "what is written is taken for committed": (MetadataLog, "advance_to", _all_that_is_here),
-    "the log is never cut": (MetadataLog, "truncate_to", lambda log, offset: None),
-    "what was cut off may come back": (MetadataLog, "awaits_sync", False),
-    "the log is cut where the leader's epoch ends, and not its own": (
+    "written records count as committed": (MetadataLog, "advance_to", _advance_to_log_end),
+    "the log is never truncated": (MetadataLog, "truncate_to", lambda log, offset: None),
+    "truncated records may come back": (MetadataLog, "awaits_sync", False),
+    "the log is truncated to the end of the leader's epoch, not its own": (
         fetching,
         "cut_for",
         lambda log, leaders: min(leaders.end_offset, log.end_offset),
     ),
-    "an epoch is forgotten": (ElectionFile, "remember", lambda file, state: None),
-    "the epoch of the last record is not told": (MetadataLog, "last_epoch", property(lambda log: 0)),
+    "the epoch is not persisted": (ElectionFile, "remember", lambda file, state: None),
+    "the last fetched epoch is not sent": (MetadataLog, "last_epoch", property(lambda log: 0)),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_safeguard_is_missed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_planted_bug_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*FAULTS[fault])
     for seed in SEEDS:
         try:
             observe(seed)
         except Exception:
             return
-    pytest.fail(f"nobody notices: {fault}")
+    pytest.fail(f"no seed detects: {fault}")

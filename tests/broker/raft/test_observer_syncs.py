@@ -13,12 +13,12 @@ from kwire.testing.network import Network
 from kwire.testing.virtual_host import EventQueue, WorkerTask
 from kwire.wire.errors import ApiError
 from tests.broker.node.test_syncs import WatchedDisk
-from tests.broker.raft.observing import ObservingNode
-from tests.broker.raft.test_elections_seen import FakeQuorum, Observing
-from tests.broker.raft.test_observer import SMALL, World
+from tests.broker.raft.observer_node import ObserverNode
+from tests.broker.raft.test_observer import SMALL, ObserverCluster
+from tests.broker.raft.test_observer_elections import CheckedObserver, FakeQuorum
 
 
-class Standby:
+class NonVoterLeadership:
     """The lead that a controller never gets which is no voter: it syncs what it appends all the same."""
 
     def became_leader(self, epoch: int) -> None:
@@ -35,8 +35,8 @@ class Standby:
 
 
 @pytest.fixture(params=["observer", "controller"])
-def leadership(request: pytest.FixtureRequest) -> Standby | None:
-    return Standby() if request.param == "controller" else None
+def leadership(request: pytest.FixtureRequest) -> NonVoterLeadership | None:
+    return NonVoterLeadership() if request.param == "controller" else None
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> WatchedDisk:
     return disk
 
 
-def deliver(node: ObservingNode, works: list[WorkerTask]) -> None:
+def finish_work(node: ObserverNode, held: list[WorkerTask]) -> None:
     """Have the work that is held back be done, with what comes of it."""
-    while works:
-        works.pop(0).deliver()
+    while held:
+        held.pop(0).deliver()
         node.host.run_pending()
 
 
-def test_a_cut_is_synced_in_a_worker(disk: WatchedDisk, leadership: Standby | None) -> None:
+def test_truncation_is_synced_in_a_worker(disk: WatchedDisk, leadership: NonVoterLeadership | None) -> None:
     events, quorum = EventQueue(), FakeQuorum(random.Random(1))
     leader = quorum.leader
 
@@ -69,7 +69,7 @@ def test_a_cut_is_synced_in_a_worker(disk: WatchedDisk, leadership: Standby | No
 
     all_know(leader.epoch)
     quorum.append(8)
-    node = Observing(Network(events), quorum)
+    node = CheckedObserver(Network(events), quorum)
     node.disk, node.leadership, node.work_delays = disk, leadership, None
     node.start()
     events.advance(2_000)
@@ -78,52 +78,52 @@ def test_a_cut_is_synced_in_a_worker(disk: WatchedDisk, leadership: Standby | No
     all_know(leader.epoch + 1)
     del leader.epochs[3:]
     quorum.append(2)
-    works = node.host.hold_work()
+    held = node.host.hold_work()
     events.advance(2_000)
     assert (node.log.end_offset, node.log.awaits_sync, disk.on_loop) == (3, True, [])
     assert node.observer.leader_id == leader.leader_id
-    deliver(node, works)
+    finish_work(node, held)
     assert not node.log.awaits_sync
     for _ in range(10):
         events.advance(200)
-        deliver(node, works)
+        finish_work(node, held)
     assert node.log.end_offset == 5
     assert not node.fatal
     assert disk.on_loop == []
 
 
-def test_a_log_begins_anew_behind_a_snapshot_with_a_sync_in_a_worker(
-    disk: WatchedDisk, leadership: Standby | None
+def test_log_restart_after_a_snapshot_is_synced_in_a_worker(
+    disk: WatchedDisk, leadership: NonVoterLeadership | None
 ) -> None:
-    world = World(**SMALL)
-    world.create(3)
-    node = world.observer
+    cluster = ObserverCluster(**SMALL)
+    cluster.create(3)
+    node = cluster.observer
     node.disk, node.leadership = disk, leadership
     node.start()
-    world.advance()
-    world.network.isolate(node.name)
-    world.trim()
+    cluster.advance()
+    cluster.network.isolate(node.name)
+    cluster.snapshot_controller()
     disk.on_loop.clear()
-    works = node.host.hold_work()
-    world.network.heal()
+    held = node.host.hold_work()
+    cluster.network.heal()
     for _ in range(5_000):
-        while works:
-            works.pop(0).deliver()
-        world.advance(1)
+        while held:
+            held.pop(0).deliver()
+        cluster.advance(1)
         if node.log.start_offset:
             break
     assert (disk.on_loop, node.log.awaits_sync) == ([], True)
     begins_at = node.log.start_offset
     assert begins_at > 0
-    assert node.image.offset == begins_at - 1, "what the snapshot says is known at once"
-    world.create()
-    world.advance(2_000)
+    assert node.image.offset == begins_at - 1, "the image of the snapshot is visible at once"
+    cluster.create()
+    cluster.advance(2_000)
     assert (node.log.start_offset, node.log.end_offset) == (begins_at, begins_at)
-    deliver(node, works)
+    finish_work(node, held)
     assert not node.log.awaits_sync
     for _ in range(20):
-        world.advance(100)
-        deliver(node, works)
+        cluster.advance(100)
+        finish_work(node, held)
     assert node.log.end_offset > begins_at
     assert not node.fatal
     assert disk.on_loop == []

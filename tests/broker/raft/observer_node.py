@@ -29,7 +29,7 @@ from kwire.wire.primitives import ZERO_UUID
 DIRECTORY = "/data/__cluster_metadata-0"
 
 
-class ObservingNode:
+class ObserverNode:
     """It can be stopped, killed, wiped and started again."""
 
     def __init__(self, network: Network, cluster_id: str, node_id: int = 7, **settings: str) -> None:
@@ -48,7 +48,7 @@ class ObservingNode:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self.starts = 0
-        self.peers_of: Callable[[VirtualHost], Any] | None = None
+        self.make_peers: Callable[[VirtualHost], Any] | None = None
         """Other nodes than those on the network, where a test makes them up."""
         self.leadership: Leadership | None = None
         """Of one that may vote, should the quorum ever make it a voter."""
@@ -67,8 +67,8 @@ class ObservingNode:
         self.host = VirtualHost(
             seed=self.starts, name=self.name, events=self.network.events, work_delays=self.work_delays
         )
-        if self.peers_of is not None:
-            self.host.peers = self.peers_of(self.host)
+        if self.make_peers is not None:
+            self.host.peers = self.make_peers(self.host)
         else:
             dial = partial(self.network.dial, self.host)
             self.host.peers = PeerLinks(self.host, dial, client_id=self.name)
@@ -99,11 +99,11 @@ class ObservingNode:
             static_voters=static_voters(config),
         )
         self.publisher = MetadataPublisher(self.host)
-        self.publisher.subscribe(self._never_back)
+        self.publisher.subscribe(self._check_offsets_increase)
         self.observer = Quorum(
             config,
             self.host,
-            on_committed=lambda batches: self.publisher.handle_commit(self._heard(batches)),
+            on_committed=lambda batches: self.publisher.handle_commit(self._check_committed(batches)),
             on_restarted=self.publisher.handle_snapshot,
             on_failed=self.fatal.append,
         )
@@ -115,7 +115,7 @@ class ObservingNode:
         self.snapshotter.start(self.publisher.image)
         self.publisher.subscribe(self.snapshotter.image_changed)
 
-    def _heard(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
+    def _check_committed(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
         for batch in batches:
             if batch.size_bytes and batch.base_offset >= self.log.start_offset:  # not of a snapshot
                 assert batch.last_offset < self.log.high_watermark
@@ -123,7 +123,7 @@ class ObservingNode:
                 assert self.committed.setdefault(batch.base_offset, what) == what
             yield batch
 
-    def _never_back(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _check_offsets_increase(self, image: MetadataImage, delta: MetadataDelta) -> None:
         assert image.offset >= delta.image.offset
         assert image.epoch >= delta.image.epoch
 
@@ -135,18 +135,18 @@ class ObservingNode:
         self.snapshotter.stop()
         self.observer.stop()
         self.logs.shutdown(self.host.now_ms())
-        self._leave()
+        self._disconnect()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         self.host.die()
         self.network.leave(self.host)
 
     def kill(self) -> None:
-        self._leave()
+        self._disconnect()
         self.disk.kill()
 
     def lose_power(self, rng: random.Random) -> None:
-        self._leave()
+        self._disconnect()
         self.disk.power_cut(rng)
 
     def wipe(self) -> None:
