@@ -211,7 +211,7 @@ def _check_resource(cluster: CommandClient, options: Namespace) -> None:
 
 
 def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
-    # With types, an old broker that can only list client metrics returns an error, not a part (KIP-1142).
+    # With types, a broker that lists only client metrics returns an error, not a partial list (KIP-1142).
     request = ListConfigResourcesRequest(resource_types=list(RESOURCE_NAMES))
     response = cluster.retry(lambda: cluster.send(request, ListConfigResourcesResponse))
     raise_for_code(response.error_code, None, "the config resources")
