@@ -129,7 +129,8 @@ def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> N
     told = told_by_pytest(EXAMPLES[PLANTED], tmp_path)
     assert re.search("^1 failed", told.stdout, re.MULTILINE)
     words = (
-        r"unread: billing was not given orders-0 at \[0\] \(1 in all\): b'order 1' \(number 1 of shop, sent"
+        r"unread: billing did not read orders-0 offsets \[0\] \(1 in total\): "
+        r"b'order 1' \(record 1 of shop, sent"
     )
     assert re.search(words, told.stdout), told.stdout
     assert re.search(words, (DOCS / "testing.md").read_text())

@@ -89,8 +89,8 @@ class BlockingClient:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=self._cluster.request_timeout_ms)
 
         def attempt() -> None:
-            [answer] = self._cluster.send_to_controller(request, CreateTopicsResponse).topics
-            raise_for_code(answer.error_code, answer.error_message, f"topic {name}")
+            [result] = self._cluster.send_to_controller(request, CreateTopicsResponse).topics
+            raise_for_code(result.error_code, result.error_message, f"topic {name}")
 
         self._cluster.retry(attempt)
         self._cluster.retry(lambda: self._cluster.leaders(self._partitions(name)))

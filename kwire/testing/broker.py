@@ -1,8 +1,8 @@
 """A broker for a test, in a thread of the test's process, with its own directory and a free port.
 
-with Broker({"num.partitions": 3}) as broker:
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    broker.advance(24 * 3600 * 1000)   # a day later
+    with Broker({"num.partitions": 3}) as broker:
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        broker.advance(24 * 3600 * 1000)   # a day later
 
 This module imports quickly. The broker's own modules are imported in its thread on the first start.
 """

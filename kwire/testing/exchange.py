@@ -4,8 +4,8 @@
     partition_data: [{index: 0, records: [0: 'customer 7' = 'first order']}]}]}
         after 1.2 ms: {responses: [{name: 'orders', partition_responses: [{index: 0, base_offset: 17}]}]}
 
-The text omits fields with default values, except numbers that mean something at zero. Topic ids appear as
-topic names, and passwords as `[hidden]`. Request and response are decoded on first access.
+The text omits fields with default values, except numbers whose zero is meaningful, such as offsets. Topic ids
+appear as topic names, and passwords as `[hidden]`. Request and response are decoded on first access.
 """
 
 from __future__ import annotations

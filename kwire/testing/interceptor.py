@@ -228,9 +228,13 @@ class Interceptor:
         context, exchange = one.context, one.exchange
         duration_ms = (time.perf_counter() - one.started_s) * 1000
         if context.reply is None:
-            gone, closed = "the client disconnected", "the connection was closed"
+            disconnected, closed = "the client disconnected", "the connection was closed"
             outcome = (
-                closed if context.closes else gone if context.channel.closed else "no response requested"
+                closed
+                if context.closes
+                else disconnected
+                if context.channel.closed
+                else "no response requested"
             )
             exchange.complete(duration_ms, None, 0, outcome)
             return

@@ -114,7 +114,9 @@ class Network:
 
     def stop_listening(self, host: VirtualHost) -> None:
         """Refuse new connections to a node."""
-        self._listeners = {at: place for at, place in self._listeners.items() if place.host is not host}
+        self._listeners = {
+            at: listener for at, listener in self._listeners.items() if listener.host is not host
+        }
 
     def leave(self, host: VirtualHost, *, silently: bool = False) -> None:
         """End the process of a node. With `silently`, its machine loses power: connections are not reset."""
@@ -353,11 +355,11 @@ class Connection:
         if network.is_powered_off(self.server):
             self._undelivered = self._accept
             return
-        place = network.listener_at(self._to)
-        if place is None:
+        listener = network.listener_at(self._to)
+        if listener is None:
             self.to_client.send(lambda: self._end_client("connection refused"))
             return
-        self._served = ServerConnection(self, place, next(network.channel_ids), self.to_client)
+        self._served = ServerConnection(self, listener, next(network.channel_ids), self.to_client)
         self.to_client.send(lambda: self._notify_client(lambda handler: handler.opened()))
 
     def receive_response(self, frame: bytes) -> None:
@@ -430,21 +432,21 @@ class ServerConnection:
     """The server's end of a connection, which does what `kwire.broker.net.connection` does for sockets."""
 
     def __init__(
-        self, connection: Connection, place: NetworkListener, channel_id: int, back: Direction
+        self, connection: Connection, listener: NetworkListener, channel_id: int, back: Direction
     ) -> None:
-        self.listener = place
+        self.listener = listener
         self._connection = connection
         self._to_client = back
         self._waiting: deque[memoryview] = deque()
         self._channel = Channel(
             channel_id,
             peer_host="127.0.0.1",
-            listener=place.name,
-            on_ready=lambda channel: place.host.call_soon(self._send_responses),
-            logger=place.host.logger("kwire.dispatch"),
-            role=place.role,
+            listener=listener.name,
+            on_ready=lambda channel: listener.host.call_soon(self._send_responses),
+            logger=listener.host.logger("kwire.dispatch"),
+            role=listener.role,
         )
-        place.node.channel_opened(self._channel)
+        listener.node.channel_opened(self._channel)
 
     def receive(self, frame: bytes) -> None:
         """Queue a frame for the process, which handles it once it runs."""
@@ -548,7 +550,7 @@ class ClientConnection:
     def _end(self, reason: str) -> None:
         if self.close_reason is None:
             self.close_reason = reason
-            asked, self._pending = self._pending, deque()
-            for _, _, _, on_response in asked:
+            pending, self._pending = self._pending, deque()
+            for _, _, _, on_response in pending:
                 on_response(PeerUnreachable(reason))
             self.on_close()

@@ -150,14 +150,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.add_report_section(
             call.when, "kwire simulation", f"{simulated.report()}\n{_rerun_instructions(item)}"
         )
-    for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN_BROKERS, [])):
-        if item in kept.failed:
+    for data in (*([shared] if shared is not None else []), *item.stash.get(OWN_BROKERS, [])):
+        if item in data.failed:
             continue  # already in the report, and now the teardown failed too
-        kept.failed.append(item)
-        for name, broker in kept.brokers.items():
+        data.failed.append(item)
+        for name, broker in data.brokers.items():
             requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
             item.add_report_section(call.when, f"kwire requests{name}", requests)
-        item.add_report_section(call.when, "kwire data", f"kept in {kept.directory}")
+        item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
 
 
 @pytest.fixture(scope="session")
@@ -177,12 +177,12 @@ def kwire(
 
     directory = tmp_path_factory.mktemp("kwire")
     broker = Broker({**FEW_PARTITIONS, **kwire_config}, log_dir=directory, sync=False)
-    kept = BrokerData(directory, {"": broker}, [])
+    data = BrokerData(directory, {"": broker}, [])
     with broker:
-        pytestconfig.stash[SHARED_BROKER] = kept
+        pytestconfig.stash[SHARED_BROKER] = data
         yield broker
     del pytestconfig.stash[SHARED_BROKER]
-    _remove_data(kept)
+    _remove_data(data)
 
 
 @pytest.fixture
@@ -197,11 +197,11 @@ def kwire_broker(
     config, others = _mark_arguments(request, "kwire_broker")
     directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
     broker = Broker({**FEW_PARTITIONS, **kwire_config, **config}, log_dir=directory, sync=False, **others)
-    kept = BrokerData(directory, {"": broker}, [])
+    data = BrokerData(directory, {"": broker}, [])
     with broker:
-        request.node.stash.setdefault(OWN_BROKERS, []).append(kept)
+        request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield broker
-    _remove_data(kept)
+    _remove_data(data)
 
 
 @pytest.fixture
@@ -219,10 +219,10 @@ def kwire_cluster(
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        kept = BrokerData(directory, brokers, [])
-        request.node.stash.setdefault(OWN_BROKERS, []).append(kept)
+        data = BrokerData(directory, brokers, [])
+        request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield cluster
-    _remove_data(kept)
+    _remove_data(data)
 
 
 @pytest.fixture
@@ -315,11 +315,11 @@ def _rerun_instructions(item: pytest.Item) -> str:
     return f"reproduce: PYTHONHASHSEED={hash_seed} {again}"
 
 
-def _remove_data(kept: BrokerData) -> None:
-    if not kept.failed:
+def _remove_data(data: BrokerData) -> None:
+    if not data.failed:
         from shutil import rmtree
 
-        rmtree(kept.directory, ignore_errors=True)
+        rmtree(data.directory, ignore_errors=True)
 
 
 def _repair(broker: Broker) -> None:

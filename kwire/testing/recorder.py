@@ -105,7 +105,7 @@ class Recorder:
 def matches_partition(
     partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None
 ) -> bool:
-    """Return whether a partition matches a topic and a partition number, of which None matches all."""
+    """Return whether one of the partitions has this topic and number. None matches all."""
     if topic is None and partition is None:
         return True
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)

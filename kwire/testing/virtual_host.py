@@ -1,9 +1,9 @@
 """A host on virtual time: nothing happens unless a test advances the clock.
 
-host = VirtualHost(seed=1)
-host.schedule(3_000, lambda: print("due"))
-host.advance(2_999)   # prints nothing
-host.advance(1)       # prints "due"
+    host = VirtualHost(seed=1)
+    host.schedule(3_000, lambda: print("due"))
+    host.advance(2_999)   # prints nothing
+    host.advance(1)       # prints "due"
 
 Several hosts can share one `EventQueue`. They then have one clock and one order of events.
 

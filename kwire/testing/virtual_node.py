@@ -1,9 +1,9 @@
 """A complete node in the test's thread, on virtual time, with a disk in memory.
 
-node = VirtualNode({"log.dirs": "/data"})
-client = node.connect()
-response = client.call(12, MetadataRequest(topics=None))
-node.host.advance(60_000)
+    node = VirtualNode({"log.dirs": "/data"})
+    client = node.connect()
+    response = client.call(12, MetadataRequest(topics=None))
+    node.host.advance(60_000)
 
 Nodes that share one `EventQueue` have one clock and one order of events. Nodes on the same
 `kwire.testing.network.Network` can reach each other.
@@ -111,8 +111,8 @@ class VirtualNode:
 
         def join(*roles: ListenerRole) -> None:
             if network is not None:
-                places = {at: place for at, place in addresses_of(config).items() if place[1] in roles}
-                network.join(host, self.node, places)
+                listeners = {at: found for at, found in addresses_of(config).items() if found[1] in roles}
+                network.join(host, self.node, listeners)
 
         # A controller without the broker role gets no requests that only a `Node` can serve.
         self.node = cast(
@@ -137,15 +137,15 @@ class VirtualNode:
         self.node.start()
         join(ListenerRole.CONTROLLER)
 
-    def die(self, *, power: random.Random | None = None) -> None:
-        """Kill the process. With `power`, simulate a power failure: `power` decides what the disk keeps."""
+    def die(self, *, power_failure: random.Random | None = None) -> None:
+        """Kill the process. With `power_failure`, the machine loses power, and that decides what is kept."""
         self.host.die()
-        if power is None:
+        if power_failure is None:
             self.disk.kill()
         else:
-            self.disk.power_cut(power)
+            self.disk.power_cut(power_failure)
         if self.network is not None:
-            self.network.leave(self.host, silently=power is not None)
+            self.network.leave(self.host, silently=power_failure is not None)
 
     def stop(self) -> None:
         """Shut the process down cleanly and at once."""
@@ -259,6 +259,6 @@ class VirtualClient:
     def call(self, version: int, request: Any) -> Any:
         """Send a request, and return its response, which must be ready without any delay."""
         self.send(version, request)
-        answer = self.receive(version, type(request))
-        assert answer is not None
-        return answer
+        response = self.receive(version, type(request))
+        assert response is not None
+        return response

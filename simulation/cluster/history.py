@@ -171,8 +171,8 @@ class History:
         injector = FaultInjector(
             environment,
             random.Random(rng.getrandbits(64)),
-            kills_amid_writes=self._random_for("half writes").random() < 0.2,
-            cuts_power_amid_elections=self._random_for("elections").random() < 0.15,
+            kills_during_writes=self._random_for("half writes").random() < 0.2,
+            cuts_power_during_elections=self._random_for("elections").random() < 0.15,
         )
         if self._random_for("late words").random() < 0.15:
             DelayedAlterPartition(environment, injector)

@@ -200,7 +200,7 @@ def test_a_death_ends_what_was_asked_and_the_next_life_answers(power: bool) -> N
     world = World()
     world.ask(MetadataRequest())
     world.send(MetadataRequest(topics=None))
-    world.two.die(power=random.Random(1) if power else None)
+    world.two.die(power_failure=random.Random(1) if power else None)
     world.advance(10)
     assert [str(answer) for answer in world.answers[1:]] == (
         [] if power else ["two:9092: the peer reset the connection"]
@@ -219,7 +219,7 @@ def test_a_death_ends_what_was_asked_and_the_next_life_answers(power: bool) -> N
 def test_a_connection_from_before_a_loss_of_power_is_reset_when_it_is_used() -> None:
     world = World()
     world.ask(MetadataRequest())
-    world.two.die(power=random.Random(1))
+    world.two.die(power_failure=random.Random(1))
     world.two.start()
     assert str(world.ask(MetadataRequest())) == "two:9092: the peer reset the connection"
     assert who(world.ask(MetadataRequest(topics=None))) == 2

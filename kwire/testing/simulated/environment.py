@@ -176,12 +176,14 @@ class SimulatedEnvironment:
         """Advance the clock. Raises Violation, and exceptions of nodes."""
         self.events.advance(delay_ms)
 
-    def advance_until(self, is_so: Callable[[], bool], within_ms: int, why_not: Callable[[], str]) -> None:
-        """Advance the clock until a condition holds. Raises Violation if it does not in time."""
-        ends_ms = self.now_ms + within_ms
-        while not is_so():
+    def advance_until(
+        self, condition: Callable[[], bool], timeout_ms: int, describe_failure: Callable[[], str]
+    ) -> None:
+        """Advance the clock until a condition holds. Raises Violation after the timeout."""
+        ends_ms = self.now_ms + timeout_ms
+        while not condition():
             if self.now_ms >= ends_ms:
-                raise Violation(f"after {within_ms} ms {why_not()}")
+                raise Violation(f"after {timeout_ms} ms {describe_failure()}")
             self.advance(50)
 
     def _check(self) -> None:

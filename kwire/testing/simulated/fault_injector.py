@@ -52,12 +52,12 @@ class FaultInjector:
         environment: SimulatedEnvironment,
         rng: random.Random,
         *,
-        kills_amid_writes: bool = False,
-        cuts_power_amid_elections: bool = False,
+        kills_during_writes: bool = False,
+        cuts_power_during_elections: bool = False,
     ) -> None:
-        """Create an injector. With `kills_amid_writes`, processes also die during disk operations.
+        """Create an injector. With `kills_during_writes`, processes also die during disk operations.
 
-        With `cuts_power_amid_elections`, controllers also lose power while one of them is being elected.
+        With `cuts_power_during_elections`, controllers also lose power while one of them is being elected.
         """
         self._environment = environment
         self._rng = rng
@@ -82,7 +82,7 @@ class FaultInjector:
 
         if environment.spec.log_dirs > 1:
             self._faults.append((self._break_directory, 5))
-        if kills_amid_writes:
+        if kills_during_writes:
             self._faults.append((self._kill_during_disk_change, 8))
         if environment.spec.unclean_elections:
             self._faults.append((self._kill_isr, 12))
@@ -94,7 +94,7 @@ class FaultInjector:
                 (self._isolate_quorum_leader, 6),
                 (self._wipe_voter, 3),
             ]
-            if cuts_power_amid_elections:
+            if cuts_power_during_elections:
                 self._faults.append((self._cut_power_during_election, 40))
 
     def inject_one(self) -> None:
@@ -266,14 +266,14 @@ class FaultInjector:
         if node is not None:
             self._may_have_lost_data = True
             self._mark_down(node, "loses power")
-            node.die(power=self._rng)
+            node.die(power_failure=self._rng)
 
     def _cut_power_of_controllers(self) -> None:
         """Cut the power of a random number of controllers."""
         nodes = [] if self.is_stopped else self._only_controllers
         for node in self._rng.sample(nodes, self._rng.randint(min(1, len(nodes)), len(nodes))):
             self._mark_down(node, "loses power")
-            node.die(power=self._rng)
+            node.die(power_failure=self._rng)
 
     def _cut_power_during_replication(self) -> None:
         """Cut the power of controllers while one of them appends to the metadata log."""

@@ -165,17 +165,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[Any]:
         """Run a function at once. The result arrives after the time that the function has slept."""
         future = self.create_future()
-        tell: Callable[[Any], None] = future.set_result
+        complete: Callable[[Any], None] = future.set_result
         self._slept_s = 0.0
         try:
             result = func(*arguments)
         except Exception as error:
-            tell, result = future.set_exception, error
+            complete, result = future.set_exception, error
         slept_s, self._slept_s = self._slept_s, None
 
         def done() -> None:
             if not future.done():
-                tell(result)
+                complete(result)
 
         self.call_later(slept_s, done)
         return future
