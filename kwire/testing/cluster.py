@@ -7,8 +7,8 @@
         producer.send(orders, b"after a failover").get(10)
         cluster.isolate(2)      # from the other brokers, until `heal`; clients still reach it
 
-Each broker is also a controller. Topics have one replica per broker, at most three, and `min.insync.replicas`
-is one less. Each broker has its own faults and its own clock; `Cluster.advance` moves all clocks.
+Each broker is also a controller. Topics have one replica per broker, at most three. `min.insync.replicas` is
+one less, at least 1. Each broker has its own faults and its own clock; `Cluster.advance` moves all clocks.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     history = History()
     history.on_send("producer 1", ("orders", 0), b"1")          # before each send, in the order of the sends
     history.on_ack(b"1", 17)                                    # or on_reject(b"1"); neither after a timeout
-    history.on_seek("group", ("orders", 0), 18)                 # where a reader starts: assignment or seek
-    history.on_poll("group", [(("orders", 0), 18, b"2")])       # records in the order in which they were read
+    history.on_seek("group", ("orders", 0), 17)                 # where a reader starts: assignment or seek
+    history.on_poll("group", [(("orders", 0), 17, b"1")])       # records in the order in which they were read
     history.expect_all_read("group")                            # a group, or several readers together
     history.on_commit("group", ("orders", 0), 18)               # each acknowledged offset commit
     history.on_assign("group", "member 1", [("orders", 0)])     # and on_revoke, from a rebalance listener
