@@ -1,1 +1,1 @@
-"""Apache Kafka and kwire side by side: the same scenarios against both, and what differs."""
+"""Scenarios that run against Apache Kafka and kwire, and a comparison of the results."""

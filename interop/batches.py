@@ -1,4 +1,4 @@
-"""Record batches of magic 2 built by hand, so that any field of them can lie."""
+"""Record batches of magic 2 built by hand, in which any field can be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASE_TIMESTAMP = 1_700_000_000_000
 
 @dataclass
 class Record:
-    """One record, with nothing derived that a test may want to falsify."""
+    """A record. `offset_delta` is its index in the batch by default."""
 
     value: bytes | None = b"value"
     key: bytes | None = None
@@ -25,7 +25,7 @@ class Record:
 
 @dataclass
 class Batch:
-    """A batch; a field left None is computed honestly."""
+    """A batch. Fields that are None are computed correctly."""
 
     records: Sequence[Record] = field(default_factory=lambda: [Record()])
     base_offset: int = 0
@@ -100,7 +100,7 @@ def put_signed(out: bytearray, value: int) -> None:
 
 
 def old_message_set(magic: int, value: bytes = b"old") -> bytes:
-    """A message set of magic 0 or 1, as clients before 0.11 wrote them."""
+    """Return a message set of magic 0 or 1, as clients before 0.11 wrote them."""
     import zlib
 
     body = struct.pack(">bb", magic, 0)
@@ -112,7 +112,7 @@ def old_message_set(magic: int, value: bytes = b"old") -> bytes:
 
 
 def walk(data: bytes) -> list[dict[str, int]]:
-    """The headers of the whole batches in fetched bytes."""
+    """Return the headers of the complete batches in fetched bytes."""
     found, position = [], 0
     names = (
         "attributes",

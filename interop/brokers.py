@@ -1,7 +1,7 @@
-"""Two brokers behind one interface: Apache Kafka in a JVM and the installed kwire, each a child process.
+"""Apache Kafka in a JVM and the installed kwire behind one interface, each as a child process.
 
-Both read the same ``server.properties``. Everything waits with a bound, and no process outlives the
-one that started it: what is still running at exit is ended, by its own process id.
+Both read the same ``server.properties``. Every wait has a timeout. Processes that still run at exit are
+killed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import IO, Protocol
 
 from interop.reference import kafka_jars, require_java
 
-CLUSTER_ID = "kwire-interop-cluster1"  # 22 characters: a uuid in Kafka's url-safe base64
+CLUSTER_ID = "kwire-interop-cluster1"  # 22 characters: a UUID in Kafka's url-safe base64
 FIRST_PORT, LAST_PORT = map(int, os.environ.get("INTEROP_PORTS", "28000-28999").split("-"))
 WORKER, WORKERS = (
     int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
 )
-"""Which test process this is, of how many. Each has ports of its own: a stopped broker holds none."""
+"""The number of this test process, and how many there are. Each uses its own ports."""
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
 def shuffled_ports() -> deque[int]:
-    """Those of this process, in no order: the next run of it hardly begins with what this one left."""
+    """Return the ports of this process in random order, so that successive runs start with different ones."""
     ports = list(range(FIRST_PORT + WORKER, LAST_PORT + 1, WORKERS))
     random.shuffle(ports)
     return deque(ports)
@@ -47,9 +47,11 @@ _ports = shuffled_ports()
 
 
 def free_port() -> int:
-    """A loopback port below the ephemeral range, so that no client's own end can take it during a restart.
+    """Return a free loopback port below the ephemeral range.
 
-    The one given longest ago: a run has more brokers than ports, and one that restarts wants its own again.
+    Outgoing connections get ephemeral ports, so none of them takes the port while its broker restarts. The
+    least recently returned port comes first: a run has more brokers than ports, and a restarted broker needs
+    its own port again.
     """
     for _ in range(len(_ports)):
         _ports.rotate(-1)
@@ -65,7 +67,7 @@ def free_port() -> int:
 
 
 def responds_to_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0.1") -> bool:
-    """Whether a broker on this port answers an ApiVersions request."""
+    """Return whether a broker on this port responds to ApiVersions."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
@@ -76,19 +78,19 @@ def responds_to_api_versions(port: int, timeout_s: float = 0.5, host: str = "127
 
 
 class Served(Protocol):
-    """A broker, or a cluster of them: what clients begin with."""
+    """A broker or a cluster that clients can bootstrap from."""
 
     @property
     def bootstrap(self) -> str: ...
 
 
 class Broker(ABC):
-    """A broker process on loopback with a directory of its own."""
+    """A broker process on loopback with its own directory."""
 
     name = "broker"
     host = "127.0.0.1"
     launcher: tuple[str, ...] = ()
-    """What runs its command, if anything: see `interop.cluster.network`."""
+    """The command prefix that starts the broker, if any: see `interop.cluster.network`."""
 
     def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
         self.port = free_port()
@@ -118,7 +120,7 @@ class Broker(ABC):
             "group.initial.rebalance.delay.ms": "0",
             "socket.request.max.bytes": "20000000",
             "log.segment.delete.delay.ms": "2000",
-            # Many records are of years ago, and would go within the first five minutes that find them.
+            # Many records have timestamps years ago. Retention would delete them within five minutes.
             "log.retention.hours": str(100 * 365 * 24),
             **(overrides or {}),
         }
@@ -137,7 +139,7 @@ class Broker(ABC):
 
     @property
     def serving_port(self) -> int:
-        """Where it answers, whatever its roles."""
+        """The port of its first listener: the controller port if it is no broker."""
         return self.controller_port if self.properties["process.roles"] == "controller" else self.port
 
     @property
@@ -146,17 +148,17 @@ class Broker(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The command line that serves."""
+        """Return the command line that starts the broker."""
 
     def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
-        """What has to happen once before the first start."""
+        """Prepare the directory before the first start."""
 
     def write_properties(self) -> None:
         text = "".join(f"{key}={value}\n" for key, value in self.properties.items())
         self.properties_path.write_text(text)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start serving; with ``wait``, return when ApiVersions is answered."""
+        """Start the process. With ``wait``, return once it responds to ApiVersions."""
         assert self.process is None, f"{self.name} is running already"
         first = not self.properties_path.exists()
         self.write_properties()
@@ -187,11 +189,11 @@ class Broker(ABC):
             time.sleep(pause_s)
 
     def stop(self) -> int:
-        """SIGTERM, and wait; gives the exit status."""
+        """Send SIGTERM, wait, and return the exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """SIGKILL: no farewell of any kind."""
+        """Send SIGKILL, wait, and return the exit status."""
         return self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -199,13 +201,13 @@ class Broker(ABC):
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, and nothing is answered."""
+        """Send SIGSTOP: connections stay open, and requests get no response."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         self.paused = True
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Send SIGCONT after a pause."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
         self.paused = False
@@ -226,13 +228,13 @@ class Broker(ABC):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def rss_bytes(self) -> int:
-        """Resident memory of the process."""
+        """Return the resident memory of the process."""
         assert self.process is not None
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def discard(self) -> None:
-        """Kill what runs and remove the directory, unless the caller gave it."""
+        """Kill the process and remove the directory, unless the caller owns it."""
         if self.process is not None:
             self.kill()
         if self._owns_directory and not os.environ.get("INTEROP_KEEP"):
@@ -268,7 +270,7 @@ class ApacheKafka(Broker):
 
 
 class Kwire(Broker):
-    """kwire as installed beside this Python; it formats an empty directory by itself."""
+    """kwire as installed beside this Python. It formats an empty directory when it starts."""
 
     name = "kwire"
 
@@ -301,7 +303,7 @@ atexit.register(discard_all)
 def run_tool(
     main: str, *arguments: str, stdin: str = "", timeout_s: float = 120.0, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Apache Kafka's command line tools to its end."""
+    """Run a command-line tool of Apache Kafka and wait for its end."""
     return subprocess.run(
         tool_command(main, *arguments),
         input=stdin,
@@ -318,7 +320,7 @@ def start_tool(
     stdout: IO[bytes] | int = subprocess.PIPE,
     stderr: IO[bytes] | int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    """Start a tool that runs until it is ended; the caller ends it."""
+    """Start a tool that runs until the caller ends it."""
     process = subprocess.Popen(
         tool_command(main, *arguments), stdout=stdout, stderr=stderr, stdin=subprocess.PIPE
     )
@@ -327,7 +329,7 @@ def start_tool(
 
 
 def tool_command(main: str, *arguments: str) -> list[str]:
-    """The command line of a tool: a small, quickly started JVM that logs warnings only."""
+    """Return the command line of a tool: a small JVM that starts fast and logs warnings only."""
     return [
         require_java(),
         "-Xmx256m",

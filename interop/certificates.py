@@ -1,4 +1,4 @@
-"""Certificates for a test: an authority of its own, a server's for loopback, and a client's, by openssl."""
+"""Certificates for tests, created with openssl: a certificate authority, a server on loopback and clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Certificates:
         self._authority_key = key
 
     def issue(self, name: str, extension: str = LOOPBACK) -> Path:
-        """A file with a private key and its certificate, as a keystore of type PEM has them."""
+        """Write a private key and its certificate into one file, as a keystore of type PEM."""
         key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
         own, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
         extensions.write_text(f"{extension}\n")

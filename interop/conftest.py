@@ -1,4 +1,4 @@
-"""Fixtures: the two brokers, started once for all scenarios, and the table of differences at the end."""
+"""Fixtures for the two shared brokers, and the table of differences at the end of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--only``, leave out what another broker takes part in by its parameters."""
+    """With ``--only``, deselect the tests whose parameters name the other broker."""
     only = config.getoption("--only")
     others = [item for item in items if only and _kinds_of(item) - {only}]
     if others:
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _kinds_of(item: pytest.Item) -> set[str]:
-    """The brokers, by name, that a test is given as kinds: one, or several in a tuple."""
+    """Return the names of the brokers among a test's parameters, alone or in a tuple."""
     callspec = getattr(item, "callspec", None)
     found: set[str] = set()
     for given in callspec.params.values() if callspec is not None else ():
@@ -56,7 +56,7 @@ def _kinds_of(item: pytest.Item) -> set[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker process, which has no terminal: hand over what it found."""
+    """Send the differences of an xdist worker to the controller process."""
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["differences"] = [astuple(difference) for difference in session.config.stash[FOUND]]
@@ -64,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker process found; one that crashed hands nothing over."""
+    """Add the differences of an xdist worker. A worker that crashed has none."""
     output = getattr(node, "workeroutput", {})
     node.config.stash[FOUND] += [Difference(*values) for values in output.get("differences", ())]
 
@@ -93,7 +93,7 @@ def only(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=[brokers.Kwire, brokers.ApacheKafka], ids=["kwire", "apache"])
 def kind(request: pytest.FixtureRequest) -> type[brokers.Broker]:
-    """Either kind of broker, for a test that starts its own."""
+    """Return a broker class, for tests that start their own broker."""
     found: type[brokers.Broker] = request.param
     return found
 

@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848 for scenarios: members that keep their epochs, and what is stored of them."""
+"""Members of consumer groups (KIP-848) for scenarios, and the stored records of a group."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from interop.raw_client import RawClient
 
 VERSION = 1
 OFFSETS_PARTITIONS = 4
-"""`offsets.topic.num.partitions` of the brokers that are asked (`interop.brokers`)."""
+"""`offsets.topic.num.partitions` of the brokers (`interop.brokers`)."""
 WAIT_S = 30.0
 INTERVAL_S = 1.1
-"""A little more than the assignment interval: before it is over there is no new target."""
+"""A little more than the assignment interval, within which no new target assignment is computed."""
 
 Owned = dict[str, list[int]]
 
 
 class Topics:
-    """Topics by name and by id: answers name what is an accident of the run."""
+    """Topics by name and by id. Responses contain ids, which differ from run to run."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class Member:
         self.owned: Owned = {}
 
     def send(self, version: int = VERSION, **changes: Any) -> Any:
-        """One heartbeat, and its answer with the names of topics."""
+        """Send a heartbeat. Return the response with topic names instead of ids."""
         fields: dict[str, Any] = {
             "GroupId": self.group,
             "MemberId": self.member_id,
@@ -77,7 +77,7 @@ class Member:
         return self.send(version, **{**fields, **changes})
 
     def ack(self) -> Any:
-        """Tell what it owns, which is what it was given."""
+        """Acknowledge the assignment: report all assigned partitions as owned."""
         return self.send(TopicPartitions=self.owned)
 
     def leave(self, epoch: int = -1) -> Any:
@@ -105,10 +105,10 @@ class Member:
 
 
 def wait_until_heard(topics: Topics, group: str) -> None:
-    """Return when the coordinator of a group knows all topics: Apache Kafka's hears of them late.
+    """Wait until the coordinator of a group knows all topics.
 
-    Each shard of it hears for itself. So groups of the same one are asked, each new, until what the only
-    member is given has all of them.
+    Each coordinator shard of Apache Kafka reads the metadata image separately and late. So this joins new
+    groups of the same shard until their only member is assigned all topics.
     """
     deadline = time.monotonic() + WAIT_S
     shard = _shard(group)
@@ -125,7 +125,7 @@ def wait_until_heard(topics: Topics, group: str) -> None:
 
 
 def _shard(group: str) -> int:
-    """The partition of the offsets topic that a group is in: by Java's hash of its id, without the sign."""
+    """Return the group's partition of __consumer_offsets: Java's hash of the id, without the sign."""
     code = 0
     for character in group:
         code = (31 * code + ord(character)) & 0x7FFFFFFF
@@ -133,14 +133,14 @@ def _shard(group: str) -> int:
 
 
 def named(topics: Topics, answer: Any) -> Any:
-    """An answer to a heartbeat with the names of topics."""
+    """Return a heartbeat response with topic names instead of ids."""
     if answer["Assignment"] is not None:
         answer["Assignment"] = topics.named(answer["Assignment"]["TopicPartitions"])
     return answer
 
 
 def described(topics: Topics, *groups: str, version: int = 1, **fields: Any) -> Any:
-    """ConsumerGroupDescribe, with everything in an order of its own."""
+    """Return ConsumerGroupDescribe's response with everything sorted."""
     answer = topics.client.call("ConsumerGroupDescribe", version, GroupIds=list(groups), **fields)
     answer["Groups"].sort(key=lambda group: groups.index(group["GroupId"]))
     for group in answer["Groups"]:
@@ -159,9 +159,10 @@ def listed(client: RawClient, prefix: str, **fields: Any) -> Any:
 
 
 def stored(broker: Broker, group: str) -> list[str]:
-    """Every record of a group in the offsets topic, as Apache Kafka's own tool reads it.
+    """Return every record of a group in __consumer_offsets, as Apache Kafka's own tool prints it.
 
-    What the order of a hash map decides is sorted: topics, partitions, and targets one after the other.
+    Topics, partitions and successive target assignments are sorted, since Apache Kafka takes their order from
+    a hash map.
     """
     files = [
         path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
@@ -187,12 +188,12 @@ def stored(broker: Broker, group: str) -> list[str]:
 
 
 def sorted_topics(match: re.Match[str]) -> str:
-    """Topics in an order of their own."""
+    """Sort topics."""
     return " ".join(sorted(re.findall(r"\{.*?\}", match[0])))
 
 
 def in_order(match: re.Match[str]) -> str:
-    """Partitions in their order, each with its epoch if it has one."""
+    """Sort partitions, each with its epoch if it has one."""
     partitions = match[1].split(",")
     epochs = match[3].split(",") if match[3] else [""] * len(partitions)
     return " ".join(

@@ -1,6 +1,6 @@
-"""A broker that there is not: it registers with a controller and says what it is told to say.
+"""A fake broker that registers with a controller and sends the requests that a scenario chooses.
 
-Whatever it is asked to replicate it can be a follower of, in the in-sync set or not, and lie about.
+It can be a follower of any partition, in or out of the ISR, and report wrong offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from interop.raw_client import RawClient
 from interop.wire import Fields
 
 PATIENT = {"broker.session.timeout.ms": "120000", "replica.lag.time.max.ms": "600000"}
-"""For the node that it registers with: nobody has to hear of it, or fetch, while a scenario thinks."""
+"""Settings of the controller's node: the fake broker sends no heartbeats or fetches while a scenario runs."""
 FEATURES = {
     "metadata.version": (7, 30),
     "kraft.version": (0, 1),
@@ -22,16 +22,16 @@ FEATURES = {
     "streams.version": (0, 1),
     "eligible.leader.replicas.version": (0, 1),
 }
-"""Those that either node may have finalized."""
+"""Ranges that include the levels that either node may have finalized."""
 
 
 def uuid(number: int) -> bytes:
-    """An id that is nobody else's. Those below 100 have meanings of their own."""
+    """Return a fixed UUID. Kafka reserves the numbers below 100."""
     return number.to_bytes(16, "big")
 
 
 def features(**changed: tuple[int, int] | None) -> list[Fields]:
-    """The features of a registration; a changed one by its name with underscores, None to leave it out."""
+    """Return the features of a registration. Name a changed one with underscores; None removes it."""
     names = {name.replace("_", "."): given for name, given in changed.items()}
     return [
         {"Name": name, "MinSupportedVersion": given[0], "MaxSupportedVersion": given[1]}
@@ -41,7 +41,7 @@ def features(**changed: tuple[int, int] | None) -> list[Fields]:
 
 
 class FakeBroker:
-    """What it sends goes to one node, each answer is given as it came."""
+    """A fake broker. All its requests go to one node, and responses are returned unchanged."""
 
     def __init__(self, node: Broker, broker_id: int = 2) -> None:
         self.broker_id = broker_id
@@ -59,7 +59,7 @@ class FakeBroker:
         self.leader.socket.close()
 
     def registration(self, **fields: Any) -> Fields:
-        """The fields of a registration, some of them changed."""
+        """Return the fields of a BrokerRegistration request, with changes."""
         return {
             "BrokerId": self.broker_id,
             "ClusterId": self.cluster_id,
@@ -72,7 +72,7 @@ class FakeBroker:
         }
 
     def register(self, version: int = 4, **fields: Any) -> Fields:
-        """Register; where that goes well, its epoch is the one that it was given."""
+        """Register. If that succeeds, keep the broker epoch of the response."""
         known = {name: given for name, given in self.registration(**fields).items() if name != "LogDirs"}
         given = self.registration(**fields) if version >= 2 else known
         answer = self.controller.call("BrokerRegistration", version, **given)
@@ -81,7 +81,7 @@ class FakeBroker:
         return answer
 
     def beat(self, version: int = 2, **fields: Any) -> Fields:
-        """A heartbeat; it wants to be unfenced and has all metadata, where nothing else is said."""
+        """Send a heartbeat. By default it asks to be unfenced and has all metadata."""
         given = {
             "BrokerId": self.broker_id,
             "BrokerEpoch": self.epoch,
@@ -93,7 +93,7 @@ class FakeBroker:
         return self.controller.call("BrokerHeartbeat", version, **given)
 
     def join(self) -> None:
-        """Register, and be unfenced."""
+        """Register and become unfenced."""
         assert self.register()["ErrorCode"] == 0
         answer = self.beat()
         assert (answer["ErrorCode"], answer["IsFenced"]) == (0, False), answer

@@ -1,7 +1,7 @@
-"""A group member as a process of its own, which can be killed.
+"""A group member in a separate process, which a test can kill.
 
-``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and for each record.
-Standard input closing ends it in order.
+``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and each record. The
+member leaves the group when its standard input is closed.
 """
 
 from __future__ import annotations

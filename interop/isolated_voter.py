@@ -1,7 +1,8 @@
-"""A voter of three whose others do not run: of either kind, on the same directory, at the same addresses.
+"""One running voter of a quorum whose other voters do not run.
 
-Whoever asks it is all that it hears of the quorum. Its own timers last for hours, and the others' addresses
-take connections and never answer, so that it changes by what it is asked, and by nothing else.
+The voter is Apache Kafka or kwire, on the same directory and addresses. Its timeouts last for hours, and the
+addresses of the other voters accept connections without responding. So its state depends only on the requests
+that a test sends.
 """
 
 from __future__ import annotations
@@ -27,35 +28,35 @@ from interop.wire import Fields, Layout, encode_request, request_header_version,
 
 VOTERS = (1, 2, 3)
 BOTH = pytest.mark.parametrize("kinds", [(SmallKafka, Kwire)], ids=["both"])
-"""For a test that compares the two: `--only` leaves it out."""
+"""Compare both kinds of broker. `--only` deselects the test."""
 METADATA = "__cluster_metadata"
 ANSWERED = {1: 18, 18: 4, 52: 2, 53: 1, 54: 1, 59: 1, 82: 0}
-"""What those who only vote say that they know: API keys, and their last versions."""
+"""The API keys and latest versions that the simulated voters advertise."""
 STILL = {"metadata.max.idle.interval.ms": "0"}
-"""Nothing is written while nobody asks, so that all logs end at the same place."""
+"""The leader writes no records without a request, so all logs end at the same offset."""
 PATIENT = {
     "controller.quorum.election.timeout.ms": "36000000",
     "controller.quorum.fetch.timeout.ms": "36000000",
-    # One at no address is given up at once.
+    # An attempt to connect to an unreachable voter must fail soon.
     "controller.quorum.request.timeout.ms": "2000",
-    # Who is told to stand does so at once, whatever its place.
+    # A voter starts its election at once after EndQuorumEpoch, whatever its rank among the candidates.
     "controller.quorum.election.backoff.max.ms": "0",
 }
 
 
 def directory_id(node_id: int) -> bytes:
-    """The directory in which a voter of a cluster keeps its log, as `Cluster` names it."""
+    """Return the directory id that `Cluster` gives to a voter."""
     return base64.urlsafe_b64decode(f"{node_id:K<21}Q==")
 
 
 def read_quorum_state(node: Broker) -> Fields:
-    """Its `quorum-state`."""
+    """Read the `quorum-state` file."""
     state: Fields = json.loads((node.log_dir / f"{METADATA}-0" / "quorum-state").read_bytes())
     return state
 
 
 class Quorum(NamedTuple):
-    """Where voters have come, which were then killed at once."""
+    """The state that the killed voters left behind."""
 
     homes: dict[int, Path]
     """The directories of the voters."""
@@ -64,12 +65,12 @@ class Quorum(NamedTuple):
     leader_id: int
     epoch: int
     end_offset: int
-    """Of each one's log."""
+    """The end offset of every voter's log."""
 
 
 @contextmanager
 def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
-    """Voters of kwire, which had a leader and whose logs are the same: either kind can go on."""
+    """Start voters of kwire, kill them once all logs are equal, and yield their state."""
     with Cluster((Member(Kwire, CONTROLLER),) * voters, STILL, voters_in_log=True) as cluster:
         cluster.start(format_arguments=FEATURES)
         leader_id = cluster.active_controller()
@@ -103,14 +104,14 @@ def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
 
 
 def without_messages(answer: Any) -> Any:
-    """An answer by its codes."""
+    """Return a response without its error messages."""
     if isinstance(answer, dict):
         return {name: without_messages(part) for name, part in answer.items() if name != "ErrorMessage"}
     return [without_messages(part) for part in answer] if isinstance(answer, list) else answer
 
 
 class IsolatedVoter:
-    """One of them, alone, which runs."""
+    """The running voter."""
 
     def __init__(self, node: Broker, quorum: Quorum, node_id: int) -> None:
         self.node = node
@@ -120,7 +121,7 @@ class IsolatedVoter:
         self._client = RawClient(node.controller_bootstrap)
 
     def request(self, api: str, version: int, fields: Fields) -> Any:
-        """Its answer without the words of it, or `closed`, or `silence`."""
+        """Return the response without messages, or `closed`, `silence` or `ended`."""
         try:
             answer = self._client.outcome(encode_request(api, version, fields), api, version)
         except OSError:
@@ -134,7 +135,7 @@ class IsolatedVoter:
         return without_messages(answer)
 
     def epoch_and_leader(self) -> tuple[int, int]:
-        """Its epoch, and who leads that, as it answers a voter of an epoch that is long over. OSError."""
+        """Return the voter's epoch and leader, from its response to a Vote of an old epoch. OSError."""
         partition = {"PartitionIndex": 0, "ReplicaEpoch": 0, "ReplicaId": 3, "PreVote": True}
         topics = [{"TopicName": METADATA, "Partitions": [partition]}]
         answer = self.request("Vote", 2, {"ClusterId": None, "Topics": topics})
@@ -144,11 +145,11 @@ class IsolatedVoter:
         return told["LeaderEpoch"], told["LeaderId"]
 
     def wait_until_elected(self) -> None:
-        """Until the others have elected it."""
+        """Wait until the other voters have elected it."""
         wait_until(lambda: self.epoch_and_leader()[1] == self.node_id, "it is not elected")
 
     def wait_until_registered(self) -> None:
-        """Until a sole voter has written what it does by itself: that its epoch begins, and who it is."""
+        """Wait until a sole voter has written its leader change and its registration."""
         partitions = [{"PartitionIndex": 0}]
         question = {"Topics": [{"TopicName": METADATA, "Partitions": partitions}]}
 
@@ -162,7 +163,7 @@ class IsolatedVoter:
         self._client.socket.close()
 
     def quorum_state(self) -> Any:
-        """What it would go on with: its `quorum-state`, once it has ended."""
+        """Stop the voter and return its `quorum-state`."""
         self.node.stop()
         return read_quorum_state(self.node)
 
@@ -176,9 +177,9 @@ def isolated_voter(
     *,
     others_vote: bool = False,
 ) -> Iterator[IsolatedVoter]:
-    """This voter as one kind of node, on a copy of its directory, its `quorum-state` changed.
+    """Start this voter as one kind of node, on a copy of its directory with `quorum-state` changed.
 
-    The others say nothing, or vote for whoever asks, and say nothing else.
+    The other voters do not respond, or grant every vote and respond to nothing else.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         home = Path(name) / "node"
@@ -201,7 +202,7 @@ def isolated_voter(
             listener = stack.enter_context(socket.create_server(("127.0.0.1", port)))
             if others_vote:
                 Thread(target=_vote, args=(listener,), daemon=True).start()
-                # Whoever waits for a connection is not woken by a close.
+                # Closing a listener does not wake a thread that waits in accept.
                 stack.callback(listener.shutdown, socket.SHUT_RDWR)
         stack.callback(node.discard)
         node.start()
@@ -213,14 +214,14 @@ def isolated_voter(
 
 
 def _vote(listener: socket.socket) -> None:
-    """Take connections until the listener ends."""
+    """Accept connections until the listener is closed."""
     with suppress(OSError):
         while True:
             Thread(target=_answer, args=(listener.accept()[0],), daemon=True).start()
 
 
 def _answer(connection: socket.socket) -> None:
-    """Vote for whoever asks, and let it lead; leave everything else unanswered but what comes before."""
+    """Grant every vote and acknowledge BeginQuorumEpoch. Respond to no API but these and ApiVersions."""
     with connection, connection.makefile("rb") as frames, suppress(OSError):
         while size := frames.read(4):
             frame = frames.read(int.from_bytes(size, "big"))

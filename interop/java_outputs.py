@@ -1,4 +1,4 @@
-"""Programs in ``interop/java`` that answer each line with one line, run with Apache Kafka's jars."""
+"""Programs in ``interop/java`` that print one line per input line, run with Apache Kafka's jars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUN_SECONDS = 300
 
 
 def java_outputs(program: str, questions: Iterable[str]) -> list[str]:
-    """What ``interop/java/PROGRAM.java`` answers to each question. Raises Missing, RuntimeError."""
+    """Return the output line of ``interop/java/PROGRAM.java`` for each input line. Missing, RuntimeError."""
     asked = list(questions)
     run = subprocess.run(
         [

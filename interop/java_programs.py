@@ -1,4 +1,4 @@
-"""Java programs that run until they are ended: ours in ``interop/java``, and those in Kafka's jars."""
+"""Long-running Java programs: those in ``interop/java`` and those in Kafka's jars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_SECONDS = 60
 
 @cache
 def compiled(name: str) -> Path:
-    """The directory with the classes of ``interop/java/NAME.java``; raises Missing without a JDK."""
+    """Compile ``interop/java/NAME.java`` and return the directory of its classes. Missing without a JDK."""
     jars = kafka_jars()
     with alone_in_target():
         return _compiled(name, jars)
@@ -48,12 +48,12 @@ def _compiled(name: str, jars: Path) -> Path:
 
 
 class JavaProgram:
-    """A program in a JVM of its own, ended with the block at the latest; its output is kept line by line."""
+    """A program in a separate JVM, killed at the end of the `with` block. Its output lines are kept."""
 
     def __init__(
         self, main: str, *arguments: str, log: Path, classes: Path | None = None, heap: str = "-Xmx384m"
     ) -> None:
-        """``log`` takes what the program complains about, and is appended to."""
+        """Start the program; its standard error is appended to ``log``."""
         path = f"{kafka_jars()}/*" if classes is None else f"{classes}:{kafka_jars()}/*"
         self.main = main
         self.log = log
@@ -90,7 +90,7 @@ class JavaProgram:
         self.kill()
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait for a condition; raises RuntimeError with the end of the log if the program ends before it."""
+        """Wait for a condition. RuntimeError with the end of the log if the program ends first."""
         deadline = time.monotonic() + seconds
         while not condition():
             status = self.process.poll()
@@ -101,13 +101,13 @@ class JavaProgram:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
-        """SIGTERM, and wait; gives the exit status."""
+        """Send SIGTERM, wait, and return the exit status."""
         self.process.terminate()
         return self.process.wait(STOP_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The message definitions inside Apache Kafka's jars, and what its generated classes make of values."""
+"""The message definitions in Apache Kafka's jars, and the bytes that its generated classes write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_SECONDS = 300
 
 
 class KafkaMessage(NamedTuple):
-    """A definition in a jar, as its text, and the Java class that was generated from it."""
+    """The JSON text of a definition, and the Java class that was generated from it."""
 
     definition: str
     class_name: str
@@ -23,7 +23,7 @@ class KafkaMessage(NamedTuple):
 
 @cache
 def kafka_messages() -> dict[str, KafkaMessage]:
-    """Every message that Apache Kafka's jars define, by name."""
+    """Return every message that Apache Kafka's jars define, by name."""
     found: dict[str, KafkaMessage] = {}
     for jar in sorted(kafka_jars().glob("kafka-*.jar")):
         with zipfile.ZipFile(jar) as archive:
@@ -61,7 +61,7 @@ def _run(*arguments: str, given: str = "") -> list[str]:
 
 
 def java_bytes(questions: list[tuple[str, int, str]]) -> list[str]:
-    """The bytes in hexadecimal that Java writes for each class, version and JSON value."""
+    """Return the bytes in hexadecimal that Java writes for each class, version and JSON value."""
     answers = _run(given="".join(f"{name}\t{version}\t{value}\n" for name, version, value in questions))
     assert len(answers) == len(questions)
     for answer, question in zip(answers, questions, strict=True):
@@ -70,5 +70,5 @@ def java_bytes(questions: list[tuple[str, int, str]]) -> list[str]:
 
 
 def java_errors() -> list[str]:
-    """Kafka's error codes, one a line: the code, its name, and whether a client may retry."""
+    """Return Kafka's error codes, one per line: code, name, and whether the error is retriable."""
     return _run("errors")

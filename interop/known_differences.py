@@ -1,55 +1,59 @@
-"""Differences from Apache Kafka that are meant: (scenario, path, reason), the first two as shell patterns.
-
-The list is short and each entry says why. An entry that no longer matches anything fails the run of
-the whole suite, so the list can only be true.
-"""
+"""Intended differences from Apache Kafka: (scenario, path, reason). Scenario and path are shell patterns."""
 
 from __future__ import annotations
 
-NOT_SERVED = "this API is not served yet, and what is not served is not advertised"
-FEATURES = "a feature is advertised when all that it promises is there"
-SNAPSHOT_KEPT = "the snapshot of producers at the log start is kept, so that a second crash changes nothing"
-UNPARSED = "records are delimited, not parsed, when they are produced: docs/decisions/0002"
-LET_GO = "who was let go need not wait for the end of a session: docs/decisions/0016"
-ENDED = "a life that was about to end does not begin again: docs/decisions/0016"
-SNAPSHOT_REFUSED = (
-    "Apache Kafka's refusal of a piece of a snapshot lacks a field, and fails: docs/decisions/0007"
+NOT_IMPLEMENTED = "kwire does not implement this API yet, and advertises only implemented APIs"
+FEATURE = "kwire advertises a feature once it implements the feature completely"
+PRODUCER_SNAPSHOT = (
+    "kwire keeps the producer snapshot at the log start, so that a second crash changes nothing"
 )
-NO_BACKTRACKING = "patterns of clients are RE2's, which does not backtrack: docs/decisions/0007"
-NOT_HALF_GROWN = "a topic grows by all that is asked for, or says why not: docs/decisions/0007"
-SOONER = "a fetch is told the high watermark that it has itself raised: docs/decisions/0017"
+NOT_PARSED = (
+    "kwire checks where records end but does not parse them when they are produced: docs/decisions/0002"
+)
+CONTROLLED_SHUTDOWN = "a broker registers again at once after a controlled shutdown: docs/decisions/0016"
+SHUTTING_DOWN = (
+    "a broker in controlled shutdown is not unfenced in the same registration: docs/decisions/0016"
+)
+SNAPSHOT_ERROR = (
+    "Apache Kafka's FetchSnapshot error response lacks a field and cannot be encoded: docs/decisions/0007"
+)
+NO_BACKTRACKING = "client match patterns are RE2 expressions, which do not backtrack: docs/decisions/0007"
+ALL_PARTITIONS = "CreatePartitions adds all requested partitions or returns an error: docs/decisions/0007"
+HIGH_WATERMARK = (
+    "a Fetch response has the high watermark that the fetch itself has raised: docs/decisions/0017"
+)
 
 KNOWN: list[tuple[str, str, str]] = [
-    ("raw_frames.api_versions", "*/ApiKeys/*", NOT_SERVED),
-    ("raw_frames.api_versions", "*/SupportedFeatures/*", FEATURES),
-    ("raw_frames.api_versions", "*/FinalizedFeatures/*", FEATURES),
-    ("raw_produce.invalid_batches", "/record with */*", UNPARSED),
-    ("raw_produce.invalid_batches", "/log", UNPARSED),
+    ("raw_frames.api_versions", "*/ApiKeys/*", NOT_IMPLEMENTED),
+    ("raw_frames.api_versions", "*/SupportedFeatures/*", FEATURE),
+    ("raw_frames.api_versions", "*/FinalizedFeatures/*", FEATURE),
+    ("raw_produce.invalid_batches", "/record with */*", NOT_PARSED),
+    ("raw_produce.invalid_batches", "/log", NOT_PARSED),
     (
         "raw_produce.invalid_batches",
         "/null",
-        "Apache Kafka never answers a Produce request whose records are null",
+        "Apache Kafka never responds to a Produce request whose records are null",
     ),
     (
         "raw_produce.connection_survives_errors",
         "/bomb/*",
-        "a batch of more than 100 MiB is refused before its records are looked at: docs/decisions/0002",
+        "kwire rejects a batch of more than 100 MiB before it reads the records: docs/decisions/0002",
     ),
     (
         "raw_transactions_log_start.killed",
         "/restarted-retained-False/ended/committed/*/4/0/1",
-        SNAPSHOT_KEPT,
+        PRODUCER_SNAPSHOT,
     ),
-    ("raw_topics.growth_limits", "/by one more, v*", NOT_HALF_GROWN),
-    ("raw_topics.growth_limits", "/assigned/*", NOT_HALF_GROWN),
+    ("raw_topics.growth_limits", "/by one more, v*", ALL_PARTITIONS),
+    ("raw_topics.growth_limits", "/assigned/*", ALL_PARTITIONS),
     ("raw_config_values.subscriptions", "/match=client_id=x++/*", NO_BACKTRACKING),
-    ("raw_broker_registration.heartbeats", "/registered at once/*", LET_GO),
-    ("raw_broker_registration.heartbeats", "/shut down, then heartbeat/IsFenced", ENDED),
-    ("raw_metadata_fetch.snapshots", "/refused: */*", SNAPSHOT_REFUSED),
-    ("raw_follower_fetch.follower_fetches", "/offset 4/*/HighWatermark", SOONER),
-    ("raw_follower_fetch.follower_fetches", "/offset 4/*/LastStableOffset", SOONER),
-    ("raw_follower_fetch.follower_fetches", "/at the end/*/HighWatermark", SOONER),
-    ("raw_follower_fetch.follower_fetches", "/at the end/*/LastStableOffset", SOONER),
-    ("raw_follower_fetch.delayed_operations", "/follower has a part/*/HighWatermark", SOONER),
-    ("raw_follower_fetch.delayed_operations", "/follower has a part/*/LastStableOffset", SOONER),
+    ("raw_broker_registration.heartbeats", "/registered at once/*", CONTROLLED_SHUTDOWN),
+    ("raw_broker_registration.heartbeats", "/shut down, then heartbeat/IsFenced", SHUTTING_DOWN),
+    ("raw_metadata_fetch.snapshots", "/refused: */*", SNAPSHOT_ERROR),
+    ("raw_follower_fetch.follower_fetches", "/offset 4/*/HighWatermark", HIGH_WATERMARK),
+    ("raw_follower_fetch.follower_fetches", "/offset 4/*/LastStableOffset", HIGH_WATERMARK),
+    ("raw_follower_fetch.follower_fetches", "/at the end/*/HighWatermark", HIGH_WATERMARK),
+    ("raw_follower_fetch.follower_fetches", "/at the end/*/LastStableOffset", HIGH_WATERMARK),
+    ("raw_follower_fetch.delayed_operations", "/follower has a part/*/HighWatermark", HIGH_WATERMARK),
+    ("raw_follower_fetch.delayed_operations", "/follower has a part/*/LastStableOffset", HIGH_WATERMARK),
 ]

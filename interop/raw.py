@@ -1,4 +1,4 @@
-"""Helpers of the raw scenarios: topics, batches and groups over RawClient, and answers made comparable."""
+"""Helpers of the raw scenarios: topics, batches and groups over RawClient, and comparable responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interop.wire import Fields, api_keys, encode_request
 WAIT_S = 30.0
 TOPIC_ALREADY_EXISTS = 36
 
-# What differs from broker to broker by chance or by place; the kind of value stays visible.
+# Values that differ from broker to broker. Only their presence is compared.
 VOLATILE = {
     "TopicId",
     "Port",
@@ -32,9 +32,9 @@ WORDS = {"ErrorMessage", "BatchIndexErrorMessage"}
 
 
 def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
-    """A decoded answer without what chance decides, and with fetched records told by their headers.
+    """Return a decoded response without values that differ by chance; records become batch headers.
 
-    Without `words`, what is said of an error counts only as said.
+    Without `words`, only the presence of error messages is compared.
     """
     if isinstance(value, dict):
         return {
@@ -53,14 +53,14 @@ def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
 
 
 def unset_leader(key: str, value: Any) -> bool:
-    """A tagged CurrentLeader at its defaults was not sent: Kafka leaves it out of answers without errors."""
+    """Return whether CurrentLeader has its defaults. Apache Kafka omits it from responses without errors."""
     return key == "CurrentLeader" and isinstance(value, dict) and set(value.values()) <= {-1}
 
 
 def create_topic(
     client: RawClient, name: str, partitions: int = 1, configs: dict[str, str] | None = None
 ) -> bytes:
-    """Create a topic and wait until it has leaders; gives its id."""
+    """Create a topic, wait until its partitions have leaders, and return its id."""
     answer = client.call(
         "CreateTopics",
         7,
@@ -75,7 +75,8 @@ def create_topic(
         ],
     )
     topic = answer["Topics"][0]
-    # A broker of Apache Kafka's asks its controller again where a connection broke: it may have been done.
+    # Apache Kafka's broker resends CreateTopics if the connection to its controller broke. The first
+    # request may have created the topic.
     assert topic["ErrorCode"] in (0, TOPIC_ALREADY_EXISTS), answer
     wait_for_topic(client, name, partitions)
     if topic["ErrorCode"]:
@@ -86,7 +87,7 @@ def create_topic(
 
 
 def wait_for_topic(client: RawClient, name: str, partitions: int) -> None:
-    """Metadata may lag behind the answer to CreateTopics, and the logs behind Metadata."""
+    """Wait for leaders: Metadata may lag behind CreateTopics, and the logs behind Metadata."""
     deadline = time.monotonic() + WAIT_S
     every = [{"PartitionIndex": partition, "Timestamp": -2} for partition in range(partitions)]
     while time.monotonic() < deadline:
@@ -110,7 +111,7 @@ def produce(
     acks: int = -1,
     **fields: Any,
 ) -> Fields:
-    """Produce to one partition; a topic given as bytes is a topic id."""
+    """Produce to one partition. A topic given as bytes is a topic id."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Name": topic}
     return client.call(
         "Produce",
@@ -145,7 +146,7 @@ def fetch(
 
 
 def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> None:
-    """Append that many one-record batches."""
+    """Append batches of one record each."""
     for index in range(batches):
         answer = produce(
             client, topic, Batch(base_timestamp=1_700_000_000_000 + index).encode(), partition=partition
@@ -154,7 +155,7 @@ def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> 
 
 
 def wait_for_coordinator(client: RawClient, group: str) -> None:
-    """The first FindCoordinator creates the offsets topic, which takes a moment."""
+    """Wait for the coordinator. The first FindCoordinator creates the offsets topic."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         found = client.call("FindCoordinator", 3, Key=group, KeyType=0)["ErrorCode"]
@@ -167,13 +168,13 @@ def wait_for_coordinator(client: RawClient, group: str) -> None:
 
 
 def on_new_connection(broker: Broker, api: str, version: int, **fields: Any) -> Any:
-    """The comparable outcome of one request on a connection of its own."""
+    """Return the comparable outcome of one request on a new connection."""
     with RawClient(broker.bootstrap) as client:
         return comparable(client.outcome(encode_request(api, version, fields), api, version))
 
 
 def by_api(answer: Fields) -> dict[str, str]:
-    """The ranges of an ApiVersions answer, by API name."""
+    """Return the version ranges of an ApiVersions response, by API name."""
     names = {key: name for name, key in api_keys().items()}
     return {
         names[entry["ApiKey"]]: f"{entry['MinVersion']}-{entry['MaxVersion']}" for entry in answer["ApiKeys"]

@@ -1,4 +1,4 @@
-"""A client that sends exactly the bytes it is told to, and reads what comes back."""
+"""A client that sends exactly the given bytes and returns the response."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RawClient:
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def read_exactly(self, size: int) -> bytes:
-        """That many bytes; raises EOFError when the broker closes first."""
+        """Read exactly `size` bytes. EOFError if the broker closes the connection first."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -49,24 +49,24 @@ class RawClient:
         return self.read_exactly(struct.unpack(">i", self.read_exactly(4))[0])
 
     def send(self, api: str, version: int, **fields: Any) -> int:
-        """Send a request; gives its correlation id."""
+        """Send a request and return its correlation id."""
         self.correlation_id += 1
         self.send_frame(encode_request(api, version, fields, correlation_id=self.correlation_id))
         return self.correlation_id
 
     def receive(self, api: str, version: int) -> Fields:
-        """The next response."""
+        """Receive the next response."""
         return decode_response(api, version, self.read_frame())[1]
 
     def call(self, api: str, version: int, **fields: Any) -> Fields:
-        """One request and its answer."""
+        """Send one request and return its response."""
         expected = self.send(api, version, **fields)
         correlation_id, body = decode_response(api, version, self.read_frame())
         assert correlation_id == expected, (correlation_id, expected)
         return body
 
     def outcome(self, frame: bytes, api: str, version: int) -> Any:
-        """What a frame of any bytes leads to: the decoded answer, or the word ``closed`` or ``silence``."""
+        """Send a frame of any bytes. Return the decoded response, ``closed`` or ``silence``."""
         self.send_frame(frame)
         return self.answer(api, version)
 

@@ -1,4 +1,4 @@
-"""What Apache Kafka was seen to do, kept between runs."""
+"""Recorded observations of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBSERVATIONS = TARGET / "observations"
 
 
 class Record:
-    """What Apache Kafka was seen to do, kept between runs for ``--only kwire``."""
+    """Observations of Apache Kafka that are kept between runs for ``--only kwire``."""
 
     def path(self, name: str) -> Path:
         return OBSERVATIONS / f"{name}.json"

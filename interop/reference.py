@@ -1,6 +1,6 @@
-"""Where the reference lives: Apache Kafka's jars, Spark's connector, a Python that has PySpark.
+"""Apache Kafka's jars, Spark's connector and a Python with PySpark.
 
-All of it is fetched once into ``interop/target``. What a machine lacks is told in one sentence, as Missing.
+Each is downloaded once into ``interop/target``. Missing has one sentence about what the machine lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
 KAFKA_JARS = TARGET / "kafka"
 OLD_KAFKA = "4.0.0"
-"""The oldest whose nodes can be in a cluster with those of Apache Kafka 4.3.1."""
+"""The oldest version whose nodes can share a cluster with Apache Kafka 4.3.1."""
 OLD_KAFKA_JARS = TARGET / "kafka-old"
 SPARK_JARS = TARGET / "spark"
 SPARK_VENV = TARGET / "venv"
@@ -27,12 +27,12 @@ SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
 
 
 class Missing(Exception):
-    """Something that interop needs is not on this machine; the text is one sentence for a person."""
+    """A requirement of interop is not on this machine. The text is one sentence for the user."""
 
 
 @contextmanager
 def alone_in_target() -> Iterator[None]:
-    """Hold off every other process that would fetch or build something here, until the block ends."""
+    """Exclude other processes from downloading or building here until the block ends."""
     TARGET.mkdir(exist_ok=True)
     with (TARGET / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def alone_in_target() -> Iterator[None]:
 
 
 def require_java() -> str:
-    """The path of ``java``; raises Missing."""
+    """Return the path of ``java``. Missing."""
     java = shutil.which("java")
     if java is None:
         raise Missing(
@@ -50,7 +50,7 @@ def require_java() -> str:
 
 
 def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
-    """The pom's dependencies as jars in a directory, resolved with Maven unless they are there already."""
+    """Return the directory of the pom's dependencies. Maven downloads them on first use."""
     complete = destination / ".complete"
     wanted = "\n".join([pom.read_text(), *settings])
     if complete.exists() and complete.read_text() == wanted:
@@ -87,7 +87,7 @@ def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
 
 @cache
 def kafka_jars() -> Path:
-    """The directory of Apache Kafka's jars."""
+    """Return the directory of Apache Kafka's jars."""
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", KAFKA_JARS)
@@ -95,7 +95,7 @@ def kafka_jars() -> Path:
 
 @cache
 def old_kafka_jars() -> Path:
-    """The directory of the jars of an older Apache Kafka."""
+    """Return the directory of the jars of an older Apache Kafka."""
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", OLD_KAFKA_JARS, f"-Dkafka.version={OLD_KAFKA}")
@@ -103,23 +103,23 @@ def old_kafka_jars() -> Path:
 
 @cache
 def spark_jars() -> list[Path]:
-    """Jars that a SparkSession needs for format("kafka"), beside those of PySpark itself."""
+    """Return the jars that a SparkSession needs for format("kafka"), besides those of PySpark."""
     require_java()
     with alone_in_target():
         jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
-    # PySpark ships its own Scala library, Spark tags and logging; a second copy breaks the class loader.
+    # PySpark has its own Scala library, Spark tags and logging. A second copy breaks the class loader.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
 
 @cache
 def kafka_clients_jar() -> Path:
-    """The jar with the message definitions."""
+    """Return the jar with the message definitions."""
     return next(kafka_jars().glob("kafka-clients-*.jar"))
 
 
 @cache
 def spark_python() -> str:
-    """A Python interpreter that has PySpark: this one, or a virtual environment of its own under target/."""
+    """Return a Python interpreter with PySpark: this one, or a virtual environment under target/."""
     if importlib.util.find_spec("pyspark") is not None:
         return sys.executable
     python = SPARK_VENV / "bin" / "python"

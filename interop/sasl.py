@@ -1,4 +1,4 @@
-"""A broker with a listener of SASL beside its plain one, and what its clients say there, by hand."""
+"""A broker with a SASL listener beside its plaintext one, and hand-written SASL clients."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ USERS = {"alice": "alice's secret", "bob": "bob's secret"}
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
 SCRAMS = {SCRAM_256: 1, SCRAM_512: 2}
-"""Mechanisms, and their numbers in requests."""
+"""SCRAM mechanisms and their numbers in requests."""
 PREFIX = "listener.name.secured."
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 DELAY_MS = 1_000
-"""How long who fails waits for his answer here: what comes at once is told from what comes later by it."""
+"""`connection.failed.authentication.delay.ms`: distinguishes a delayed response from an immediate one."""
 LATE_S = 0.6
 
 
 class Secured:
-    """A broker whose listener SECURED asks who comes."""
+    """A broker whose listener SECURED requires SASL."""
 
     def __init__(
         self, like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
@@ -52,7 +52,7 @@ class Secured:
 
 
 def jaas(mechanism: str) -> str:
-    """What a listener knows of a mechanism."""
+    """Return the server's JAAS configuration of a mechanism."""
     if mechanism != PLAIN:
         return f"{SCRAM_MODULE} required;"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
@@ -63,7 +63,7 @@ def jaas(mechanism: str) -> str:
 def secured(
     like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
 ) -> Iterator[Secured]:
-    """One that runs, and is gone afterwards."""
+    """Start such a broker and discard it at the end."""
     one = Secured(like, mechanisms, overrides)
     try:
         one.broker.start()
@@ -73,12 +73,12 @@ def secured(
 
 
 def plain(name: str = "alice", password: str | None = None, authorization: str = "") -> bytes:
-    """What PLAIN says."""
+    """Return the token of PLAIN."""
     return f"{authorization}\0{name}\0{USERS.get(name, '') if password is None else password}".encode()
 
 
 class Scram:
-    """A client of SCRAM, as RFC 5802 has it."""
+    """A SCRAM client (RFC 5802)."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def is_answered_by(self, server_final: bytes) -> bool:
-        """Whether the server has shown that it knows the password, too."""
+        """Return whether the server's final message proves that it knows the password."""
         return server_final == b"v=" + base64.b64encode(self.server_signature)
 
     def _hmac(self, key: bytes, text: bytes) -> bytes:
@@ -121,7 +121,7 @@ class Scram:
 
 
 class Talk:
-    """One connection, and what came of each thing that was said on it, as scenarios compare it."""
+    """One connection and the outcome of each message on it, in a comparable form."""
 
     def __init__(self, bootstrap: str) -> None:
         self.client = RawClient(bootstrap)
@@ -135,15 +135,15 @@ class Talk:
         self.client.socket.close()
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
-        """A request and its answer, or what came instead of it."""
+        """Send a request and return the outcome."""
         return self.send(encode_request(api, version, fields, correlation_id=7), (api, version))
 
     def token(self, token: bytes) -> Any:
-        """A token without a header, and what is answered in the same way."""
+        """Send a token without a request header, and receive one the same way."""
         return self.send(token, None)
 
     def send(self, frame: bytes, answered_as: tuple[str, int] | None) -> Any:
-        """A frame, and what comes of it."""
+        """Send a frame and return the outcome."""
         began = time.monotonic()
         try:
             self.client.send_frame(frame)
@@ -152,7 +152,7 @@ class Talk:
         return self.next(answered_as, began)
 
     def next(self, answered_as: tuple[str, int] | None, began: float | None = None) -> Any:
-        """What comes next: an answer to this request, a bare token, or an end."""
+        """Receive a response to this request or a bare token, or detect that the connection was closed."""
         began = time.monotonic() if began is None else began
         try:
             frame = self.client.read_frame()
@@ -178,7 +178,7 @@ class Talk:
         return self.ask("SaslAuthenticate", version, AuthBytes=token)
 
     def say(self, token: bytes, version: int | None) -> Any:
-        """A token, as a request of this version or by itself."""
+        """Send a token in a request of this version, or bare if the version is None."""
         return self.token(token) if version is None else self.authenticate(token, version)
 
     def log_in_by(
@@ -188,7 +188,7 @@ class Talk:
         version: int | None,
         change: Callable[[bytes], bytes] = lambda said: said,
     ) -> None:
-        """All that SCRAM says, as far as it comes, with a change of the last of it."""
+        """Run the SCRAM exchange as far as it succeeds. `change` modifies the client's final message."""
         self.handshake(mechanism, 0 if version is None else 1)
         answer = self.say(client.first(), version)
         server_first = self.hide_server_first()
@@ -202,7 +202,7 @@ class Talk:
                 place["SessionLifetimeMs"] = "some"
 
     def hide_server_first(self) -> bytes | None:
-        """What the server has said first, which chance has a part in: told without that."""
+        """Remove the random parts of the server's first message from the record, and return the message."""
         place = self.seen[-1][0]
         if not isinstance(place, dict):
             return None
@@ -219,23 +219,23 @@ class Talk:
         self.log_in_by(Scram(mechanism, name, USERS[name]), mechanism, 2)
 
     def metadata(self) -> Any:
-        """A request that needs somebody who is known."""
+        """Send a request that requires authentication."""
         answer = self.ask("Metadata", 9, Topics=[])
         if isinstance(answer, dict):
             self.seen[-1][0] = "served"
         return answer
 
     def log_in(self, name: str = "alice", mechanism: str = PLAIN) -> None:
-        """Be known, by PLAIN."""
+        """Authenticate with PLAIN."""
         self.handshake(mechanism)
         self.authenticate(plain(name))
 
 
 def add_scram_users(one: Secured) -> None:
-    """Alice comes by both, and bob by one of them. Waits until both may."""
+    """Create SCRAM users: alice with both mechanisms, bob with one. Wait until bob can authenticate."""
     users = [("alice", SCRAM_256, 4096), ("alice", SCRAM_512, 8192), ("bob", SCRAM_512, 4096)]
     with RawClient(one.broker.bootstrap) as client:
-        for name, mechanism, iterations in users:  # one a request: a user may not be named twice
+        for name, mechanism, iterations in users:  # one per request: a user may not occur twice
             salt = b"salt of " + name.encode()
             user = {
                 "Name": name,

@@ -1,7 +1,7 @@
-"""What a scenario is, how its observation is made comparable, and how two observations are compared.
+"""Scenarios, and the comparison of what they observe on two brokers.
 
-A scenario is a function from a broker to something JSON-like that it observed. It says nothing of
-what is right: what Apache Kafka does is right.
+A scenario is a function that returns a JSON-like observation of a broker. It contains no expectations: Apache
+Kafka's behavior is the expected one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Observe = Callable[[Broker], Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A named observation with a bound on its time."""
+    """A named observation with a time limit."""
 
     name: str
     observe: Observe
     seconds: float
     needs: str = ""
     is_alone: bool = False
-    """Whether it sees nothing of what others have left, so that another broker would do as well."""
+    """Whether the scenario does not depend on the state that other scenarios left on the broker."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -36,7 +36,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     seconds: float = 60.0, needs: str = "", *, is_alone: bool = False
 ) -> Callable[[Observe], Observe]:
-    """Register a function as a scenario; ``needs`` names an extra such as ``spark``."""
+    """Register a function as a scenario. ``needs`` names an extra such as ``spark``."""
 
     def register(observe: Observe) -> Observe:
         name = f"{observe.__module__.rpartition('.')[2]}.{observe.__name__}"
@@ -48,11 +48,11 @@ def scenario(
 
 
 class Failed(Exception):
-    """A scenario raised or took too long; the text has the traceback."""
+    """A scenario raised or took too long. The text contains the traceback."""
 
 
 def run(scenario: Scenario, broker: Broker) -> Any:
-    """The observation; raises Failed. The time limit holds even when a client library hangs."""
+    """Return the observation. Failed. The time limit applies even if a client library hangs."""
     outcome: list[Any] = []
     problem: list[str] = []
 
@@ -73,7 +73,7 @@ def run(scenario: Scenario, broker: Broker) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's types: tuples and sets as lists, bytes as text, keys as strings."""
+    """Convert a value to JSON's types: tuples and sets to lists, bytes to text, keys to strings."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ class Difference:
 
 
 def compare(name: str, apache: Any, kwire: Any, path: str = "") -> list[Difference]:
-    """All differences between two observations, innermost first."""
+    """Return all differences between two observations."""
     if isinstance(apache, dict) and isinstance(kwire, dict):
         found = []
         for key in [*apache, *(key for key in kwire if key not in apache)]:
@@ -116,7 +116,7 @@ def compare(name: str, apache: Any, kwire: Any, path: str = "") -> list[Differen
 
 
 def explain(difference: Difference, known: list[tuple[str, str, str]]) -> Difference:
-    """The difference with its reason, when a (scenario, path, reason) pattern covers it."""
+    """Return the difference with the reason of the first (scenario, path, reason) pattern that matches."""
     for scenario_pattern, path_pattern, reason in known:
         if fnmatch.fnmatchcase(difference.scenario, scenario_pattern) and fnmatch.fnmatchcase(
             difference.path, path_pattern
@@ -128,7 +128,7 @@ def explain(difference: Difference, known: list[tuple[str, str, str]]) -> Differ
 
 
 def table(differences: list[Difference]) -> str:
-    """Differences as lines for a person."""
+    """Return the differences as lines for a person."""
     lines = []
     for difference in differences:
         lines.append(f"{difference.scenario}  {difference.path}")

@@ -1,4 +1,4 @@
-"""A scenario against Apache Kafka and against kwire, in turn, and what differs."""
+"""A scenario run against Apache Kafka and kwire, and the comparison of both observations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from interop.scenario import SCENARIOS, Difference, Failed, Scenario, compare, e
 if TYPE_CHECKING:
     from interop.record import Record
 
-ASKED_AGAIN = 2
-"""So often Apache Kafka is asked again where kwire differs from it: it need not do the same twice."""
+RETRIES = 2
+"""The number of repeated runs on Apache Kafka if kwire differs.
+"""
 OFFSETS_TOPIC_SECONDS = 30.0
 RAW = "raw_"
-"""What the modules of scenarios are called that send bytes of their own, and run no client."""
+"""The prefix of the scenario modules that send hand-made bytes instead of using a client."""
 
 
 def scenarios(*, raw: bool) -> pytest.MarkDecorator:
-    """Have a test be given all scenarios that are raw, or all others: each half has brokers of its own."""
+    """Parametrize a test with all raw scenarios or all others."""
     for module in sorted((HERE / "scenarios").glob("*.py")):
         if module.stem != "__init__":
             importlib.import_module(f"interop.scenarios.{module.stem}")
@@ -46,39 +47,39 @@ def run_and_compare(
     at_once: bool = False,
     alone: bool = False,
 ) -> None:
-    """Fail where kwire does something else than Apache Kafka does, or did when it was last asked.
+    """Run a scenario and fail if kwire differs from Apache Kafka, or from its recorded observation.
 
-    They are asked one after the other, or `at_once` where a scenario mostly waits. What Apache Kafka does may
-    hang on which of its threads comes first. So where a scenario is `alone`, since it sees nothing of what
-    others have left, Apache Kafka is asked again when they differ, and kwire is not: what kwire did once has
-    to be, as a whole, what Apache Kafka does one time of three.
+    With `at_once` both brokers run it in parallel, which suits scenarios that mostly wait. Apache Kafka's
+    behavior may depend on the order of its threads. So if kwire differs and the scenario is `alone`, it runs
+    again on new Apache Kafka brokers. kwire's only observation must equal one of up to three observations of
+    Apache Kafka.
     """
     if kwire is not None and kwire.process is not None and kwire.process.poll() is not None:
         kwire.process = None
         kwire.start()
-    with ThreadPoolExecutor(2 if at_once else 1) as asking:
-        asked = {broker: asking.submit(run, scenario, broker) for broker in (apache, kwire) if broker}
+    with ThreadPoolExecutor(2 if at_once else 1) as executor:
+        futures = {broker: executor.submit(run, scenario, broker) for broker in (apache, kwire) if broker}
     if apache is None:
-        answers = iter([record.load(scenario.name)])
+        observations = iter([record.load(scenario.name)])
     else:
-        answers = _answers(scenario, apache, asked[apache], again=ASKED_AGAIN if alone else 0)
-    expected = next(answers)
+        observations = _observations(scenario, apache, futures[apache], again=RETRIES if alone else 0)
+    expected = next(observations)
     if kwire is None:
         record.save(scenario.name, expected)
         return
     try:
-        actual = asked[kwire].result()
+        actual = futures[kwire].result()
     except Failed as failed:
         text = str(failed)
         differences.append(Difference(scenario.name, "/", "finishes", text.strip().splitlines()[-1]))
         pytest.fail(text)
     at_first = found = _differences(scenario, expected, actual)
-    for another in answers if _unexplained(found) else ():
+    for another in observations if _unexplained(found) else ():
         found = _differences(scenario, another, actual)
         if not _unexplained(found):
             expected = another
             warnings.warn(
-                f"Apache Kafka did what kwire did when it was asked again:\n{table(_unexplained(at_first))}",
+                f"Apache Kafka behaved like kwire in a second run. Before:\n{table(_unexplained(at_first))}",
                 stacklevel=2,
             )
             break
@@ -99,24 +100,26 @@ def _unexplained(found: list[Difference]) -> list[Difference]:
     return [difference for difference in found if not difference.reason]
 
 
-def _answers(scenario: Scenario, apache: Broker, first: Future[Any], *, again: int) -> Iterator[Any]:
-    """What Apache Kafka does, and then what others do that are new. Failed: none came to an end."""
+def _observations(scenario: Scenario, apache: Broker, first: Future[Any], *, again: int) -> Iterator[Any]:
+    """Yield Apache Kafka's observation, then those of new brokers. Failed if all runs fail."""
     failures: list[Failed] = []
     for number in range(1 + again):
         try:
-            answer = first.result() if number == 0 else _anew(scenario, type(apache)())
+            observation = first.result() if number == 0 else _run_on_new_broker(scenario, type(apache)())
         except Failed as failed:
             failures.append(failed)
             continue
         if failures and len(failures) == number:
-            warnings.warn(f"Apache Kafka failed at first, and was asked again:\n{failures[0]}", stacklevel=2)
-        yield answer
+            warnings.warn(
+                f"The scenario failed on Apache Kafka at first and ran again:\n{failures[0]}", stacklevel=2
+            )
+        yield observation
     if len(failures) > again:
         raise failures[0]
 
 
-def _anew(scenario: Scenario, broker: Broker) -> Any:
-    """What a broker does that is started for it. Failed."""
+def _run_on_new_broker(scenario: Scenario, broker: Broker) -> Any:
+    """Run the scenario on a newly started broker. Failed."""
     try:
         broker.start()
         make_offsets_topic(broker)
@@ -128,9 +131,9 @@ def _anew(scenario: Scenario, broker: Broker) -> Any:
 
 
 def make_offsets_topic(broker: Broker) -> None:
-    """Have __consumer_offsets from the start, so that no scenario depends on an earlier one."""
+    """Create __consumer_offsets, so that no scenario depends on an earlier one."""
     deadline = time.monotonic() + OFFSETS_TOPIC_SECONDS
     with RawClient(broker.bootstrap) as client:
         while client.call("FindCoordinator", 2, Key="any", KeyType=0)["ErrorCode"]:
-            assert time.monotonic() < deadline, f"{broker.name} makes no offsets topic"
+            assert time.monotonic() < deadline, f"{broker.name} creates no __consumer_offsets"
             time.sleep(0.1)

@@ -22,7 +22,7 @@ from interop.isolated_voter import (
     isolated_voter,
     killed_quorum,
 )
-from interop.known_differences import SNAPSHOT_REFUSED
+from interop.known_differences import SNAPSHOT_ERROR
 from interop.scenario import Difference, compare, explain, table
 from interop.wire import Fields
 
@@ -33,11 +33,11 @@ INVALID_REQUEST = 42
 ROLES = ("sole voter", "without a leader", "follower", "leader of three")
 NO_CLUSTER = {"of another cluster": "another", "of a cluster without a name": ""}
 KNOWN = [
-    ("*", "/FetchSnapshot refused: */*", SNAPSHOT_REFUSED),
+    ("*", "/FetchSnapshot refused: */*", SNAPSHOT_ERROR),
     (
         "*",
         f"/Fetch *, of {UNKNOWN_ID}/*/Has",
-        "who does not vote is sent what is committed: docs/decisions/0014",
+        "an observer is sent committed records only: docs/decisions/0014",
     ),
 ]
 

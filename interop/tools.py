@@ -1,6 +1,6 @@
-"""Apache Kafka's command line tools, many in one JVM: a start of Java costs more than most of them do.
+"""Apache Kafka's command-line tools, run in one shared JVM to save JVM starts.
 
-`run` gives what a tool printed and how it ended; `said` the same as lines by which brokers can be compared.
+`run` returns a tool's output and exit status. `said` returns normalized lines that can be compared.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PROGRAM = HERE / "java" / "ToolRunner.java"
 TOOLS = "org.apache.kafka.tools"
 STOP_SECONDS = 10.0
 NOISE = re.compile(r"at |Caused by|SLF4J|\.\.\. |\[[\w| -]+\] (ERROR|WARN|INFO) ")
-"""Lines of stack traces and of logging, whose threads and times are the JVM's own."""
+"""Lines of stack traces and logging, whose threads and times differ from run to run."""
 
 
 IMPATIENT = "default.api.timeout.ms=2000\nrequest.timeout.ms=1500\n"
-"""For tools that would ask for a minute about what is not there."""
+"""Short timeouts, for tools that would retry for a minute if something does not exist."""
 
 
 class Outcome(NamedTuple):
-    """What a tool printed, and its exit status; -1 where it was not done in time."""
+    """The output of a tool and its exit status. The status is -1 if the tool timed out."""
 
     stdout: str
     stderr: str
@@ -65,7 +65,7 @@ class ToolRunner:
         )
 
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> Outcome:
-        """Run a tool's main method. RuntimeError where the JVM is gone."""
+        """Run a tool's main method. RuntimeError if the JVM ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         texts = [b64encode(text.encode()).decode() for text in (stdin, main, *arguments)]
@@ -93,7 +93,7 @@ _runners: list[ToolRunner] = []
 
 
 def run(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> Outcome:
-    """Run a tool in the JVM that all tools share. A tool that would not end takes that JVM with it."""
+    """Run a tool in the shared JVM. If the tool times out, the JVM is killed."""
     with _lock:
         if _runners and not _runners[0].is_alive:
             _runners.clear()
@@ -106,7 +106,7 @@ def run(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) ->
 
 
 def close() -> None:
-    """End the JVM, if there is one."""
+    """End the shared JVM, if there is one."""
     while _runners:
         _runners.pop().close()
 
@@ -115,7 +115,7 @@ atexit.register(close)
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for what comes a little later, such as a broker that follows its metadata; not for ever."""
+    """Wait for a condition, such as a broker that applies new metadata. Return at the timeout."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -123,7 +123,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def another(broker: Broker, overrides: dict[str, str] | None = None) -> Iterator[Broker]:
-    """A broker of the same kind, of one's own, to do things to that would disturb others."""
+    """Start another broker of the same kind, for a scenario that would disturb others."""
     own = type(broker)(overrides)
     try:
         own.start()
@@ -133,7 +133,7 @@ def another(broker: Broker, overrides: dict[str, str] | None = None) -> Iterator
 
 
 def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
-    """What a tool printed when it was pointed at a broker: steady lines, the exit status as the last."""
+    """Run a tool against a broker. Return its normalized output lines, then the exit status."""
     return lines_of(
         run(main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s)
     )
@@ -141,7 +141,7 @@ def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s:
 
 @contextmanager
 def a_file(text: str) -> Iterator[str]:
-    """The path of a file for a tool to read."""
+    """Write a temporary file for a tool and yield its path."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "given"
         path.write_text(text)
@@ -149,23 +149,23 @@ def a_file(text: str) -> Iterator[str]:
 
 
 def lines_of(outcome: Outcome) -> list[str]:
-    """Both outputs as steady lines, without stack traces and logging; the exit status is the last one."""
+    """Return the normalized lines of both outputs without stack traces and logging, then the exit status."""
     lines = [steady(line) for line in (outcome.stdout + "\n" + outcome.stderr).splitlines()]
     return [*(line for line in lines if line and not NOISE.match(line)), f"exit {outcome.status}"]
 
 
 def steady(line: str) -> str:
-    """A line without what differs from run to run: ports, ids, times, directories and runs of spaces."""
+    """Replace ports, ids, times and directories in a line, and collapse spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
-    # 22 digits of base64, and no name in camel case that happens to be as long.
+    # 22 digits of base64, but no CamelCase name of that length.
     camel = r"(?!(?:[A-Z][a-z]+)+(?![\w-]))"
     line = re.sub(rf"(?<![\w.$-]){camel}[A-Za-z0-9_-]{{22}}(?![\w-])", "<id>", line)
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
-    # Java tells of several options in the order of a hash map of objects.
+    # Java prints several options in the order of a hash map of objects.
     options = r"\[[a-z-]+\](?:, \[[a-z-]+\])+"
     line = re.sub(options, lambda found: ", ".join(sorted(found[0].split(", "))), line)
-    # What Java's client says of a call that took too long depends on where it was by then.
+    # The Java client's message depends on where the call was when it timed out.
     line = re.sub(r"Timed out waiting for a node assignment\. Call: .*", "Call(...)", line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
@@ -174,12 +174,12 @@ def steady(line: str) -> str:
 
 
 def errors_only(lines: list[str]) -> list[str]:
-    """The names of Java exceptions and the exit status; the words are each broker's own."""
+    """Return the names of Java exceptions and the exit status, without the messages."""
     found = re.findall(r"org\.apache\.kafka\.[\w.]*Exception", "\n".join(lines))
     return [*dict.fromkeys(found), lines[-1]]
 
 
 def columns(lines: list[str], *kept: int) -> list[list[str]]:
-    """Only these columns of a table that was printed, sorted; the exit status is the last line."""
+    """Return these columns of a printed table, sorted, then the exit status."""
     rows = [line.split(" ") for line in lines[:-1]]
     return [*sorted([row[index] for index in kept if index < len(row)] for row in rows), [lines[-1]]]

@@ -1,8 +1,8 @@
-"""Kafka's protocol as its own JSON definitions tell it, interpreted field by field.
+"""An interpreter of Kafka's JSON message definitions.
 
-The definitions are read from the kafka-clients jar, so nothing here knows kwire: what this module
-encodes and decodes is what Apache Kafka says the bytes mean. It is slow and small on purpose.
-Messages are plain dictionaries with Kafka's field names: ``{"Topics": [{"Name": "a"}]}``.
+The definitions come from the kafka-clients jar and nothing is shared with kwire, so this module is an
+independent check of kwire's encoding. It is small and slow. Messages are dictionaries with Kafka's field
+names: ``{"Topics": [{"Name": "a"}]}``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Truncated(Exception):
 
 
 class Versions:
-    """A range such as ``0+``, ``3-7``, ``2`` or ``none``."""
+    """A version range such as ``0+``, ``3-7``, ``2`` or ``none``."""
 
     def __init__(self, text: str | None) -> None:
         self.low, self.high = 1, 0
@@ -48,7 +48,7 @@ class Versions:
 
 @cache
 def definitions() -> dict[str, Fields]:
-    """Every request and response definition of the jar, by message name."""
+    """Return every request and response definition of the jar, by message name."""
     found = {}
     with zipfile.ZipFile(kafka_clients_jar()) as jar:
         for name in jar.namelist():
@@ -61,7 +61,7 @@ def definitions() -> dict[str, Fields]:
 
 @cache
 def api_keys() -> dict[str, int]:
-    """API names (``Fetch``) to keys."""
+    """Return the key of each API name (``Fetch``)."""
     return {
         name.removesuffix("Request"): message["apiKey"]
         for name, message in definitions().items()
@@ -70,7 +70,7 @@ def api_keys() -> dict[str, int]:
 
 
 def versions_of(api: str) -> range:
-    """The stable versions of an API."""
+    """Return the stable versions of an API."""
     message = definitions()[f"{api}Request"]
     valid = Versions(message["validVersions"])
     high = valid.high - 1 if message.get("latestVersionUnstable") else valid.high
@@ -78,7 +78,7 @@ def versions_of(api: str) -> range:
 
 
 class Layout:
-    """One message at one version: encodes dictionaries, decodes bytes."""
+    """One message at one version. It encodes dictionaries and decodes bytes."""
 
     def __init__(self, name: str, version: int) -> None:
         self.message = definitions()[name]
@@ -205,7 +205,7 @@ class Layout:
                 element, position = self._decode_value(field, kind[2:], data, position)
                 elements.append(element)
             return elements, position
-        # A nullable list says nothing of its elements.
+        # A list may be nullable while its elements are not.
         if kind == field["type"] and self.version in Versions(field.get("nullableVersions")):
             present = struct.unpack(">b", take(data, position, 1))[0]
             position += 1
@@ -226,7 +226,7 @@ class Layout:
 
 
 def default_of(field: Fields) -> Any:
-    """The default that Kafka's generator gives a field."""
+    """Return the default that Kafka's generator gives a field."""
     kind, default = field["type"], field.get("default")
     if default == "null":
         return None
@@ -256,7 +256,7 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def take_varint(data: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint and the position after it."""
+    """Return an unsigned varint and the position after it."""
     value = shift = 0
     while True:
         byte = take(data, position, 1)[0]
@@ -268,19 +268,19 @@ def take_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def take(data: bytes, position: int, size: int) -> bytes:
-    """Exactly ``size`` bytes; raises Truncated."""
+    """Return exactly ``size`` bytes. Truncated."""
     if position + size > len(data):
         raise Truncated(f"{size} bytes wanted at {position} of {len(data)}")
     return data[position : position + size]
 
 
 def request_header_version(api: str, version: int) -> int:
-    """1 or, for flexible versions, 2 (KIP-482)."""
+    """Return 1 or, for flexible versions, 2 (KIP-482)."""
     return 2 if version in Versions(definitions()[f"{api}Request"].get("flexibleVersions")) else 1
 
 
 def response_header_version(api: str, version: int) -> int:
-    """The ApiVersions response keeps header 0 for ever, so that old clients can read it (KIP-511)."""
+    """Return the header version. ApiVersions keeps version 0, so that old clients can read it (KIP-511)."""
     if api == "ApiVersions":
         return 0
     return request_header_version(api, version) - 1
@@ -289,7 +289,7 @@ def response_header_version(api: str, version: int) -> int:
 def encode_request(
     api: str, version: int, fields: Fields, *, correlation_id: int = 1, client_id: str | None = "interop"
 ) -> bytes:
-    """A request frame without its size prefix."""
+    """Return a request frame without its size prefix."""
     header = Layout("RequestHeader", request_header_version(api, version)).encode(
         {
             "RequestApiKey": api_keys()[api],
@@ -302,7 +302,7 @@ def encode_request(
 
 
 def decode_response(api: str, version: int, frame: bytes) -> tuple[int, Fields]:
-    """Correlation id and body of a response frame; raises Truncated when bytes are missing or left over."""
+    """Return the correlation id and body of a response. Truncated if bytes are missing or left over."""
     header, position = Layout("ResponseHeader", response_header_version(api, version)).decode(frame)
     body, position = Layout(f"{api}Response", version).decode(frame, position)
     if position != len(frame):

@@ -1,4 +1,4 @@
-"""Records that every client scenario sends, with all that a record can have."""
+"""The records that every client scenario sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 @dataclass(frozen=True)
 class Sent:
-    """One record as a client is asked to send it."""
+    """One record to send."""
 
     key: bytes | None
     value: bytes | None
@@ -19,7 +19,7 @@ class Sent:
 
 
 def records(count: int) -> list[Sent]:
-    """Records of which some have no key, no value, no headers, equal keys, or many bytes; none lacks both."""
+    """Return records without key, value or headers, with equal keys, or large. Each has a key or a value."""
     return [
         Sent(
             key=None if index % 7 == 0 else f"key-{index % 10}".encode(),

@@ -1,7 +1,7 @@
-"""Brokers die in turn under programs that write in transactions; in the end nothing may be left open.
+"""Brokers killed in turn under programs that write in transactions, without transactions left open.
 
-The controller stays, and leads last: of everything, also of what the coordinators keep, the first of the
-others leads one half and the second the other half, until one of them dies.
+The controller is never killed and is the last replica of every partition. The preferred leaders alternate
+among the other brokers, also for the coordinators' topics.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ INTERNAL: Final = {
     "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
     "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
 }
-"""As brokers make them, but for their placement."""
+"""The configs that brokers give these topics. Only the replica placement differs."""
 INTERNAL_PARTITIONS: Final = 4
 ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
 def make_topics(cluster: Cluster, partitions: int, *names: str) -> None:
-    """These, and those of the coordinators."""
+    """Create these topics and the internal topics of the coordinators."""
     [controller] = cluster.controllers
     others = _killable(cluster)
 
@@ -49,10 +49,10 @@ def _killable(cluster: Cluster) -> list[int]:
 def kill_in_turn(
     cluster: Cluster, kills: int, works: Callable[[], None], meanwhile: Callable[[int], None]
 ) -> list[float]:
-    """Kill brokers one after another; gives the seconds until the programs have gone on after each kill.
+    """Kill brokers one after another. Return the seconds until the programs made progress after each kill.
 
-    `works` waits until the programs have done something more: before each kill, while the broker is away, and
-    when it is back. `meanwhile` is told of each kill, right after it.
+    `works` waits for progress of the programs: before each kill, while the broker is down, and after its
+    restart. `meanwhile` is called right after each kill.
     """
     victims = _killable(cluster)
     gaps = []
@@ -74,7 +74,7 @@ def kill_in_turn(
 
 
 def wait_until_leading(cluster: Cluster, node_id: int) -> None:
-    """Until a node leads some of what each kind of coordinator keeps."""
+    """Wait until a node leads a partition of each coordinator topic."""
 
     def is_so() -> bool:
         return all(
@@ -86,7 +86,7 @@ def wait_until_leading(cluster: Cluster, node_id: int) -> None:
 
 
 def wait_until_no_open_transactions(cluster: Cluster) -> None:
-    """Until no coordinator has a transaction that is not ended, and no replica a producer that is in one."""
+    """Wait until no coordinator has an open transaction and no replica has a producer in one."""
     everything = cluster.all_partitions()
     asked = [{"Name": topic, "PartitionIndexes": list(range(count))} for topic, count in everything.items()]
     for node_id in cluster.brokers:
@@ -112,11 +112,11 @@ def wait_until_no_open_transactions(cluster: Cluster) -> None:
 
 
 def check_replicas(cluster: Cluster) -> None:
-    """Nothing is open, the replicas of everything are the same, and no node has complained."""
+    """Check that nothing is open, that all replicas are equal, and that no node has logged an error."""
     wait_until_no_open_transactions(cluster)
     for topic, partitions in cluster.all_partitions().items():
         if topic.endswith("-repartition"):
-            # Streams deletes what it has read.
+            # Streams deletes the records that it has read.
             cluster.wait_until_replica_ends_equal(topic, partitions)
         else:
             cluster.wait_until_replicas_equal(topic, partitions)

@@ -1,6 +1,6 @@
-"""What scenarios have of the machine: networks to cut and disks to break, where it lets them be made.
+"""Fixtures for network faults and disk faults.
 
-That takes root on Linux. Elsewhere these scenarios are skipped, and the run says so in its warnings.
+Both need root on Linux. Elsewhere the tests are skipped with a warning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A disk of a test's own, small enough to be filled, and which can be broken: a file with ext4, mounted.
+"""A small disk that a test can fill or fail: a mounted ext4 image.
 
-What is broken answers every call with EIO, as a disk that is pulled, until it is repaired.
+A failed disk returns EIO to every call, like an unplugged one, until it is repaired.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ WITHOUT_JOURNAL: Final = 2
 
 
 class DiskUnavailable(Exception):
-    """This machine lets no disk be made; says why."""
+    """Disks cannot be created on this machine. The message has the reason."""
 
 
 class Disk:
     def __init__(self) -> None:
-        """DiskUnavailable where it cannot be made; what fails of one that was is a RuntimeError."""
+        """Create and mount the disk. DiskUnavailable; RuntimeError if a later command fails."""
         self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
         self._image = self._home / "image"
         self._filler = self._home / "disk" / "filler"
         self.directory = self._home / "disk" / "data"
-        """For a node: beside it are things that are none of a node's."""
+        """The directory for a node. Files beside it do not belong to the node."""
         (self._home / "disk").mkdir()
         with self._image.open("wb") as image:
             image.truncate(SIZE_BYTES)
@@ -44,11 +44,11 @@ class Disk:
             raise DiskUnavailable(str(error)) from error
 
     def sync(self) -> None:
-        """Have all that was written so far outlive a break-down: no tool that formats waits for its disk."""
+        """Sync the file system. Tools that format a directory do not sync it themselves."""
         run("sync", "--file-system", str(self._home / "disk"))
 
     def fill(self) -> None:
-        """Leave no room, also of what has become free since it was full."""
+        """Fill all free space, including space that became free since the last call."""
         with self._filler.open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -62,7 +62,7 @@ class Disk:
         self._filler.unlink()
 
     def fail(self) -> None:
-        """From now on nothing can be read or written."""
+        """Fail every later read and write."""
         opened = os.open(self._home / "disk", os.O_RDONLY)
         try:
             fcntl.ioctl(opened, SHUTDOWN, struct.pack("=I", WITHOUT_JOURNAL))
@@ -70,7 +70,7 @@ class Disk:
             os.close(opened)
 
     def repair(self) -> None:
-        """Mounted anew, with what was written out before. Nobody may have a file open."""
+        """Mount the disk again with everything that was synced. No file may be open."""
         self._unmount()
         self._mount()
 

@@ -1,7 +1,7 @@
-"""As whom a producer has written what stands twice.
+"""The producer ids under which a record was written twice.
 
-A broker knows a batch that comes again by producer id, epoch and sequence number. A client that takes another
-id or epoch and sends a record once more has written it twice itself, whatever the broker does.
+A broker recognizes a duplicate batch by producer id, epoch and sequence number. If a client resends a record
+under a new id or epoch, the duplicate is the client's fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kwire.testing.history import Partition, Read
 
 
 class Identity(NamedTuple):
-    """What a producer shows itself by."""
+    """A producer id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 def find_client_resends(
     bootstrap: str, login: Login | None, records: Iterable[Read]
 ) -> dict[bytes, list[Identity]]:
-    """The values that stand at several offsets, each under an identity of its own, with these."""
+    """Return the values at several offsets, each with a different identity, and these identities."""
     offsets: dict[tuple[Partition, bytes], list[int]] = defaultdict(list)
     for place, offset, value in records:
         offsets[place, value].append(offset)
@@ -41,7 +41,7 @@ def find_client_resends(
 
 
 def identity(bootstrap: str, login: Login | None, place: Partition, offset: int) -> Identity:
-    """As whom the record at an offset was written, as the partition's leader has it."""
+    """Return the identity of the record at an offset, as the partition's leader has it."""
     topic, partition = place
     with connect(bootstrap.partition(",")[0], login) as client:
         told = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)

@@ -1,8 +1,8 @@
-"""Stock clients at work on a topic, each in a thread, which tell a history what they did and were told.
+"""Stock clients that produce to a topic and consume it, each in a thread, and record a history.
 
-Every client has its defaults, but for a few that would have it wait for minutes: what a user would see, these
-see. A producer sends slowly enough to be at work through all that happens; each record is
-written once, to the partition that its number gives.
+The clients have default settings, except for some timeouts of minutes, so they show what users would see. A
+producer sends slowly enough to run through the whole scenario. Each record is sent once, to the partition
+that its number determines.
 """
 
 # The clients' own annotations are partial.
@@ -34,19 +34,19 @@ from interop.tools import a_file
 from kwire.testing.history import UNKNOWN_OFFSET, History, Partition
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
-"""What a transactional producer says of records that it has given up with their transaction."""
+"""Errors of a transactional producer for records that it dropped with their transaction."""
 PAUSE_S = 0.01
-"""Between two sends of a producer."""
+"""The pause between two sends of a producer."""
 END_SECONDS = 60.0
-"""How long a client may take to end."""
+"""The time that a client may take to stop."""
 WORDS: Final[dict[str, Any]] = (
     {"debug": os.environ["INTEROP_DEBUG"]} if "INTEROP_DEBUG" in os.environ else {"log_level": 0}
 )
-"""What a transactional producer tells of itself, on the standard error: nothing, or say `eos`."""
+"""librdkafka's log on the standard error: nothing, or the contexts in INTEROP_DEBUG such as `eos`."""
 
 
 class Load:
-    """Clients on a topic, from `start` to `stop`, or the end of the block; `check` says what cannot be."""
+    """Clients on a topic, from `start` to `stop` or the end of the block. `check` verifies the history."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, login: Login | None = None) -> None:
         self.bootstrap = bootstrap
@@ -62,7 +62,7 @@ class Load:
         self.partitions = partitions
         self.history = History()
         self.errors: list[str] = []
-        """What clients told their users, in words."""
+        """Errors that clients reported to their users."""
         self.writers: list[Client] = []
         self.readers: list[Client] = []
 
@@ -80,11 +80,12 @@ class Load:
             client.start()
 
     def wait_until_all_write(self) -> None:
-        """Until each producer has had something acknowledged that it sends from now on.
+        """Wait until every producer had a record acknowledged that it sent after this call.
 
-        And until each consumer has begun: a scenario may be over before a group has met.
+        Also wait until every consumer has received a record: a scenario may be over before a group has
+        formed.
         """
-        # What the Java program has sent by now, nobody knows.
+        # The number of records that the Java program has sent is unknown.
         sent = {client: max(client.sent, client.acknowledged) for client in self.writers}
 
         def waiting() -> list[str]:
@@ -97,7 +98,7 @@ class Load:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Let writers end, then readers have all that was written."""
+        """Stop the producers, then let the consumers read everything and stop them."""
         for client in self.writers:
             client.end()
         records = read_all(self.bootstrap, self.topic, self.partitions, self.of_librdkafka)
@@ -115,13 +116,13 @@ class Load:
             self.history.expect_all_read(client.name)
 
     def check(self) -> None:
-        """AssertionError where a client was told of an error, or of what cannot be."""
+        """Raise AssertionError if a client reported an error, or if the history has an anomaly."""
         found = [*self.errors, *map(str, self.history.anomalies())]
         assert not found, "\n" + "\n".join(found)
 
 
 class Client(ABC):
-    """One at work in a thread of its own."""
+    """A client in its own thread."""
 
     name = "client"
     reads = False
@@ -131,14 +132,14 @@ class Client(ABC):
         self.stopping = threading.Event()
         self.seen: dict[Partition, int] = {}
         self.sent = 0
-        """How many records were sent."""
+        """The number of sent records."""
         self.acknowledged = 0
-        """Up to which of them something was acknowledged."""
+        """One more than the highest acknowledged record number."""
         self._thread = threading.Thread(target=self._body, name=self.name, daemon=True)
 
     @abstractmethod
     def run(self) -> None:
-        """Work until `stopping` is set."""
+        """Run until `stopping` is set."""
 
     def start(self) -> None:
         self._thread.start()
@@ -162,7 +163,7 @@ class Client(ABC):
         self.load.errors.append(f"{self.name}: {what}")
 
     def next(self, number: int, **more: Any) -> tuple[int, bytes]:
-        """The partition and the value of the record of that number, which is about to be sent."""
+        """Record the send of this record. Return its partition and value."""
         partition = number % self.load.partitions
         value = f"{self.name} {number}".encode()
         self.load.history.on_send(self.name, (self.load.topic, partition), value, **more)
@@ -170,7 +171,7 @@ class Client(ABC):
         return partition, value
 
     def on_ack(self, value: bytes, offset: int | None) -> None:
-        """A client has no offset for what it was told of as a duplicate."""
+        """Record an acknowledgment. The offset is None if the broker reported a duplicate."""
         self.load.history.on_ack(value, UNKNOWN_OFFSET if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
@@ -184,11 +185,12 @@ class Client(ABC):
 
 
 class ConfluentWriter(Client):
-    """librdkafka, idempotent.
+    """librdkafka's idempotent producer.
 
-    Where a later batch is at a new leader before an earlier one, it raises its epoch and sends again what had
-    no answer, also what the former leader has handed on: its issue 4953, seen with Apache Kafka alone, too.
-    Such a record stands twice, under two identities; one that stands twice under one is the broker's doing.
+    If a later batch reaches a new leader before an earlier one, librdkafka raises its epoch and resends
+    everything unacknowledged, including batches that the former leader has replicated (librdkafka issue 4953;
+    also seen with Apache Kafka alone). Such a record is in the log twice under two identities. A duplicate
+    under one identity is the broker's fault.
     """
 
     name = "librdkafka"
@@ -211,17 +213,17 @@ class ConfluentWriter(Client):
 
 
 class TransactionalWriter(Client):
-    """librdkafka, in transactions of a few records; each seventh is aborted, with its records in the log.
+    """librdkafka's transactional producer, with a few records per transaction. Every seventh is aborted.
 
-    Where the transaction before has not ended yet, an abort that does not wait for its own to begin ends the
-    producer for good, also with Apache Kafka: the coordinator answers INVALID_TXN_STATE. While coordinators
-    move, it may come to that all the same. Then it begins again with another, as its documentation says, and
-    nobody knows of the transaction.
+    An abort before the transaction has begun on the coordinator is fatal for the producer if the previous
+    transaction has not completed: the coordinator returns INVALID_TXN_STATE, as in Apache Kafka. This can
+    happen while coordinators move. Then a new producer continues, as librdkafka's documentation says, and the
+    transaction's outcome is unknown.
 
-    What an abort finds waiting to be sent again may be in the broker's log, and librdkafka has the next
-    records take over its sequence numbers: the broker has these already, says so, and the records are
-    nowhere (`rd_kafka_toppar_purge_queues`; seen with 2.16 where the answer to a Produce was lost). So such
-    an abort is the end of a producer, too.
+    An aborted batch that waits for a resend may be in the broker's log already. librdkafka gives its sequence
+    numbers to the next records, the broker treats them as duplicates, and they are lost
+    (`rd_kafka_toppar_purge_queues`; seen with 2.16 after a lost Produce response). So a purge ends the
+    producer, too.
     """
 
     name = "transactional"
@@ -252,7 +254,8 @@ class TransactionalWriter(Client):
             {
                 **self.load.of_librdkafka,
                 "transactional.id": self.name,
-                # By default it waits a minute for a coordinator that is paused, as long as for its records.
+                # The default waits a minute for a paused coordinator, which is as long as the records'
+                # timeout.
                 "socket.timeout.ms": 15_000,
                 **WORDS,
             }
@@ -272,7 +275,7 @@ class TransactionalWriter(Client):
         self.load.history.on_transaction_end(title, committed=not aborts)
 
     def _again(self, call: Any) -> None:
-        """As its documentation says: what may be tried again, is; anything else is told."""
+        """Retry retriable errors, as librdkafka's documentation says, and raise all others."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -292,7 +295,7 @@ class TransactionalWriter(Client):
 
 
 class PythonWriter(Client):
-    """kafka-python, idempotent as it is by default."""
+    """kafka-python's producer, idempotent by default."""
 
     name = "kafka-python"
 
@@ -310,11 +313,11 @@ class PythonWriter(Client):
 
 
 class AioWriter(Client):
-    """aiokafka, idempotent."""
+    """aiokafka's idempotent producer."""
 
     name = "aiokafka"
     metadata_max_age_ms = 300_000
-    """As by default."""
+    """The default."""
 
     def run(self) -> None:
         asyncio.run(self._write())
@@ -330,7 +333,7 @@ class AioWriter(Client):
         number = 0
         while not self.stopping.is_set():
             partition, value = self.next(number)
-            # In order: the producer keeps the order of the calls that have returned.
+            # The producer keeps the order in which `send` returns, so sends are sequential.
             future = await producer.send(self.load.topic, value, partition=partition)
             task = asyncio.create_task(self._acknowledged(future, value))
             sends.add(task)
@@ -350,14 +353,14 @@ class AioWriter(Client):
 
 
 class JavaWriter(Client):
-    """The Java client, in Kafka's VerifiableProducer, which numbers its records itself."""
+    """The Java producer in Kafka's VerifiableProducer, which numbers its records."""
 
     name = "java"
 
     def run(self) -> None:
         assert self.load.partitions == 1
         rate = int(1 / PAUSE_S)
-        # The program has no retries unless it is given some; a client has.
+        # Unlike a producer, the program has no retries by default.
         settings = {"retries": "2147483647", **self.load.of_java}
         with a_file("".join(f"{key}={value}\n" for key, value in settings.items())) as config:
             process = start_tool(
@@ -387,7 +390,7 @@ class JavaWriter(Client):
 
 
 class ConfluentReader(Client):
-    """librdkafka in a group, of what is committed."""
+    """librdkafka's consumer in a group, read_committed."""
 
     name = "group of librdkafka"
     reads = True
@@ -418,7 +421,7 @@ class ConfluentReader(Client):
 
 
 class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
-    """kafka-python in a group, of what is committed."""
+    """kafka-python's consumer in a group, read_committed."""
 
     name = "group of kafka-python"
     reads = True
@@ -446,11 +449,11 @@ class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class AioReader(Client):
-    """aiokafka in a group, of what is committed.
+    """aiokafka's consumer in a group, read_committed.
 
-    It names no leader epoch. A leader that was cut off, and does not know it yet, may then be asked for what
-    only its successor has, and when it has cut its log, it says that there is no such offset: both brokers do
-    (see `test_cuts`). Who resets by itself then reads everything once more, so this one asks again.
+    It sends no leader epoch. A disconnected former leader may receive a fetch offset that only its successor
+    has. After it has truncated its log, it returns OFFSET_OUT_OF_RANGE, as Apache Kafka does (see
+    `test_network_faults`). An automatic reset would read everything again, so this consumer retries.
     """
 
     name = "group of aiokafka"
@@ -466,7 +469,8 @@ class AioReader(Client):
             group_id=self.name,
             auto_offset_reset="none",
             isolation_level="read_committed",
-            # Who no longer leads is asked where to begin until the metadata is old, by default five minutes.
+            # aiokafka asks a former leader for offsets until its metadata expires, by default after five
+            # minutes.
             metadata_max_age_ms=10_000,
         )
         await consumer.start()
@@ -482,7 +486,7 @@ class AioReader(Client):
             for records in found.values():
                 for record in records:
                     self.on_record(record.partition, record.offset, record.value)
-        # Its last commit, in `stop`, does not look for a coordinator that has moved, and is tried for ever.
+        # The last commit, in `stop`, does not look up a moved coordinator and is retried forever.
         with suppress(CommitFailedError):
             await consumer.commit()
         await consumer.stop()
@@ -497,14 +501,14 @@ CLIENTS: Final[tuple[type[Client], ...]] = (
     AioWriter,
     TransactionalWriter,
 )
-"""All that need no JVM of their own."""
+"""All clients that need no JVM."""
 ALL_CLIENTS: Final[tuple[type[Client], ...]] = (*CLIENTS, JavaWriter)
 
 
 def read_all(
     bootstrap: str, topic: str, partitions: int, settings: Mapping[str, Any] = {}
 ) -> list[tuple[Partition, int, bytes]]:
-    """What is committed in a topic, from the beginning to the end, by a client with these settings."""
+    """Return the committed records of a topic from the beginning to the end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

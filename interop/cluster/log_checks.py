@@ -1,6 +1,6 @@
-"""What a node of a cluster may complain about in its log, and nothing else.
+"""The warnings and errors that a node may log in the cluster scenarios.
 
-Apache Kafka alone prints these lines too, when nodes are stopped, killed and started; each pattern says when.
+Apache Kafka logs these lines without kwire, too, when nodes are stopped, killed and started.
 """
 
 from __future__ import annotations
@@ -11,78 +11,78 @@ from typing import Final
 from interop.brokers import ApacheKafka, Broker
 
 NOT_ENOUGH: Final = "NotEnoughReplicas"
-"""Where more nodes are away than a partition can do without, for `also`."""
+"""For `also`: fewer replicas are in sync than min.insync.replicas."""
 OLD_EPOCH: Final = (
     r"Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*=apache-kafka-java.*\n"
     ".*StaleBrokerEpochException"
     "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
-"""Where a broker of Apache Kafka's that slept, or lost all, asks under the epoch that it had before."""
+"""For `also`: an Apache Kafka broker that was paused or wiped uses its former broker epoch."""
 WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId ReplicaKey\(id={}, "
-"""Where this controller has lost its directory, and the leader has taken no snapshot since it last asked."""
+"""For `also`: a voter lost its directory, and the leader has taken no snapshot since its last fetch."""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
 EXPECTED: Final = re.compile(
-    # A start by itself.
+    # Every start.
     r"Performing controller activation|already been closed|Overriding internal.metadata.log.segment.bytes"
-    # A controller that slept leads no more.
+    # A controller was paused and lost its leadership.
     r"|Exceptionally slow controller event|Renouncing the leadership due to a metadata log event"
-    # A controller is asked while it ends, and has no metrics any more.
+    # A controller gets a request after it has closed its metrics.
     r"|Exception when handling request\n.*NullPointerException: Cannot invoke .*RequestMetrics"
-    # A controller is asked while it starts, or has more to do than it can.
+    # A controller gets a request during its start, or is overloaded.
     r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
     r"|controller event queue overloaded"
-    # A setting of controllers, in the properties that all nodes have alike.
+    # A controller setting in the properties that all nodes share.
     r"|is defined in the broker role. This configuration will be ignored in 5.0"
-    # While another node is down, and when it goes.
+    # Another node is down or shuts down.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
     r"|AddPartitionsToTxnRequest failed for node \d+ with a network exception"
     r"|Unexpected error BROKER_NOT_AVAILABLE in ADD_RAFT_VOTER response"
-    # A follower comes back to a topic of which records were deleted meanwhile.
+    # A follower returns after records were deleted.
     r"|because the local replica's end offset is smaller than the current leader's start offset"
-    # And the leader's log starts within a batch: the follower begins its log again where the batch does, and
-    # the segment that it began a moment before, which held nothing, has no index files yet.
+    # The leader's log start is within a batch. The follower starts its log at that batch, and its previous,
+    # empty segment has no index files yet.
     r"|Failed atomic move of \S+index to \S+index\.deleted .*\n.*NoSuchFileException"
-    # A node was killed in the middle of a write, and cuts off at its next start what is not whole.
+    # A node was killed during a write and truncates the incomplete batch at its next start.
     r"|Corruption found in segment \d+, truncating to offset"
-    # A loaded machine: the controller does not come to a heartbeat in time, even its own broker's.
+    # The machine is busy, and the controller handles a heartbeat too late.
     r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
-    # And retention compares records with the time at which it began to look.
+    # Retention compares timestamps with the time at which its check started.
     r"|contains future timestamp\(s\), making it in"
-    # Nodes ask a controller that has just started, and does not lead yet.
+    # Nodes send requests to a controller that has started and is not the leader yet.
     r"|Unexpected error handling request.*\n.*NotControllerException: "
-    # Clients of two brokers want a topic of coordinators, or of Connect's own, and nobody has made it yet.
+    # Clients of two brokers cause the creation of an internal topic at the same time.
     r"|creation failed for (__\w+|\S+\.internal) with error 'TOPIC_ALREADY_EXISTS'"
-    # A leader's partition is given on while the coordinator still reads it.
+    # A coordinator's partition gets another leader while the coordinator still loads it.
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
-    # A coordinator wants to write of its group, and is none any more.
+    # A coordinator writes for its group after it has lost the partition.
     r"|Failed to write empty metadata for group"
-    # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
+    # librdkafka aborts a transaction that it could not begin: see `load.TransactionalWriter`.
     r"|state is (COMPLETE|PREPARE)_COMMIT, but received transaction marker result to send: ABORT"
-    # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come;
-    # or an idempotent client's later batches reach a new leader before those that it sends again.
+    # A batch was rejected, for example without a coordinator, and the next batches of the producer arrive.
+    # Or later batches reach a new leader before the resent ones.
     r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
-    # A coordinator that slept, or is being stopped, ends a transaction that the next one has ended.
+    # A paused or stopping coordinator ends a transaction that its successor has ended.
     r"|Error processing append operation.*\n.*TransactionCoordinatorFencedException"
-    # A follower knows of a topic before its leader does.
+    # A follower learns of a topic before its leader.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
-    # A replica comes to a broker by a reassignment.
+    # A reassignment adds a replica to a broker.
     r"|Expected partition \S+ with topic id \S+ to exist, but it was missing"
-    # A follower has not heard yet that a reassignment has removed it: Kafka's of one of its own, too.
+    # A reassignment has removed a replica that still fetches, also with Apache Kafka alone.
     r"|The replica state of replica ID:\[\d+\] doesn't exist in the leader node"
-    # A new leader knows of less that is committed than the last one did.
+    # A new leader's high watermark is lower than that of the previous leader.
     r"|Non-monotonic update of high watermark"
-    # A leader has the new epoch a moment before its follower, who then waits for the metadata.
+    # A leader has a new epoch before its follower, which then waits for the metadata.
     r"|Partition \S+ marked as failed"
-    # Somebody changes the features of the cluster, or wants to.
+    # The scenario upgrades or downgrades features.
     r"|(Up|Down)grading metadata.version from|Unsupported metadata.version downgrade"
 )
 
 
-def complaints(node: Broker, also: str = "(?!)") -> list[str]:
-    """The lines of WARN and ERROR that are not expected, each with the next, where the exception is.
+def unexpected_lines(node: Broker, also: str = "(?!)") -> list[str]:
+    """Return the unexpected WARN and ERROR lines, each with the next line, which has the exception.
 
-    `also` is what may be said besides.
+    `also` is a pattern of further expected lines. For kwire, only ERROR lines are unexpected.
     """
     lines = node.log_text().splitlines()
     found = [

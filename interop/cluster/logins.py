@@ -1,7 +1,7 @@
-"""Who logs in to a cluster whose listeners want to know who asks, and as what: nodes, clients, tools.
+"""SASL users for clusters whose listeners are SASL_PLAINTEXT.
 
-Brokers' and controllers' listeners are SASL_PLAINTEXT; each has users of its own, so that a node that shows
-one what is meant for the other is refused.
+The listeners of brokers and controllers have different users, so a node that uses the wrong credentials is
+rejected.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ REFUSED: Final = {
     SCRAM: "Authentication failed during authentication due to invalid credentials with SASL mechanism "
     + SCRAM,
 }
-"""What is said to who has a wrong password."""
+"""The error messages for a wrong password."""
 
 
 class Login(NamedTuple):
-    """A user, and how he shows who he is."""
+    """A user with password and mechanism."""
 
     username: str
     password: str
     mechanism: str = PLAIN
 
     def jaas(self, users: Mapping[str, str] = {}) -> str:
-        """For a client, or with `users` for a server of PLAIN, too."""
+        """Return the JAAS configuration of a client, or with `users` that of a PLAIN server."""
         known = "".join(f' user_{name}="{password}"' for name, password in users.items())
         who = f'username="{self.username}" password="{self.password}"'
         return f"{MODULES[self.mechanism]} required {who}{known};"
 
     def of_java(self) -> dict[str, str]:
-        """Properties of a Java client, or a tool."""
+        """Return the properties of a Java client or tool."""
         return {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": self.mechanism,
@@ -57,7 +57,7 @@ class Login(NamedTuple):
         }
 
     def of_python(self) -> dict[str, Any]:
-        """Arguments of kafka-python's clients, and aiokafka's."""
+        """Return the arguments of kafka-python's and aiokafka's clients."""
         return {
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": self.mechanism,
@@ -67,14 +67,14 @@ class Login(NamedTuple):
 
 
 class Logins(NamedTuple):
-    """As whom the nodes of a cluster, and its clients, log in."""
+    """The users of a cluster's nodes and clients."""
 
     between_brokers: Login
     to_controllers: Login
     client: Login
 
     def properties(self) -> dict[str, str]:
-        """Of every node."""
+        """Return the properties of every node."""
         mechanism, controllers = self.between_brokers.mechanism, self.to_controllers.mechanism
         asked = {
             BROKERS_LISTENER: [self.between_brokers, self.client],
@@ -98,7 +98,7 @@ class Logins(NamedTuple):
         return found
 
     def formatting(self) -> tuple[str, ...]:
-        """Arguments of the storage tool, which make those that stand in the metadata."""
+        """Return the storage tool's arguments that create the SCRAM users."""
         found: list[str] = []
         for login in dict.fromkeys(self):
             if login.mechanism == SCRAM:
@@ -107,7 +107,7 @@ class Logins(NamedTuple):
 
 
 def logins(between_brokers: str, to_controllers: str) -> Logins:
-    """By these mechanisms; clients by PLAIN."""
+    """Return users with these mechanisms. Clients use PLAIN."""
     return Logins(
         Login("broker", "broker-secret", between_brokers),
         Login("quorum", "quorum-secret", to_controllers),
@@ -116,7 +116,7 @@ def logins(between_brokers: str, to_controllers: str) -> Logins:
 
 
 def log_in(client: RawClient, login: Login) -> None:
-    """By PLAIN; AssertionError, with the server's words, where that is refused."""
+    """Authenticate with PLAIN. AssertionError with the server's message if that fails."""
     told = client.call("SaslHandshake", 1, Mechanism=PLAIN)
     assert told["ErrorCode"] == 0, told
     said = f"\0{login.username}\0{login.password}".encode()

@@ -1,4 +1,4 @@
-"""What the metadata of a node comes to, by what it has on its disk: as after a start."""
+"""The metadata image that a node would load from its directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterController
 
 
 def image_at(home: Path, last_offset: int) -> list[str]:
-    """The records of an image in words, sorted: the newest snapshot's up to that offset, then the log's."""
+    """Return the records of the image as sorted text: the newest snapshot up to the offset, then the log."""
     ends = {int(path.name.partition("-")[0]): path for path in home.glob("*-*.checkpoint")}
     start = max((end for end in ends if end <= last_offset + 1), default=0)
     batches = list(decode_batches(ends[start].read_bytes())) if start in ends else []
@@ -30,7 +30,7 @@ def image_at(home: Path, last_offset: int) -> list[str]:
 
 
 def normalized_repr(record: object) -> str:
-    """Apache Kafka writes what a node supports in an order that means nothing."""
+    """Return a record as text. Apache Kafka writes supported features in arbitrary order."""
     if isinstance(record, RegisterBrokerRecord):
         record.features.sort(key=lambda feature: feature.name)
     if isinstance(record, RegisterControllerRecord):

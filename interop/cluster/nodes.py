@@ -1,7 +1,7 @@
-"""Clusters of several nodes, each of either kind and of any roles.
+"""Clusters of several nodes of either kind, in any roles.
 
-Node ids begin with 1, and the controllers come first. Every node gets the same properties, as an operator
-would write them; a node's directory and log stay until the cluster is discarded.
+Node ids start at 1, controllers first. All nodes get the same properties. A node's directory and log are kept
+until the cluster is discarded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 
 from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
 from interop.cluster.class_data_sharing import shared_class_options
-from interop.cluster.log_checks import complaints
+from interop.cluster.log_checks import unexpected_lines
 from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
 from interop.cluster.network import Network
 from interop.raw_client import TIMEOUT_S, RawClient
@@ -29,10 +29,10 @@ BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 COMBINED: Final = "broker,controller"
 FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
-"""What kwire does not serve yet: a cluster that has it finalized would refuse its brokers."""
+"""kwire does not support these features. A cluster with them finalized would reject its brokers."""
 WAIT_SECONDS: Final = 60.0
 KEPT_LOG_BYTES: Final = 2 << 20
-"""How much of a node's log is kept where a scenario fails: some ten thousand lines."""
+"""The part of each node's log that is saved if a scenario fails: about ten thousand lines."""
 SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
@@ -41,14 +41,14 @@ SETTINGS: Final = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "log.index.interval.bytes": "4096",
-    # As by default: a client that joins alone may do so before it knows its topic, then waits for minutes.
+    # The default. A client that joins alone may not know its topic yet, and then waits for minutes.
     "group.initial.rebalance.delay.ms": "3000",
 }
-"""As in production, with a short session: tests kill often, and wait for it each time."""
+"""Production settings with a short session, since the scenarios wait for session timeouts often."""
 
 
 class SmallKafka(ApacheKafka):
-    """Apache Kafka in as small a JVM as will do, so that three of them fit on two cores."""
+    """Apache Kafka in a small JVM, so that three of them run on two cores."""
 
     def java(self, *arguments: str) -> list[str]:
         command = super().java(*SMALL_JVM, *arguments)
@@ -70,7 +70,7 @@ class SmallKafka(ApacheKafka):
 
 
 class OldKafka(SmallKafka):
-    """An older Apache Kafka, as some nodes are while a cluster is upgraded."""
+    """An older Apache Kafka, as in a cluster during an upgrade."""
 
     name = "old"
 
@@ -101,10 +101,10 @@ CLUSTER_KINDS: Final = {
 
 
 class Cluster:
-    """A cluster; `start` it, and discard it in the end (or use it in a `with` block).
+    """A cluster. Call `start`, and `discard` at the end, or use a `with` block.
 
-    Who votes is in the properties, or in the metadata log (kraft.version 1), and nodes know where to ask.
-    With `wires` each node has an address of its own. With `logins` all listeners are SASL_PLAINTEXT.
+    The voters are in the properties, or with `voters_in_log` in the metadata log (kraft.version 1). With
+    `network` each node has its own address. With `logins` all listeners are SASL_PLAINTEXT.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Cluster:
         network: Network | None = None,
         logins: Logins | None = None,
     ) -> None:
-        """`first_voters`: of the controllers, where the log tells who votes and not all do from the start."""
+        """Create the nodes. `first_voters` are the controllers that are voters from the start."""
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
         }
         self.logins = logins
         self._taken_over: list[Broker] = []
-        """Those whose directories are theirs, and whose nodes are others' by now."""
+        """Replaced nodes, which own the directories of their successors."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
         if network is not None:
             for node_id, node in self.nodes.items():
@@ -164,7 +164,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, as a client would be given them."""
+        """The addresses of all brokers."""
         return ",".join(self.nodes[node_id].bootstrap for node_id in self.brokers)
 
     @property
@@ -172,7 +172,7 @@ class Cluster:
         return ",".join(self.nodes[each].controller_bootstrap for each in self.controllers)
 
     def start(self, *, without: Collection[int] = (), format_arguments: tuple[str, ...] = FEATURES) -> Self:
-        """All nodes (but some), until every broker is in the metadata and unfenced."""
+        """Format and start all nodes but `without`. Return once every broker is registered and unfenced."""
         try:
             self._format(format_arguments)
             self._start_all(without)
@@ -182,7 +182,7 @@ class Cluster:
         return self
 
     def _format(self, format_arguments: tuple[str, ...]) -> None:
-        # The directories' ids are of no matter, but all formats must name the same.
+        # The directory ids are arbitrary, but every node must be formatted with the same ones.
         voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
         if self.logins is not None:
             format_arguments += self.logins.formatting()
@@ -203,7 +203,7 @@ class Cluster:
         self.wait_until_unfenced(*(each for each in self.brokers if each not in without))
 
     def lose_power(self) -> None:
-        """All nodes at once, which then start at once."""
+        """Kill all nodes at once, then start them at once."""
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.kill()
@@ -212,7 +212,7 @@ class Cluster:
         self._start_all()
 
     def replace_software(self, node_id: int, kind: type[Broker]) -> None:
-        """Another program takes a node over that was stopped: its directory, its properties and its ports."""
+        """Let another program take over a stopped node: its directory, properties and ports."""
         before = self.nodes[node_id]
         assert before.process is None, f"node {node_id} still runs"
         after = kind(directory=before.directory)
@@ -223,7 +223,7 @@ class Cluster:
         self._taken_over.append(before)
 
     def start_node(self, node_id: int) -> None:
-        """One that was stopped or killed, or not yet started, until all know it."""
+        """Start a node and wait until it is unfenced."""
         self.nodes[node_id].start()
         if node_id in self.brokers:
             self.wait_until_unfenced(node_id)
@@ -237,7 +237,7 @@ class Cluster:
         self.discard()
 
     def save_logs(self, error: BaseException) -> None:
-        """Where a scenario fails: the end of what each node said outlives the cluster, as the error tells."""
+        """Save the end of each node's log, and add the path to the error."""
         title = os.environ.get("PYTEST_CURRENT_TEST", "cluster").partition(" (")[0]
         home = TARGET / "failed" / re.sub(r"[^\w.-]+", "-", title.rpartition("/")[2]).strip("-")
         shutil.rmtree(home, ignore_errors=True)
@@ -254,7 +254,7 @@ class Cluster:
             node.discard()
 
     def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
-        """A topic whose replicas are where they are wanted, the leaders first; until all are in sync."""
+        """Create a topic with these replicas and wait until all are in sync. Preferred leaders come first."""
         self.create_topic_through(self.brokers[0], name, assigned, configs)
 
     def create_topic_through(
@@ -266,7 +266,7 @@ class Cluster:
         *,
         expected: Collection[int] = (0,),
     ) -> None:
-        """The same, from a broker that is asked for it, and answers with one of these error codes."""
+        """Create a topic through one broker. Its error code must be in `expected`."""
         topic = {
             "Name": name,
             "NumPartitions": -1,
@@ -277,23 +277,23 @@ class Cluster:
             "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
         }
         with self.connect(self.nodes[asked].bootstrap) as client:
-            # A broker of Apache Kafka's may wait for a controller that is paused as long as for any answer.
+            # Apache Kafka's broker may wait for a paused controller as long as for any response.
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
         assert made["Topics"][0]["ErrorCode"] in expected, made
         self.wait_until_in_sync(name, len(assigned))
 
     def elect_preferred_leaders(self) -> None:
-        """Let the first replica of every partition lead it, where it is in sync."""
+        """Elect the preferred leader of every partition."""
         with self.connect(self.nodes[self.brokers[0]].bootstrap) as client:
             told = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
         assert told["ErrorCode"] == 0, told
 
-    # --- looking
+    # --- queries
 
     @contextmanager
     def connect(self, address: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[RawClient]:
-        """A connection to one of the nodes, by one of its listeners; logged in, where that is asked for."""
+        """Connect to a listener of a node, and authenticate if the cluster uses SASL."""
         with RawClient(address) as client:
             client.socket.settimeout(timeout_s)
             if self.logins is not None:
@@ -301,7 +301,7 @@ class Cluster:
             yield client
 
     def metadata(self, *topics: str, asked: int | None = None, everything: bool = False) -> Fields:
-        """Metadata of these topics (or of all), as one broker (or the first that answers) has it."""
+        """Return the metadata of these topics or of all, from one broker or the first that responds."""
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
         for node_id in [asked] if asked is not None else self.brokers:
@@ -321,7 +321,7 @@ class Cluster:
         raise ConnectionError("no broker answers") from error
 
     def partition(self, topic: str, index: int = 0, *, asked: int | None = None) -> Fields:
-        """What the metadata has of a partition: LeaderId, LeaderEpoch, ReplicaNodes, IsrNodes."""
+        """Return a partition's metadata: LeaderId, LeaderEpoch, ReplicaNodes and IsrNodes."""
         [found] = self.metadata(topic, asked=asked)["Topics"]
         for partition in found["Partitions"]:
             if partition["PartitionIndex"] == index:
@@ -330,7 +330,7 @@ class Cluster:
         raise LookupError(f"{topic}-{index} is not there (error {found['ErrorCode']})")
 
     def all_partitions(self) -> dict[str, int]:
-        """Every topic, internal ones too, with how many partitions it has."""
+        """Return the number of partitions of every topic, including internal ones."""
         found = self.metadata(everything=True)["Topics"]
         return {topic["Name"]: len(topic["Partitions"]) for topic in found}
 
@@ -339,7 +339,7 @@ class Cluster:
         return leader_id
 
     def quorum(self, asked: int) -> Fields:
-        """What a voter has of the quorum: LeaderId, LeaderEpoch, HighWatermark, and who is how far."""
+        """Return DescribeQuorum's view of a voter: LeaderId, LeaderEpoch, HighWatermark and the replicas."""
         partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
         with self.connect(self.nodes[asked].controller_bootstrap, timeout_s=3.0) as client:
             answer = client.call("DescribeQuorum", 2, Topics=partitions)
@@ -349,7 +349,7 @@ class Cluster:
         return found
 
     def active_controller(self, *, than: int = 0) -> int:
-        """The active controller, once there is one other than this, as the other controllers say."""
+        """Return the active controller. Wait until it is another one than `than`."""
         found: list[int] = []
 
         def is_so() -> bool:
@@ -366,7 +366,7 @@ class Cluster:
         return found[0]
 
     def wait_until_unfenced(self, *broker_ids: int) -> None:
-        """Until the metadata of these brokers, and of one more, has them all."""
+        """Wait until these brokers and one more have all of them in their metadata."""
 
         def is_so() -> bool:
             return all(
@@ -378,13 +378,13 @@ class Cluster:
         wait_until(is_so, f"brokers {broker_ids} are not all there")
 
     def wait_for_another_leader(self, topic: str, index: int, *, than: int) -> None:
-        """Until a partition has a leader that is not this one."""
+        """Wait until a partition has another leader than `than`."""
         wait_until(
-            lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} is led by nobody else"
+            lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} gets no other leader"
         )
 
     def wait_until_in_sync(self, topic: str, partitions: int = 1) -> None:
-        """Until all replicas of a topic are in its in-sync sets, as every broker that runs says."""
+        """Wait until every running broker sees all replicas of a topic in sync."""
 
         def is_so() -> bool:
             for asked in self.brokers:
@@ -399,7 +399,7 @@ class Cluster:
         wait_until(is_so, f"the replicas of {topic} are not all in sync")
 
     def wait_until_out_of_sync(self, node_id: int) -> None:
-        """Whoever is in sync may lead; a replica that is lost must not."""
+        """Wait until a node is in no ISR. A replica in the ISR could be elected after its data was lost."""
         for topic, partitions in self.all_partitions().items():
             for index in range(partitions):
                 wait_until(
@@ -410,19 +410,19 @@ class Cluster:
                 )
 
     def wait_until_all_in_sync(self) -> None:
-        """The replicas of every topic, internal ones too."""
+        """Wait until all replicas of every topic are in sync, including internal topics."""
         for topic, partitions in self.all_partitions().items():
             self.wait_until_in_sync(topic, partitions)
 
     def segments(self, node_id: int, topic: str, index: int = 0) -> dict[str, bytes]:
-        """The bytes of a replica's segments by the names of their files."""
+        """Return the bytes of a replica's segments by file name."""
         homes = [
             Path(each) / f"{topic}-{index}" for each in self.nodes[node_id].properties["log.dirs"].split(",")
         ]
         return {path.name: path.read_bytes() for home in homes for path in sorted(home.glob("*.log"))}
 
     def wait_until_replicas_equal(self, topic: str, partitions: int = 1) -> None:
-        """Until all replicas have the same segments, byte for byte."""
+        """Wait until all replicas have the same segments, byte for byte."""
         for index in range(partitions):
             replicas = self.partition(topic, index)["ReplicaNodes"]
             wait_until(
@@ -434,9 +434,9 @@ class Cluster:
             )
 
     def wait_until_replica_ends_equal(self, topic: str, partitions: int) -> None:
-        """The same for a topic of which records are deleted: each replica removes segments in its own time.
+        """Wait until the replicas of a topic with deleted records have the same log ends.
 
-        Then each has the end of what the longest has.
+        Replicas delete segments at different times, so each log must be a suffix of the longest.
         """
 
         def is_so() -> bool:
@@ -450,26 +450,26 @@ class Cluster:
         wait_until(is_so, f"the replicas of {topic} do not end the same")
 
     def wait_until_all_replicas_equal(self) -> None:
-        """The replicas of every topic, internal ones too: in sync, and byte for byte."""
+        """Wait until all replicas of every topic are in sync and equal, including internal topics."""
         self.wait_until_all_in_sync()
         for topic, partitions in self.all_partitions().items():
             self.wait_until_replicas_equal(topic, partitions)
 
     def check_logs(self, also: str = "(?!)", of: Collection[int] = ()) -> None:
-        """AssertionError where one of these nodes (or any) complained about what it should not have.
+        """Raise AssertionError if one of these nodes (default: any) logged an unexpected line.
 
-        See `complaints`.
+        See `unexpected_lines`.
         """
         found = [
             f"node {node_id}: {line}"
             for node_id in of or self.nodes
-            for line in complaints(self.nodes[node_id], also)
+            for line in unexpected_lines(self.nodes[node_id], also)
         ]
         assert not found, "\n" + "\n".join(found)
 
 
 def format_node(node: Broker, *arguments: str) -> Broker:
-    """With its directory formatted, by the tool of its own kind."""
+    """Format the node's directory with its own tool."""
     node.write_properties()
     if isinstance(node, ApacheKafka):
         command = node.java("kafka.tools.StorageTool")
@@ -484,12 +484,12 @@ def format_node(node: Broker, *arguments: str) -> Broker:
     return node
 
 
-def wait_until(says: Callable[[], object], what: object, seconds: float = WAIT_SECONDS) -> None:
-    """Wait until it says so; what is not there yet, and who does not answer yet, are waited for as well."""
+def wait_until(condition: Callable[[], object], description: object, seconds: float = WAIT_SECONDS) -> None:
+    """Wait until the condition is true. A LookupError or OSError counts as false."""
     deadline = time.monotonic() + seconds
     while True:
         with suppress(LookupError, OSError):
-            if says():
+            if condition():
                 return
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, description
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What scenarios with controllers that are elected do and look at, and how all of them end."""
+"""Helpers for scenarios with several controllers: load, voter changes and final checks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ VOTER_KINDS: dict[str, tuple[type[Broker], ...]] = {
     "one of kwire": (SmallKafka, Kwire, SmallKafka),
     "kafka": (SmallKafka, SmallKafka, SmallKafka),
 }
-"""Who votes."""
+"""The kinds of the three voters."""
 BATCH_HEAD = struct.Struct(">qi11xi")
-"""Base offset, length, and how far behind the base the last offset is."""
+"""Base offset, length and last offset delta."""
 SNAPSHOTS_OFTEN = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "8000",
     "internal.metadata.log.segment.bytes": "8192",
     "internal.metadata.delete.delay.millis": "1000",
 }
-"""So that one starts from what another wrote, and the metadata log loses its beginning."""
+"""Small limits, so that nodes start from snapshots of others and the metadata log loses its beginning."""
 
 
 @contextmanager
@@ -43,14 +43,14 @@ def under_load(
     also: str = "(?!)",
     of: Collection[int] = (),
 ) -> Iterator[Load]:
-    """Stock clients write and read `t`. In the end nothing is lost, and all nodes have the same.
+    """Run stock clients on topic `t`. Afterwards check that nothing is lost and all nodes are equal.
 
     For `also` and `of` see `Cluster.check_logs`.
     """
     login = None if cluster.logins is None else cluster.logins.client
     with Load(cluster.bootstrap, "t", partitions, login) as load:
         load.start(*clients)
-        # The topics of coordinators are made when the first client asks, and need all brokers for that.
+        # The first client causes the creation of the coordinators' topics, which needs all brokers.
         load.wait_until_all_write()
         yield load
         load.wait_until_all_write()
@@ -62,20 +62,21 @@ def under_load(
 
 
 def create_topics_through_each_broker(cluster: Cluster, title: str) -> None:
-    """Each broker passes on what it is asked to do to whom leads by now."""
+    """Create a topic through each broker, which forwards the request to the active controller."""
     awake = [each for each in cluster.brokers if cluster.nodes[each].is_running]
     for asked in awake:
-        # Whoever passes it on asks again where the controller has died, which may have done it before.
+        # A broker resends the request if the controller failed. The first request may have created the
+        # topic.
         expected = (0, TOPIC_ALREADY_EXISTS)
         cluster.create_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {}, expected=expected)
 
 
 def check_same_metadata(cluster: Cluster) -> None:
-    """Every node has the same metadata: log, byte for byte, as far as it was committed, and image."""
+    """Check that all nodes have the same committed metadata log, byte for byte, and the same image."""
     active = cluster.active_controller()
     committed = wait_until_metadata_replicated(cluster, active)
     logs = {node_id: metadata_batches(cluster, node_id) for node_id in cluster.nodes}
-    # Where snapshots were taken, each trims its log in its own time.
+    # Nodes with snapshots delete old segments at different times.
     first = max(min(log) for log in logs.values())
     last = min(max(log) for log in logs.values())
     assert first < committed <= last + 1
@@ -83,11 +84,11 @@ def check_same_metadata(cluster: Cluster) -> None:
         {offset: batch for offset, batch in log.items() if first <= offset <= last} for log in logs.values()
     ]
     assert [node_id for node_id, log in zip(logs, compared, strict=True) if log != held] == []
-    # Snapshots are each node's own, so what they say is compared through what they come to.
+    # Each node writes its own snapshots, so compare the images that they contain.
     images: dict[int, list[str]] = {}
 
     def are_read() -> bool:
-        # One that is read may go meanwhile.
+        # A snapshot may be deleted while it is read.
         images.update({node_id: image_at(metadata_home(cluster, node_id), last) for node_id in logs})
         return True
 
@@ -97,11 +98,11 @@ def check_same_metadata(cluster: Cluster) -> None:
 
 
 def wait_until_metadata_replicated(cluster: Cluster, active: int) -> int:
-    """What is committed now, every node has; gives its end."""
+    """Wait until every node has the currently committed metadata. Return its end offset."""
     committed: int = cluster.quorum(active)["HighWatermark"]
 
     def have_all() -> bool:
-        # Another may be elected meanwhile, who has what is committed, too.
+        # Another leader may be elected meanwhile. It has all committed records.
         found = cluster.quorum(cluster.active_controller())
         ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
         return len(ends) == len(cluster.nodes) and min(ends) >= committed
@@ -115,7 +116,7 @@ def metadata_home(cluster: Cluster, node_id: int) -> Path:
 
 
 def metadata_batches(cluster: Cluster, node_id: int) -> dict[int, bytes]:
-    """The batches of a node's metadata log, by their last offsets."""
+    """Return the batches of a node's metadata log by their last offsets."""
     found = {}
     for path in sorted(metadata_home(cluster, node_id).glob("*.log")):
         log, at = path.read_bytes(), 0
@@ -135,24 +136,24 @@ def voters(cluster: Cluster) -> list[int]:
 
 
 def voter_directory_ids(cluster: Cluster) -> list[str]:
-    """Of which directories the voters are, as `directory_id` has them."""
+    """Return the voters' directory ids, in the format of `directory_id`."""
     found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
     return [base64.urlsafe_b64encode(each["ReplicaDirectoryId"]).decode().rstrip("=") for each in found]
 
 
 def add(cluster: Cluster, node_id: int) -> None:
-    """With the properties of the node that is to vote, as the tool wants it."""
+    """Add a voter. The tool reads the properties of the new voter."""
     told = [f"node {node_id} does not become a voter"]
 
     def is_added() -> bool:
-        # A node that has just come may not have caught up.
+        # A new node may not have caught up yet.
         properties = str(cluster.nodes[node_id].properties_path)
         outcome = run(
             QUORUM,
             *("--bootstrap-server", cluster.bootstrap, "--command-config", properties, "add-controller"),
         )
         told[1:] = [outcome.stdout + outcome.stderr]
-        # One that took too long may have been added yet.
+        # A request that timed out may have added the voter.
         return f"Added controller {node_id} " in told[1] or node_id in voters(cluster)
 
     wait_until(is_added, told)
@@ -165,11 +166,11 @@ def directory_id(cluster: Cluster, node_id: int) -> str:
 
 
 def remove(cluster: Cluster, node_id: int, directory: str) -> None:
-    """A voter, which is known by its directory, too."""
+    """Remove a voter, identified by its node id and directory id."""
     told = [f"node {node_id} still votes"]
 
     def is_removed() -> bool:
-        # A leader that removes itself may have resigned before it answers.
+        # A leader that removes itself may resign before it responds.
         with a_file("request.timeout.ms=20000\n") as config:
             outcome = run(
                 QUORUM,

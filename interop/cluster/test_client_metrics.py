@@ -1,6 +1,7 @@
-"""A client instance is known to every broker, whoever has it, by what it was told at another. KIP-714.
+"""Client metrics subscriptions in a mixed cluster (KIP-714).
 
-It takes its subscription id along: brokers of both kinds have to come to the same one by themselves.
+A client that connects to another broker keeps its subscription id, so both kinds of broker must compute the
+same one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SETTINGS = {"metrics": ",".join(MANY), "interval.ms": str(INTERVAL_MS)}
 
 
 def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> bool:
-    """Whether a broker has another subscription for this client by now."""
+    """Return whether a broker has replaced this client's subscription."""
     return push(client, instance_id, SubscriptionId=subscription_id) == UNKNOWN_SUBSCRIPTION_ID
 
 

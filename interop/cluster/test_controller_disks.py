@@ -1,4 +1,4 @@
-"""A controller loses its directory, and comes back with an empty one; or its disk is full, or breaks."""
+"""Controllers whose directory is wiped, or whose disk is full or fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_controller_with_a_wiped_directory_rejoins(cluster_kind: str, voters_in_
                 assert voters(cluster) == cluster.controllers
                 load.wait_until_all_write()
                 create_topics_through_each_broker(cluster, f"wiped-{victim}")
-            # Each is needed now.
+            # All three controllers are needed from here on.
             for node_id in cluster.controllers:
                 load.wait_until_all_write()
                 cluster.nodes[node_id].stop()
@@ -74,7 +74,6 @@ def test_controller_with_a_wiped_directory_rejoins(cluster_kind: str, voters_in_
 @pytest.mark.parametrize("way", ["full", "broken"])
 @pytest.mark.parametrize("cluster_kind", ["kwire", "one of kwire", "kafka"])
 def test_controller_with_a_failed_disk_rejoins(cluster_kind: str, way: str, small: Disk) -> None:
-    """Of the active controller, which is a broker, too."""
     victim = 2
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])
     cluster = Cluster(members, voters_in_log=True)

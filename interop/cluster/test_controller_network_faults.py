@@ -1,4 +1,4 @@
-"""The active controller is cut off: from the other controllers, from the brokers, from all; and healed."""
+"""An active controller that is disconnected from controllers, from brokers, or from all nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = {
     "controller.socket.timeout.ms": "5000",
 }
 AWAY_SECONDS = 10.0
-"""Longer than the sessions of brokers."""
+"""Longer than broker.session.timeout.ms."""
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
@@ -50,29 +50,30 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
             load.start(*ALL_CLIENTS)
             for title, cut in CUTS.items():
                 if is_combined and cut in (from_controllers, from_brokers):
-                    continue  # the same as from all
+                    continue  # the same as from_all
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()
                 active = cluster.active_controller()
                 cut(network, active, cluster)
                 if cut is from_brokers:
-                    writes_on(load)
+                    check_writes(load)
                     assert leads(cluster, active)
                 else:
-                    is_refused(cluster, active, title)
+                    check_rejected(cluster, active, title)
                     assert cluster.active_controller(than=active) != active
                     wait_until(lambda active=active: not leads(cluster, active), f"{active} still leads")  # type: ignore[misc]
                     others = [each for each in cluster.brokers if each != active]
                     for asked in others:
-                        makes_a_topic(cluster, asked, f"cut-{title}-{asked}", others[:2])
+                        create_topic(cluster, asked, f"cut-{title}-{asked}", others[:2])
                     if is_combined:
-                        # Who asks a broker that is cut off hears of no other leader: clients may wait.
-                        is_led_by_another(cluster, others[0], active)
+                        # A disconnected broker does not know the new leader, so clients that ask it may
+                        # wait.
+                        wait_for_another_leader(cluster, others[0], active)
                     else:
-                        writes_on(load)
+                        check_writes(load)
                 network.heal()
                 load.wait_until_all_write()
-                # Brokers that were cut off do not know yet that they were fenced.
+                # A disconnected broker does not know yet that it was fenced.
                 wait_until_metadata_replicated(cluster, cluster.active_controller())
                 cluster.wait_until_unfenced(*cluster.brokers)
                 cluster.wait_until_all_in_sync()
@@ -81,8 +82,8 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
             load.stop()
             load.check()
         found = {topic for topic in cluster.all_partitions() if topic.startswith("lonely")}
-        # Who hears nobody is heard: its last records may be among those that its successor commits.
-        assert found <= {"lonely-deaf"}
+        # A controller that only receives nothing can still send. Its successor may commit its last records.
+        assert found <= {"lonely-inbound"}
         cluster.wait_until_all_replicas_equal()
         check_same_metadata(cluster)
         cluster.check_logs(also=rf"{NOT_ENOUGH}|{LATE}")
@@ -100,11 +101,11 @@ def from_all(network: Network, active: int, cluster: Cluster) -> None:
     separate(network, active, set(cluster.nodes))
 
 
-def unheard(network: Network, active: int, cluster: Cluster) -> None:
+def outbound(network: Network, active: int, cluster: Cluster) -> None:
     network.disconnect([active], set(cluster.nodes) - {active})
 
 
-def deaf(network: Network, active: int, cluster: Cluster) -> None:
+def inbound(network: Network, active: int, cluster: Cluster) -> None:
     network.disconnect(set(cluster.nodes) - {active}, [active])
 
 
@@ -117,27 +118,27 @@ CUTS: dict[str, Callable[[Network, int, Cluster], None]] = {
     "from-controllers": from_controllers,
     "from-brokers": from_brokers,
     "from-all": from_all,
-    "unheard": unheard,
-    "deaf": deaf,
+    "outbound": outbound,
+    "inbound": inbound,
 }
 
 
-def writes_on(load: Load) -> None:
+def check_writes(load: Load) -> None:
     until = time.monotonic() + AWAY_SECONDS
     while time.monotonic() < until:
         load.wait_until_all_write()
 
 
 def leads(cluster: Cluster, node_id: int) -> bool:
-    """Whether a controller says so of itself."""
+    """Return whether a controller considers itself the leader."""
     try:
         return bool(cluster.quorum(node_id)["LeaderId"] == node_id)
     except LookupError:
         return False
 
 
-def is_refused(cluster: Cluster, active: int, title: str) -> None:
-    """What no other controller has is not called done."""
+def check_rejected(cluster: Cluster, active: int, title: str) -> None:
+    """Check that the controller does not acknowledge a topic that no other controller has."""
     topic = {"Name": f"lonely-{title}", "NumPartitions": 1, "ReplicationFactor": 1}
     with RawClient(cluster.nodes[active].controller_bootstrap) as client:
         client.socket.settimeout(60.0)
@@ -156,14 +157,14 @@ REFUSED = {7, 41}
 """REQUEST_TIMED_OUT, NOT_CONTROLLER."""
 
 
-def is_led_by_another(cluster: Cluster, asked: int, active: int) -> None:
+def wait_for_another_leader(cluster: Cluster, asked: int, active: int) -> None:
     wait_until(
         lambda: cluster.partition("t", asked=asked)["LeaderId"] not in (active, -1), f"{active} still leads t"
     )
 
 
-def makes_a_topic(cluster: Cluster, asked: int, name: str, replicas: list[int]) -> None:
-    """By whoever is the active controller by now."""
+def create_topic(cluster: Cluster, asked: int, name: str, replicas: list[int]) -> None:
+    """Create a topic through the current active controller."""
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": replicas}]
     with RawClient(cluster.nodes[asked].bootstrap) as client:

@@ -1,4 +1,4 @@
-"""Controllers die, are paused and stopped; a cluster goes on without one; all lose power at once."""
+"""Controllers are killed, paused and stopped; a cluster runs without its controller; all nodes lose power."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ ALONE = {
 }
 NOT_NEEDED = 84
 AWAY_SECONDS = 20.0
-"""How long nobody is the controller: several sessions of brokers."""
+"""The time without a controller: several broker sessions."""
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
 def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> None:
     members, voters_in_log = QUORUMS[quorum]
-    # By default, whoever asks a controller that is paused waits half a minute for its answer.
+    # By default a request to a paused controller waits half a minute.
     settings = {"controller.socket.timeout.ms": "5000"}
     with Cluster(members, settings, voters_in_log=voters_in_log).start() as cluster:
         first, *_ = replicas = cluster.brokers[-3:]
@@ -75,7 +75,7 @@ def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> 
                 create_topics_through_each_broker(cluster, f"again-{how}")
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()
-                # In-sync sets shrink and grow, and others are elected.
+                # The ISR shrinks and expands, and another leader is elected.
                 cluster.nodes[first].stop()
                 cluster.wait_for_another_leader("t", 0, than=first)
                 cluster.start_node(first)
@@ -84,7 +84,7 @@ def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> 
 
 
 def elect_preferred_leaders(cluster: Cluster, topic: str) -> None:
-    """The first replica leads again, if it does not yet."""
+    """Elect the preferred leader if it does not lead yet."""
     wanted = [{"Topic": topic, "Partitions": [0]}]
     with RawClient(cluster.nodes[cluster.brokers[-1]].bootstrap) as client:
         answer = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=wanted, TimeoutMs=30_000)
@@ -108,7 +108,8 @@ def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) ->
             while time.monotonic() < back:
                 load.wait_until_all_write()
             assert cluster.partition("t") == before
-            # Nobody is told, so its death keeps the others' records from being committed.
+            # The broker is not fenced without a controller, so the ISR keeps it and the high watermark
+            # stops.
             cluster.nodes[victim].kill()
             cluster.nodes[controller].start()
 
@@ -128,7 +129,7 @@ def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) ->
 def test_cluster_recovers_from_power_loss_of_all_nodes(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        # A consumer of kafka-python's raises an error when no node at all is there.
+        # kafka-python's consumer raises an error if no node is available.
         with under_load(
             cluster, clients=[each for each in ALL_CLIENTS if each is not PythonReader], also=NOT_ENOUGH
         ) as load:

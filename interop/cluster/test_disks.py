@@ -1,4 +1,4 @@
-"""Disks are full, or fail, under stock clients: what is on them goes to other brokers, and comes back."""
+"""Full and failing disks under stock clients: partitions fail over, and return after the repair."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from interop.cluster.nodes import CLUSTER_KINDS, WAIT_SECONDS, Cluster, wait_unt
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 VICTIM = 3
-"""Of kwire, but in the cluster that has none; it leads everything."""
+"""A kwire broker, except in the cluster of Apache Kafka only. It leads every partition."""
 PARTITIONS = 6
 STORAGE = (
     "NotEnoughReplicas|KAFKA_STORAGE_ERROR|KafkaStorageException|UnknownServerException|timed out after"
     "|marked offline, remaining directories|Detected non-monotonic update of fetch offset"
 )
-"""What followers are told until somebody else leads, and what clients are told then.
+"""Errors of followers and clients until another replica is elected.
 
-Who only observes the metadata does not sync its log, and has less of it when its disk is repaired.
+An observer does not sync its metadata log, so its log may be shorter after its disk was repaired.
 """
 
 
@@ -80,19 +80,19 @@ def test_broker_exits_if_its_only_log_directory_fails(cluster_kind: str, way: st
 
 
 def clients(cluster_kind: str) -> list[type[Client]]:
-    """All of them, but for one that ends where a leader of Apache Kafka's cannot read its disk.
+    """Return all clients but those that fail if Apache Kafka's leader cannot read its disk.
 
-    Who fetches is told UNKNOWN_SERVER_ERROR then, which a consumer of kafka-python's raises.
+    A fetch returns UNKNOWN_SERVER_ERROR then, and kafka-python's consumer raises it.
     """
     return [each for each in CLIENTS if cluster_kind != "kafka" or each is not PythonReader]
 
 
 def without_transactions(cluster_kind: str) -> list[type[Client]]:
-    """The same without transactions, where Apache Kafka may lead.
+    """Return the clients without the transactional producer if Apache Kafka may lead.
 
-    What a coordinator wrote last in its partition may wait there until it times out, after a minute. The
-    leader goes on to wait for a replica that the controller has just taken out of the in-sync set, for
-    it has caught up lately and its broker lives, and looks again only when another follower has more.
+    A coordinator's last write may wait for a minute until it times out. Apache Kafka's leader waits for a
+    replica that the controller has just removed from the ISR, since it caught up recently and its broker is
+    alive. The leader checks again only when another follower fetches more.
     """
     return [
         each for each in clients(cluster_kind) if cluster_kind == "kwire" or each is not TransactionalWriter
@@ -100,11 +100,10 @@ def without_transactions(cluster_kind: str) -> list[type[Client]]:
 
 
 def check(load: Load, cluster_kind: str) -> None:
-    """Nothing is lost, and clients are told of no error.
+    """Check that nothing is lost and that clients reported no error.
 
-    Apache Kafka's indexes are mapped: on a disk that is full or broken it may fail there first, with what it
-    has no name for. Clients are told UNKNOWN_SERVER_ERROR, which ends an idempotent producer's sequence, and
-    which consumers show.
+    Apache Kafka maps its indexes into memory and may fail there on a full or failed disk. Clients get
+    UNKNOWN_SERVER_ERROR, which ends the sequence of an idempotent producer and is reported by consumers.
     """
     if cluster_kind == "kafka":
         assert not load.history.anomalies()
@@ -120,7 +119,7 @@ def fails(small: Disk, way: str) -> None:
 
 
 def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
-    """The broker is started again, with a disk that has room and works."""
+    """Repair the disk and start the broker again."""
     if node.process is not None and node.process.poll() is None:
         node.stop()
     node.kill()
@@ -133,6 +132,6 @@ def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
 
 
 def offline(cluster: Cluster) -> set[int]:
-    """Which partitions of the topic have no replica on the victim that works, while it lives."""
+    """Return the partitions without a working replica on the running victim."""
     [topic] = cluster.metadata("t", asked=1)["Topics"]
     return {each["PartitionIndex"] for each in topic["Partitions"] if VICTIM in each["OfflineReplicas"]}

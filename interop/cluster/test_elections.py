@@ -1,6 +1,6 @@
-"""Leadership goes to and fro hundreds of times, with commands under way; leaders are killed for minutes.
+"""Repeated quorum elections under topic changes, repeated leader kills, and the loss of two of five voters.
 
-And two of five voters are lost.
+INTEROP_ELECTIONS, INTEROP_MINUTES and INTEROP_CLIENTS change their number, duration and clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KILLING_S = 60.0 * float(os.environ.get("INTEROP_MINUTES", "1"))
 BESIDE = tuple(
     kind for kind in ALL_CLIENTS if kind.name in os.environ.get("INTEROP_CLIENTS", kind.name).split(",")
 )
-"""Who is at work while leaders are killed, by names: with fewer clients more are killed in the time."""
+"""The clients by name. With fewer clients there are more kills in the same time."""
 QUORUMS = {
     "kwire": (Member(Kwire, COMBINED),) * 3,
     "two of kwire": (Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED)),
@@ -64,20 +64,20 @@ SOON_ELECTED = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "250",
 }
-"""So that there are more rounds in the time. A JVM that starts may find nobody who leads for long then."""
+"""Short timeouts for more rounds. With them a starting JVM may find no stable leader for long."""
 KEPT = 5
-"""Topics that are there at once; older ones are deleted."""
+"""The number of existing topics. Older ones are deleted."""
 UNKNOWN_TOPIC = 3
 DELETED = (
     "Received UNKNOWN_TOPIC_OR_PARTITION from the leader"
     r"|JmxReporter - Error processing .*,topic=made-\d+\n.*InstanceNotFoundException"
 )
-"""What Apache Kafka says of a topic that its leader has deleted before it, and of the metrics of one."""
+"""Apache Kafka's messages about a topic that its leader deleted first, and about the topic's metrics."""
 ANOTHER_TRY_S = 0.3
 
 
 class Operator(threading.Thread):
-    """Makes topics and deletes them, one command after the other, each until it is acknowledged."""
+    """Creates and deletes topics one after the other, and retries each request until it succeeds."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(daemon=True)
@@ -103,12 +103,12 @@ class Operator(threading.Thread):
                 self.deleted = number - KEPT + 1
 
     def _until_done(self, api: str, version: int, done_before: int, wanted: Fields) -> bool:
-        """Ask one broker after the other; False if nobody is to be asked any more."""
+        """Send the request to one broker after the other. Return False if the operator was stopped."""
         for number in count():
             asked = self._cluster.brokers[number % len(self._cluster.brokers)]
             with suppress(OSError, EOFError), RawClient(self._cluster.nodes[asked].bootstrap) as client:
                 told = client.call(api, version, **wanted)
-                # What was asked before may have been done, and not have been acknowledged.
+                # A previous request may have succeeded without a response.
                 expected = (0, done_before) if number else (0,)
                 if (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in expected:
                     return True
@@ -117,7 +117,7 @@ class Operator(threading.Thread):
         raise AssertionError
 
     def stop(self) -> None:
-        """What was acknowledged is so, on every broker."""
+        """Stop, and check that every broker has the acknowledged changes."""
         self._stopping.set()
         self.join(60)
         for asked in self._cluster.brokers:
@@ -125,21 +125,21 @@ class Operator(threading.Thread):
             def is_so(asked: int = asked) -> bool:
                 found = self._cluster.metadata(asked=asked, everything=True)["Topics"]
                 numbers = {int(each["Name"][5:]) for each in found if each["Name"].startswith("made-")}
-                # One more of either may have been done and not acknowledged.
+                # One more creation or deletion may have succeeded without a response.
                 return (
                     numbers >= set(range(self.deleted + 1, self.made))
                     and numbers <= set(range(self.deleted, self.made + 1))
                 )  # fmt: skip
 
-            wait_until(is_so, f"broker {asked} has other topics than were made")
+            wait_until(is_so, f"broker {asked} does not have the created topics")
 
 
-def has_others_elected(cluster: Cluster, last: int = 0) -> None:
-    """Tell the voters that their leader ends, in its name, which it does not; until somebody is elected.
+def force_election(cluster: Cluster, last: int = 0) -> None:
+    """Send EndQuorumEpoch to the voters in the leader's name, and wait for another election.
 
-    That may well be whoever is told `last`: the others do not follow any more when it stands.
+    The voter `last` gets the request last. It may still be elected, since the others no longer follow.
     """
-    found = as_its_leader_has_it(cluster)
+    found = quorum_of_the_leader(cluster)
     leader: int = found["LeaderId"]
     epoch: int = found["LeaderEpoch"]
     others = [each for each in found["CurrentVoters"] if each["ReplicaId"] != leader]
@@ -149,30 +149,30 @@ def has_others_elected(cluster: Cluster, last: int = 0) -> None:
     def is_elected() -> bool:
         nonlocal due
         if time.monotonic() > due:
-            # Each hears that it should be the first to stand, or those who still follow would refuse it.
+            # Each voter is named as the preferred candidate, because voters that still follow reject votes.
             for voter in others:
-                tell_of_end(cluster, voter["ReplicaId"], voter["ReplicaDirectoryId"], leader, epoch)
+                send_end_quorum_epoch(cluster, voter["ReplicaId"], voter["ReplicaDirectoryId"], leader, epoch)
             due = time.monotonic() + ANOTHER_TRY_S
         return epoch < max(led_epochs(cluster), default=0)
 
-    wait_until(is_elected, f"nobody is elected after {leader} in epoch {epoch}")
+    wait_until(is_elected, f"no voter is elected after {leader} in epoch {epoch}")
 
 
-def as_its_leader_has_it(cluster: Cluster) -> Fields:
-    """What the leader of the quorum has of it: it may lose the lead while it is looked for."""
+def quorum_of_the_leader(cluster: Cluster) -> Fields:
+    """Return the quorum's state from its leader, which may change meanwhile."""
     found: list[Fields] = []
 
-    def is_told() -> bool:
+    def is_found() -> bool:
         with suppress(LookupError, OSError, EOFError):
             found[:] = [cluster.quorum(cluster.active_controller())]
         return bool(found)
 
-    wait_until(is_told, "nobody leads long enough to be asked")
+    wait_until(is_found, "no leader stays long enough for a request")
     return found[0]
 
 
 def led_epochs(cluster: Cluster) -> list[int]:
-    """The epochs in which somebody says that it leads."""
+    """Return the epochs of all controllers that know a leader."""
     found = []
     for asked in cluster.controllers:
         with suppress(LookupError, OSError, EOFError):
@@ -180,7 +180,9 @@ def led_epochs(cluster: Cluster) -> list[int]:
     return found
 
 
-def tell_of_end(cluster: Cluster, node_id: int, directory_id: bytes, leader: int, epoch: int) -> None:
+def send_end_quorum_epoch(
+    cluster: Cluster, node_id: int, directory_id: bytes, leader: int, epoch: int
+) -> None:
     host, _, port = cluster.nodes[leader].controller_bootstrap.rpartition(":")
     candidate = {"CandidateId": node_id, "CandidateDirectoryId": directory_id}
     part = {
@@ -210,19 +212,19 @@ def test_repeated_elections_lose_no_command(quorum: str) -> None:
             led: dict[int, int] = {}
             for _ in range(ELECTIONS):
                 before = operator.made
-                has_others_elected(cluster)
-                wait_until(lambda before=before: operator.made > before, "no command is done")  # type: ignore[misc]
+                force_election(cluster)
+                wait_until(lambda before=before: operator.made > before, "no topic is created or deleted")  # type: ignore[misc]
                 active = cluster.active_controller()
                 led[active] = led.get(active, 0) + 1
             operator.stop()
-            print(f"{operator.made} topics were made, who led: {led}")
+            print(f"{operator.made} topics were created, leaders by node: {led}")
             assert len(led) > 1
             create_topics_through_each_broker(cluster, "afterwards")
 
 
 @pytest.mark.parametrize("quorum", ["kwire", "two of kwire"])
 def test_repeated_leader_kills_lose_no_record(quorum: str) -> None:
-    """In turn that of the quorum and that of the partition that all clients write to."""
+    """Kill the leader of the quorum and the leader of the clients' partition in turn."""
     settings = SOON_ELECTED if quorum == "kwire" else {}
     with Cluster(QUORUMS[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -242,18 +244,18 @@ def test_repeated_leader_kills_lose_no_record(quorum: str) -> None:
 
 @pytest.mark.parametrize("quorum", FIVE)
 def test_quorum_survives_two_of_five_lost_voters(quorum: str) -> None:
-    """The active controller and another, of which at most one keeps records."""
+    """Lose the active controller and another one. At most one of them is a broker."""
     settings = {"controller.socket.timeout.ms": "5000"}
     with Cluster(FIVE[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        # Sessions are about as long as an election, so that one of the other brokers may be fenced, too.
+        # Sessions are about as long as an election, so another broker may be fenced, too.
         with under_load(cluster, also=NOT_ENOUGH) as load:
             for how in ("kill", "pause", "kill"):
                 load.wait_until_all_write()
                 active = cluster.active_controller()
                 while how == "pause" and active == cluster.leader("t"):
-                    # Clients wait for a leader that is paused as long as the scenario does, or give up.
-                    has_others_elected(cluster)
+                    # Clients wait for a paused leader as long as the scenario does.
+                    force_election(cluster)
                     active = cluster.active_controller()
                 another = next(each for each in cluster.controllers if each != active)
                 for lost in (active, another):

@@ -1,4 +1,4 @@
-"""Features of a cluster go up and down while its brokers run, and a broker that lacks one is not let in."""
+"""Upgrades and downgrades of a running cluster's features, and brokers that do not support one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMAND = f"{TOOLS}.FeatureCommand"
 PARTITIONS = 3
 LATEST = "4.3-IV0"
 WAY = ("4.1-IV1", "4.0-IV3", "4.2-IV1", "4.0-IV3", LATEST)
-"""What an upgrade may go through that is taken back before it is finished."""
+"""The versions of an upgrade that is reverted before it is finished."""
 
 
 def features(cluster: Cluster, *arguments: str) -> str:
@@ -76,7 +76,7 @@ def test_broker_registers_once_unsupported_features_are_downgraded() -> None:
         node = cluster.nodes[3]
         node.start(wait=False)
         advice = "run kafka-features downgrade --feature share.version=0 --feature streams.version=0"
-        wait_until(lambda: advice in node.log_text(), "nobody is told what to do")
+        wait_until(lambda: advice in node.log_text(), "the node does not log the advice")
         told = features(cluster, "downgrade", *FEATURES)
         assert told.count("was downgraded to 0") == 2, told
         node.wait_until_serving()

@@ -1,6 +1,6 @@
-"""While too few replicas of a coordinator's log are in sync, it tells a group what was committed last.
+"""OffsetFetch while fewer replicas of __consumer_offsets are in sync than min.insync.replicas.
 
-Consumers, who ask for what is stable, are told to ask again.
+It returns the last committed offset. With require_stable, it returns a retriable error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from interop.record import Record
 
 OFFSETS_TOPIC = "__consumer_offsets"
-LEFT = 1
+REMAINING = 1
 ASK_AGAIN = (14, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS is kwire's, NOT_COORDINATOR Apache Kafka's."""
+"""kwire returns COORDINATOR_LOAD_IN_PROGRESS, Apache Kafka NOT_COORDINATOR."""
 
 
 def ask(cluster: Cluster, api: str, version: int, **fields: Any) -> Any:
-    with RawClient(cluster.nodes[LEFT].bootstrap) as client:
+    with RawClient(cluster.nodes[REMAINING].bootstrap) as client:
         return client.call(api, version, **fields)
 
 
@@ -50,7 +50,7 @@ def commit(cluster: Cluster, group: str, offset: int) -> int:
 
 
 def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[Any, int]:
-    """The error, and the offset."""
+    """Return the error and the offset."""
     topics = [{"Name": "t", "PartitionIndexes": [0]}]
     answer = ask(
         cluster,
@@ -66,8 +66,8 @@ def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[An
     return partition["ErrorCode"], partition["CommittedOffset"]
 
 
-def of_who_is_left(cluster: Cluster) -> str:
-    """A group whose coordinator is the one broker that will be left."""
+def group_of_the_remaining_broker(cluster: Cluster) -> str:
+    """Return a group whose coordinator is the one remaining broker."""
 
     def coordinator(group: str) -> int:
         answer = ask(cluster, "FindCoordinator", 4, KeyType=0, CoordinatorKeys=[group])
@@ -76,16 +76,16 @@ def of_who_is_left(cluster: Cluster) -> str:
 
     wait_until(lambda: coordinator("g0") > 0, "there is no coordinator")
     cluster.wait_until_in_sync(OFFSETS_TOPIC, cluster.all_partitions()[OFFSETS_TOPIC])
-    return next(group for number in range(1000) if coordinator(group := f"g{number}") == LEFT)
+    return next(group for number in range(1000) if coordinator(group := f"g{number}") == REMAINING)
 
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # the others are held against it
+)  # compared with the record of Apache Kafka
 def test_committed_offsets_are_returned_below_min_insync_replicas(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [[1, 2, 3]])
-        group = of_who_is_left(cluster)
+        group = group_of_the_remaining_broker(cluster)
         wait_until(lambda: commit(cluster, group, 1) == 0, "nothing is committed")
         session = ToolSession(cluster)
         seen = session.seen
@@ -103,7 +103,7 @@ def test_committed_offsets_are_returned_below_min_insync_replicas(cluster_kind: 
             lambda: all(
                 len(cluster.partition(OFFSETS_TOPIC, index)["IsrNodes"]) <= 1 for index in range(count)
             ),
-            "who is dead stays in sync",
+            "the killed brokers stay in sync",
         )
         seen["next one"] = commit(cluster, group, 2)
         look("with one replica")

@@ -1,4 +1,4 @@
-"""Java programs that write exactly once go on while the brokers of their coordinators and data are killed."""
+"""Exactly-once Java programs while the brokers of their coordinators and partitions are killed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from interop.java_programs import JavaProgram
 
 KILLS = int(os.environ.get("INTEROP_KILLS", "4"))
 TO_COPY = 30_000
-"""In each partition: more than is copied."""
+"""The number of records per partition, more than the programs copy."""
 
 
 class CommittedReader:
-    """Reads what is committed all the time, as it is committed."""
+    """A reader that polls committed records continuously."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.content: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
@@ -66,7 +66,7 @@ class CommittedReader:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: str) -> None:
-    """Three of them in a group; with each broker one dies as well, and comes back a little later."""
+    """Run three copiers in a group. With each broker, one copier is killed and restarted."""
     rng = random.Random(cluster_kind)
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
@@ -100,7 +100,7 @@ def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: 
 
 
 def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
-    """Kafka's own for its system tests, of one partition; it aborts a third of its transactions."""
+    """Start Kafka's TransactionalMessageCopier for one partition. It aborts a third of its transactions."""
     return JavaProgram(
         "org.apache.kafka.tools.TransactionalMessageCopier",
         *("--broker-list", bootstrap, "--transactional-id", f"copier-{partition}"),
@@ -114,7 +114,7 @@ def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: str) -> None:
-    """Two of them, which end when they are fenced; one is killed with a broker, and another takes its id."""
+    """Run two copiers, which end if fenced. One is killed with a broker, and another takes its id."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
         tempfile.TemporaryDirectory(prefix="interop-copiers-") as directory,
@@ -148,7 +148,7 @@ def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: 
             gaps = broker_kills.kill_in_turn(cluster, KILLS, works, meanwhile)
             for partition, program in enumerate(running):
                 program.kill()
-                # What it leaves open is aborted as soon as somebody goes on with its id.
+                # Its open transaction is aborted once another producer initializes its transactional id.
                 Producer({**client, "transactional.id": f"copier-{partition}"}).init_transactions(60)
             broker_kills.wait_until_no_open_transactions(cluster)
             count = committed.count
@@ -163,7 +163,7 @@ def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_streams_application_counts_exactly_once_under_broker_kills(cluster_kind: str) -> None:
-    """Two instances of it; one dies with a broker, and another begins anew."""
+    """Run two instances. One is killed with a broker and replaced by a new one."""
     with Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster:
         broker_kills.make_topics(cluster, PARTITIONS_OF_WORDS, *TOPICS)
         with word_count(cluster.bootstrap) as words:

@@ -1,4 +1,4 @@
-"""Brokers of either kind in one cluster: they follow, lead, die and return, and have the same bytes."""
+"""Brokers of both kinds in one cluster follow, lead, are killed and return, with identical logs."""
 
 # The clients' own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -19,7 +19,7 @@ WAIT_S = 30.0
 
 
 def send(cluster: Cluster, topic: str, partition: int, name: str) -> list[bytes]:
-    """COUNT records with acks=all by each of two clients; what was acknowledged, in order."""
+    """Produce COUNT records with acks=all with each of two clients. Return them in order."""
     sent = [b"%s %d" % (name.encode(), number) for number in range(2 * COUNT)]
     failed: list[Any] = []
 
@@ -40,7 +40,7 @@ def send(cluster: Cluster, topic: str, partition: int, name: str) -> list[bytes]
 
 
 def read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
-    """As many records, by two clients, which must agree."""
+    """Read this many records with two clients, which must agree."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reads", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[bytes] = []
@@ -67,12 +67,12 @@ def read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes
 def test_replicas_stay_identical_as_brokers_fail_and_return(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         brokers = cluster.brokers
-        # Partition n is led by broker n + 1.
+        # The leader of partition n is broker n + 1.
         assigned = [brokers[at:] + brokers[:at] for at in range(len(brokers))]
         cluster.make_topic("t", assigned, **{"segment.bytes": "1048576"})
         sent = {at: send(cluster, "t", at, "first") for at in range(len(brokers))}
         cluster.wait_until_replicas_equal("t", len(brokers))
-        # The controller stays: its death is a scenario of its own.
+        # The controller is not killed here: see test_controllers.py.
         for number, victim in enumerate(each for each in brokers if each not in cluster.controllers):
             at = brokers.index(victim)
             assert cluster.leader("t", at) == victim

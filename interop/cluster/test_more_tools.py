@@ -1,6 +1,6 @@
-"""More of Kafka's tools on a cluster of three: what they print of kwire is what they print of Apache Kafka.
+"""Kafka's admin tools on a cluster of three: their output for kwire equals that for Apache Kafka.
 
-Partitions are added, records and offsets deleted, replicas throttled, leaders elected uncleanly.
+Partitions are added, records and offsets deleted, replicas throttled, and leaders elected uncleanly.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def throttle(session: ToolSession) -> None:
     with a_file(json.dumps({"version": 1, "topics": [{"topic": "c"}]})) as wanted:
         given = ("--topics-to-move-json-file", wanted, "--broker-list", "1,2,3", "--generate")
         told = session.run(REASSIGN, *given)
-        # Where it would put them is chance.
+        # The proposed placement is random.
         session.seen["proposed"] = [line for line in told if "Proposed" not in line][:2]
     with a_file(a_plan([1], "c")) as plan:
         of_it = ("--reassignment-json-file", plan)
@@ -163,7 +163,7 @@ def delete_records(session: ToolSession) -> None:
         "group deleted again": ("--delete", "--group", "g"),
     }.items():
         told = session.run(GROUPS, *arguments)
-        # Any of the brokers may coordinate it.
+        # Any broker may be the coordinator.
         session.seen[label] = [
             re.sub(r"127\.0\.0\.1\S* *(<port>)? *\(\d\)", "<coordinator>", line) for line in told
         ]
@@ -219,7 +219,7 @@ def elect_uncleanly(session: ToolSession) -> None:
     )
     session.record_output("offsets after it", OFFSETS, "--topic", "e")
     enabled = ("--add-config", "unclean.leader.election.enable=true")
-    session.record_output("let f be led by whoever is there", CONFIGS, "--alter", *topic("f"), *enabled)
+    session.record_output("allow unclean election for f", CONFIGS, "--alter", *topic("f"), *enabled)
     session.record_when(
         "f is led", TOPICS, "--describe", "--topic", "f", shows=lambda text: "Leader: 3" in text
     )
@@ -239,6 +239,6 @@ SETTINGS = {"unclean.leader.election.interval.ms": "1000"}
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # the others are held against it
+)  # compared with the record of Apache Kafka
 def test_admin_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.more_tools", cluster_kind, record, SETTINGS)

@@ -1,4 +1,4 @@
-"""Networks are cut, both ways and one way, and healed; clients reach every node all the time."""
+"""Nodes that are disconnected in one or both directions. Clients reach every node all the time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMBERS = {
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 LATE = "Detected non-monotonic update of fetch offset|TransactionCoordinatorFencedException"
-"""What was sent before a cut arrives after it, behind what was sent anew, or when another is coordinator."""
+"""Packets from before a disconnection arrive after later ones, or after another coordinator took over."""
 OFFSET_OUT_OF_RANGE = 1
 
 
@@ -50,8 +50,8 @@ def test_cluster_survives_a_disconnected_leader(cluster_kind: str, network: Netw
                     )
                     assert cluster.leader("t") == leader
                 else:
-                    until_led_by_others(cluster, leader, others)
-                is_not_acknowledged(cluster, load, leader, title)
+                    wait_for_leader_among(cluster, leader, others)
+                check_not_acknowledged(cluster, load, leader, title)
                 network.heal()
                 load.wait_until_all_write()
                 cluster.wait_until_unfenced(leader)
@@ -67,17 +67,17 @@ def test_cluster_survives_a_disconnected_leader(cluster_kind: str, network: Netw
 def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
     cluster_kind: str, network: Network
 ) -> None:
-    """When it follows and has cut its log, it says so to a consumer that names no epoch. KIP-392.
+    """A former leader returns OFFSET_OUT_OF_RANGE after truncation to a fetch without epoch (KIP-392).
 
-    So a client without KIP-320 may begin anew, though nothing that was committed is lost.
+    So a client without KIP-320 may start over, although no committed record is lost.
     """
     with Cluster(MEMBERS[cluster_kind], SETTINGS, network=network).start() as cluster:
         [controller] = cluster.controllers
         cluster.make_topic("t", [cluster.brokers])
         leader = cluster.leader("t")
         others = [each for each in cluster.brokers if each != leader]
-        from_everybody(network, leader, others, controller)
-        until_led_by_others(cluster, leader, others)
+        from_all(network, leader, others, controller)
+        wait_for_leader_among(cluster, leader, others)
         with RawClient(cluster.nodes[leader].bootstrap) as client:
 
             def told(offset: int) -> int:
@@ -95,7 +95,7 @@ def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
         cluster.check_logs(also=rf"{NOT_ENOUGH}|{LATE}")
 
 
-def until_led_by_others(cluster: Cluster, leader: int, others: list[int]) -> None:
+def wait_for_leader_among(cluster: Cluster, leader: int, others: list[int]) -> None:
     wait_until(
         lambda: cluster.partition("t", asked=others[0])["LeaderId"] not in (leader, -1),
         f"{leader}, which is cut off, still leads",
@@ -112,30 +112,30 @@ def from_controller(network: Network, leader: int, others: list[int], controller
     network.disconnect([controller], [leader])
 
 
-def from_everybody(network: Network, leader: int, others: list[int], controller: int) -> None:
+def from_all(network: Network, leader: int, others: list[int], controller: int) -> None:
     network.disconnect([leader], [*others, controller])
     network.disconnect([*others, controller], [leader])
 
 
-def unheard(network: Network, leader: int, others: list[int], controller: int) -> None:
+def outbound(network: Network, leader: int, others: list[int], controller: int) -> None:
     network.disconnect([leader], [*others, controller])
 
 
-def deaf(network: Network, leader: int, others: list[int], controller: int) -> None:
+def inbound(network: Network, leader: int, others: list[int], controller: int) -> None:
     network.disconnect([*others, controller], [leader])
 
 
 CUTS: dict[str, Callable[[Network, int, list[int], int], None]] = {
     "from its followers": from_followers,
     "from the controller": from_controller,
-    "from everybody": from_everybody,
-    "so that nobody hears it": unheard,
-    "so that it hears nobody": deaf,
+    "from all": from_all,
+    "outbound only": outbound,
+    "inbound only": inbound,
 }
 
 
-def is_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -> None:
-    """What only a leader that is cut off has is not called safe."""
+def check_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -> None:
+    """Check that the disconnected leader does not acknowledge a record that only it has."""
     value = f"cut off {title}".encode()
     load.history.on_send("lonely", ("t", 0), value)
     records = Batch([Record(value=value)]).encode()
@@ -154,4 +154,4 @@ def is_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -
 
 
 REFUSED = {6, 7, 19, 20}
-"""NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, and the same after it was appended."""
+"""NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND."""

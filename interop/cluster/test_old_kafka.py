@@ -1,6 +1,6 @@
-"""A node of Apache Kafka 4.0 in a cluster of kwire's: it joins, leads, replicates, and is replaced.
+"""An Apache Kafka 4.0 node in a kwire cluster joins, leads, replicates and is replaced.
 
-Only then the cluster's features are raised beyond what it knows.
+Then the metadata version is upgraded beyond what the old node supports.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
 
 
 def until_it_leads(cluster: Cluster) -> None:
-    """The active controller stops while the third one sleeps: it names who has most of the log as the next.
+    """Make the old node the active controller.
 
-    Of equals it would be the one of the lowest id, which the older node never is.
+    The third controller is paused and the active one stops. It names the voter with the longest log as its
+    preferred successor. Among equals, the lowest id would win, which the old node never has.
     """
     active = cluster.active_controller()
     if active == OLD:

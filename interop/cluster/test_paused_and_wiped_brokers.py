@@ -1,4 +1,4 @@
-"""A leader is paused until others lead, and wakes; a broker loses all that it had, and is filled again."""
+"""A leader is paused until another one is elected, then resumed; a broker loses its directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENTS = (ConfluentReader, PythonReader, ConfluentWriter, PythonWriter, AioWrit
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_paused_leaders_and_wiped_brokers_recover(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
-        # The controller stays, and leads last.
+        # The controller is the last replica of each partition.
         cluster.make_topic("t", [[2, 3, 1], [3, 2, 1]])
         with Load(cluster.bootstrap, "t", 2) as load:
             load.start(*CLIENTS)

@@ -1,6 +1,6 @@
-"""Consumers read from the follower in their rack, be it of the leader's kind or not. KIP-392.
+"""Consumers that fetch from the follower in their rack (KIP-392), in mixed clusters.
 
-A follower that lags is not sent to, and who reads from one that dies goes on at the leader.
+A leader does not prefer a lagging follower. A consumer returns to the leader if its follower is killed.
 """
 
 # The clients' own annotations are partial.
@@ -24,14 +24,14 @@ SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "broker.session.timeout.ms": "20000",
 }
-"""A broker that is paused leaves the ISR before its session ends."""
+"""A paused broker leaves the ISR before its session expires."""
 VERSION = 12
 COUNT = 300
 WAIT_S = 30.0
 
 
 def fetch(cluster: Cluster, asked: int, index: int, offset: int, rack: str = "") -> Fields:
-    """What a broker answers to a consumer of this rack who reads a partition from there."""
+    """Fetch from a broker as a consumer in this rack, and return the partition's response."""
     partition = {
         "Partition": index,
         "CurrentLeaderEpoch": -1,
@@ -68,7 +68,7 @@ def preferred(cluster: Cluster, asked: int, index: int, offset: int, rack: str) 
 
 
 def write(cluster: Cluster, name: str, *partitions: int) -> list[bytes]:
-    """COUNT records to each of these partitions, acknowledged by all in sync."""
+    """Produce COUNT records to each of these partitions with acks=all."""
     values = [b"%s %d" % (name.encode(), number) for number in range(COUNT)]
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
     for index in partitions:
@@ -86,7 +86,7 @@ def until_it_is_committed(cluster: Cluster, asked: int, index: int) -> None:
 
 
 class Reader:
-    """Somebody in a rack, who reads one partition from its beginning."""
+    """A consumer in a rack that reads one partition from its beginning."""
 
     def __init__(self, cluster: Cluster, rack: str, index: int) -> None:
         self.reads_from: set[int] = set()
@@ -98,7 +98,7 @@ class Reader:
                 "statistics.interval.ms": 200,
                 "stats_cb": self._told,
                 "topic.metadata.refresh.interval.ms": 1000,
-                # By default it waits a minute for the answer of a broker that is paused.
+                # By default it waits a minute for a paused broker's response.
                 "socket.timeout.ms": 10_000,
                 "log_level": 0,
             }
@@ -164,13 +164,13 @@ def test_consumers_fetch_from_the_replica_in_their_rack(cluster_kind: str) -> No
         )
         assert len(java.stdout.splitlines()) == 3 * COUNT, java.stderr
 
-        # It lags: nobody is sent there, and who is there goes to the leader.
+        # A lagging follower is not preferred, and its consumers return to the leader.
         cluster.nodes[3].pause()
         wait_until(
             lambda: all(
                 set(cluster.partition("t", index, asked=1)["IsrNodes"]) == {1, 2} for index in (0, 1)
             ),
-            "who is paused stays in sync",
+            "the paused broker stays in sync",
         )
         more = write(cluster, "without 3", 0, 1)
         for index, leader in ((0, 1), (1, 2)):

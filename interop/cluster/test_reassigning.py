@@ -1,7 +1,7 @@
-"""A broker of one kind joins brokers of the other, takes over all that they have, and gives it back.
+"""A broker of one kind joins brokers of the other kind, takes over all partitions and gives them back.
 
-It has a properties file like theirs. While it has everything, the others are stopped, the controller last,
-and come back; then all three are replicas, and have the same bytes.
+While it has all partitions, the others are restarted, the controller last. Then all three are replicas with
+identical logs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def reassign(cluster: Cluster, replicas: list[int]) -> None:
-    """Everything to these brokers, by Kafka's own tool."""
+    """Reassign all partitions to these brokers with Kafka's own tool."""
     moves = [
         {"topic": topic, "partition": index, "replicas": replicas}
         for topic, partitions in sorted(cluster.all_partitions().items())

@@ -1,4 +1,4 @@
-"""Every node is restarted, one after another, under stock clients: no user is told of an error."""
+"""A rolling restart of all nodes under stock clients, which report no error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All that can happen to a quorum happens in turn, round after round, in an order that a seed gives.
+"""Faults of a quorum, one per round, in an order that a seed determines.
 
-A few rounds by default; `INTEROP_ROUNDS=1000 INTEROP_SEED=7` for more, or others. Each round begins and ends
-with a whole cluster: what is tried is whether anything is lost on the way.
+There are a few rounds by default: for others set `INTEROP_ROUNDS=1000 INTEROP_SEED=7`. Each round begins and
+ends with a healthy cluster, and nothing may be lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from interop.cluster.quorums import (
 )
 from interop.cluster.test_controller_network_faults import CUTS, from_brokers
 from interop.cluster.test_disks import STORAGE, comes_back, fails
-from interop.cluster.test_elections import BESIDE, FIVE, SOON_ELECTED, UNKNOWN_TOPIC, has_others_elected
+from interop.cluster.test_elections import BESIDE, FIVE, SOON_ELECTED, UNKNOWN_TOPIC, force_election
 from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.raw_client import RawClient
 from interop.wire import Fields
@@ -53,7 +53,7 @@ MEMBERS = {
 }
 SETTINGS = {
     **SOON_ELECTED,
-    # Brokers that look for a new controller are not all fenced meanwhile.
+    # Brokers must not all be fenced while they look for a new controller.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     **SNAPSHOTS_OFTEN,
@@ -61,22 +61,22 @@ SETTINGS = {
     "controller.socket.timeout.ms": "5000",
 }
 ON_A_DISK = 1
-"""A controller that keeps no records: its disk fails."""
+"""A controller that is no broker. Its disk fails."""
 AWAY_S = 6.0
-"""Longer than the sessions of brokers."""
+"""Longer than broker.session.timeout.ms."""
 KEPT = 5
-"""Topics that are there at once; older ones are deleted."""
+"""The number of existing topics. Older ones are deleted."""
 
 
 class Attentive(AioWriter):
-    """aiokafka asks the brokers that it last heard of, and nobody else for ever, be it one that has died."""
+    """aiokafka with frequent metadata updates. It only asks known brokers, even if all of them are down."""
 
     metadata_max_age_ms = 500
 
 
 CLIENTS = [Attentive if kind is AioWriter else kind for kind in BESIDE]
 HEARD_S = 1.0
-"""By when clients know of all brokers."""
+"""The time that clients need to learn of all brokers."""
 
 
 class Trial(NamedTuple):
@@ -87,16 +87,16 @@ class Trial(NamedTuple):
 
 
 Fault = Callable[[Trial], AbstractContextManager[list[int]]]
-"""What happens for as long as the block lasts: gives the nodes that take no part in it."""
+"""A fault that lasts as long as the block. It yields the affected nodes."""
 
 
 @contextmanager
 def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
-    """The active controller and others, of which at most one keeps records, are ended or sleep."""
+    """Stop, kill or pause the active controller and others. At most one of them is a broker."""
     cluster = trial.cluster
     while how == "pause" and cluster.active_controller() == cluster.leader("t"):
-        # Clients wait for a leader that sleeps as long as it does, or give up.
-        has_others_elected(cluster)
+        # Clients wait for a paused leader as long as it is paused.
+        force_election(cluster)
     active = cluster.active_controller()
     lost = [active, *(each for each in cluster.controllers if each != active)][:number]
     for node_id in lost:
@@ -112,7 +112,7 @@ def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
 
 @contextmanager
 def without_leader(trial: Trial) -> Iterator[list[int]]:
-    """Who leads what clients write to is killed."""
+    """Kill the leader of the clients' partition."""
     leader = trial.cluster.leader("t")
     trial.cluster.nodes[leader].kill()
     trial.cluster.wait_for_another_leader("t", 0, than=leader)
@@ -122,7 +122,7 @@ def without_leader(trial: Trial) -> Iterator[list[int]]:
 
 @contextmanager
 def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Iterator[list[int]]:
-    """The active controller hears nobody, or is not heard, or both."""
+    """Disconnect the active controller in one or both directions."""
     cluster = trial.cluster
     active = cluster.active_controller()
     cut(trial.network, active, cluster)
@@ -131,27 +131,28 @@ def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Itera
     until = time.monotonic() + AWAY_S
     while time.monotonic() < until:
         if active in cluster.brokers:
-            time.sleep(0.1)  # Who asks it hears of no other leader: clients may wait.
+            # A broker that is disconnected does not know the new leader, so its clients may wait.
+            time.sleep(0.1)
         else:
             trial.load.wait_until_all_write()
     if cut is from_brokers:
-        trial.network.heal()  # Until now brokers had nobody to pass a command on to.
+        trial.network.heal()  # Brokers could not forward requests until now.
     yield [active]
     trial.network.heal()
 
 
 @contextmanager
 def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
-    """Of the active controller."""
+    """Fill or fail the disk of the active controller."""
     cluster, node = trial.cluster, trial.cluster.nodes[ON_A_DISK]
     while cluster.active_controller() != ON_A_DISK:
-        has_others_elected(cluster, last=ON_A_DISK)
+        force_election(cluster, last=ON_A_DISK)
     trial.small.sync()
     fails(trial.small, way)
 
     def has_ended() -> bool:
         if way == "full":
-            trial.small.fill()  # Old segments go, and make room.
+            trial.small.fill()  # Deleted segments free space.
         return node.process is not None and node.process.poll() == 1
 
     wait_until(has_ended, f"node {ON_A_DISK} works on")
@@ -162,7 +163,7 @@ def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
 
 @contextmanager
 def wiped(trial: Trial) -> Iterator[list[int]]:
-    """The active controller loses its directory, and comes back as another voter."""
+    """Wipe the active controller's directory, and let it return as another voter."""
     cluster = trial.cluster
     victim = cluster.active_controller()
     node, lost_id = cluster.nodes[victim], directory_id(cluster, victim)
@@ -170,7 +171,7 @@ def wiped(trial: Trial) -> Iterator[list[int]]:
     cluster.active_controller(than=victim)
     cluster.wait_until_out_of_sync(victim)
     yield [victim]
-    for path in node.log_dir.iterdir():  # The directory itself may be where a disk is.
+    for path in node.log_dir.iterdir():  # The directory itself may be a mount point.
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     format_node(node, *FEATURES, "--no-initial-controllers")
     cluster.start_node(victim)
@@ -193,7 +194,7 @@ FAULTS: dict[str, Fault] = {
     "wiped": wiped,
 }
 MAY_WAIT = [title for title in FAULTS if title.startswith("cut")]
-"""Where clients may ask a broker that knows of nothing new."""
+"""Faults during which clients may ask a broker with outdated metadata."""
 ROUNDS = int(os.environ.get("INTEROP_ROUNDS", str(len(FAULTS))))
 SEED = int(os.environ.get("INTEROP_SEED", "1"))
 
@@ -209,45 +210,45 @@ def test_nothing_is_lost_in_rounds_of_faults(cluster_kind: str, network: Network
         cluster.make_topic("t", [cluster.brokers])
         with under_load(cluster, clients=CLIENTS, also=f"{NOT_ENOUGH}|{STORAGE}", of=others) as load:
             trial = Trial(cluster, load, network, small)
-            for number, title in enumerate(in_turn(random.Random(SEED), ROUNDS)):
+            for number, title in enumerate(fault_order(random.Random(SEED), ROUNDS)):
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()
                 time.sleep(HEARD_S)
                 began = time.monotonic()
                 with FAULTS[title](trial) as lost:
-                    makes_a_topic(cluster, f"made-{number}", but=lost)
+                    create_topic(cluster, f"made-{number}", but=lost)
                     if title not in MAY_WAIT or not set(lost) & set(cluster.brokers):
                         load.wait_until_all_write()
                 load.wait_until_all_write()
                 wait_until_metadata_replicated(cluster, cluster.active_controller())
                 cluster.wait_until_unfenced(*cluster.brokers)
-                has_what_was_made(cluster, number)
+                wait_until_topics_are_current(cluster, number)
                 print(f"{number}: {title} {lost}, {time.monotonic() - began:.1f} s", flush=True)
 
 
-def in_turn(dice: random.Random, rounds: int) -> list[str]:
-    """Each as often as any other, in any order."""
+def fault_order(dice: random.Random, rounds: int) -> list[str]:
+    """Return each fault equally often in random order."""
     found: list[str] = []
     while len(found) < rounds:
         found += dice.sample(list(FAULTS), len(FAULTS))
     return found[:rounds]
 
 
-def makes_a_topic(cluster: Cluster, name: str, but: list[int]) -> None:
+def create_topic(cluster: Cluster, name: str, but: list[int]) -> None:
     asked, *more = [each for each in cluster.brokers if each not in but]
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": [asked, *more][:2]}]
     wanted = {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": False}
-    is_done(cluster, asked, "CreateTopics", 7, wanted, TOPIC_ALREADY_EXISTS)
+    wait_until_done(cluster, asked, "CreateTopics", 7, wanted, TOPIC_ALREADY_EXISTS)
 
 
-def has_what_was_made(cluster: Cluster, number: int) -> None:
-    """Every broker has the last topics that were made, and none of the others."""
+def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
+    """Wait until every broker has the last created topics and no others."""
     first = max(0, number - KEPT + 1)
     if first:
         name = {"Name": f"made-{first - 1}", "TopicId": bytes(16)}
         wanted = {"Topics": [name], "TimeoutMs": 10_000}
-        is_done(cluster, cluster.brokers[0], "DeleteTopics", 6, wanted, UNKNOWN_TOPIC)
+        wait_until_done(cluster, cluster.brokers[0], "DeleteTopics", 6, wanted, UNKNOWN_TOPIC)
     expected = {f"made-{each}" for each in range(first, number + 1)}
     for asked in cluster.brokers:
 
@@ -258,8 +259,10 @@ def has_what_was_made(cluster: Cluster, number: int) -> None:
         wait_until(is_so, f"broker {asked} does not have exactly {sorted(expected)}")
 
 
-def is_done(cluster: Cluster, asked: int, api: str, version: int, wanted: Fields, done_before: int) -> None:
-    """By whoever is the active controller by now: what was asked before may be done, and was not answered."""
+def wait_until_done(
+    cluster: Cluster, asked: int, api: str, version: int, wanted: Fields, done_before: int
+) -> None:
+    """Wait until a request succeeds. A previous one may have succeeded without a response."""
 
     def is_so() -> bool:
         with suppress(EOFError), RawClient(cluster.nodes[asked].bootstrap) as client:

@@ -1,7 +1,7 @@
-"""Clusters whose nodes have to log in to each other, as their clients have: brokers and controllers.
+"""Clusters whose brokers and controllers authenticate to each other with SASL.
 
-Nothing else changes by it: topics are replicated, leaders move, nodes restart. Who has a wrong password does
-not join, and says why.
+Replication, failover and restarts work as without SASL. A node with a wrong password does not join, and logs
+the reason.
 """
 
 from __future__ import annotations
@@ -41,35 +41,37 @@ TWO_BROKERS = {
     "transaction.state.log.min.isr": "1",
     "min.insync.replicas": "1",
 }
-STRANGERS: dict[str, tuple[type[Broker], type[Broker]]] = {
+UNAUTHENTICATED: dict[str, tuple[type[Broker], type[Broker]]] = {
     "kwire to kwire": (Kwire, Kwire),
     "kwire to kafka": (SmallKafka, Kwire),
     "kafka to kwire": (Kwire, SmallKafka),
     "kafka to kafka": (SmallKafka, SmallKafka),
 }
-NOT_THE_PASSWORD = f"due to invalid credentials with SASL mechanism {SCRAM}"
-"""Of a first login, or of one more over a connection: kwire tells the one that comes first."""
-TOO_EARLY = (
-    rf"failed authentication due to: .*{NOT_THE_PASSWORD}"
+INVALID_CREDENTIALS = f"due to invalid credentials with SASL mechanism {SCRAM}"
+"""Common to first authentication and reauthentication. kwire logs whichever fails first."""
+CREDENTIALS_NOT_LOADED = (
+    rf"failed authentication due to: .*{INVALID_CREDENTIALS}"
     "|(request|failed) due to authentication error|of an authentication exception"
     "|NETWORK_EXCEPTION in FETCH response"
 )
-"""A controller of Apache Kafka's that starts takes connections before it has loaded anybody's credentials.
+"""Apache Kafka's controller accepts connections before it has loaded SCRAM credentials.
 
-In its log: "Awaiting socket connections", and then "initializing ScramPublisher".
+Its log has "Awaiting socket connections" before "initializing ScramPublisher".
 """
 
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_failover_and_restart_with_sasl(cluster_kind: str, mechanism: str) -> None:
-    """One controller, which may be a broker, too: what is in the metadata, it knows from the start."""
+    """Check that the only controller knows the users in its metadata from the start."""
     with Cluster(CLUSTER_KINDS[cluster_kind], logins=logins(mechanism, mechanism)).start() as cluster:
         [controller] = cluster.controllers
         others = [each for each in cluster.brokers if each != controller]
         cluster.make_topic("t", [[*others, controller]])
         is_early = mechanism == SCRAM and isinstance(cluster.nodes[controller], ApacheKafka)
-        with under_load(cluster, clients=CLIENTS, also=TOO_EARLY if is_early else "(?!)") as load:
+        with under_load(
+            cluster, clients=CLIENTS, also=CREDENTIALS_NOT_LOADED if is_early else "(?!)"
+        ) as load:
             load.wait_until_all_write()
             for victim in (cluster.leader("t"), controller):
                 cluster.nodes[victim].kill()
@@ -85,7 +87,7 @@ def test_failover_and_restart_with_sasl(cluster_kind: str, mechanism: str) -> No
 @pytest.mark.parametrize("roles", [COMBINED, CONTROLLER])
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
 def test_controller_election_with_sasl(cluster_kind: str, roles: str) -> None:
-    """Of three, combined or apart. They vote before any metadata is there, so they log in by PLAIN."""
+    """Elect controllers, combined or not. They vote before any metadata is loaded, so they use PLAIN."""
     members = [Member(kind, roles) for kind in VOTER_KINDS[cluster_kind]]
     if roles == CONTROLLER:
         members += [Member(kind) for kind in VOTER_KINDS[cluster_kind][:2]]
@@ -106,7 +108,7 @@ def test_controller_election_with_sasl(cluster_kind: str, roles: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
 def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
-    """Where the metadata tells who votes, and of each node by which protocol it is reached: 2 is this one."""
+    """Check that the metadata has SASL_PLAINTEXT (2) as the protocol of every controller's endpoint."""
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])
     settings = {"controller.quorum.auto.join.enable": "true"}
     with Cluster(
@@ -126,7 +128,7 @@ def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_sasl_is_enabled_by_a_rolling_restart(cluster_kind: str) -> None:
-    """Node by node, with clients at work: first all listen for it, and then all do it."""
+    """Enable SASL node by node: first all nodes listen with SASL, then all use it."""
     known = logins(PLAIN, PLAIN)
     settings = known.properties()
     switches = {"inter.broker.listener.name": settings.pop("inter.broker.listener.name")}
@@ -157,7 +159,7 @@ def test_sasl_is_enabled_by_a_rolling_restart(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
-    """Who logs in with the old one is refused from then on, as soon as the login of before ends."""
+    """Check that an old password is rejected as soon as the session expires."""
     settings = {"connections.max.reauth.ms": "2000", "replica.lag.time.max.ms": "3000"}
     known = logins(SCRAM, PLAIN)
     client = known.client
@@ -173,13 +175,13 @@ def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
         assert told.status == 0, told
         for follower in (2, 3):
             wait_until(
-                lambda node=cluster.nodes[follower]: NOT_THE_PASSWORD in node.log_text(),  # type: ignore[misc]
+                lambda node=cluster.nodes[follower]: INVALID_CREDENTIALS in node.log_text(),  # type: ignore[misc]
                 "a login with the old password goes on",
             )
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **client.of_librdkafka()})
         producer.produce("t", b"nobody follows")
         assert producer.flush(10) == 0
-        wait_until(lambda: cluster.partition("t")["IsrNodes"] == [1], "who is refused follows all the same")
+        wait_until(lambda: cluster.partition("t")["IsrNodes"] == [1], "a rejected follower stays in the ISR")
         changed = Login("broker", "another", SCRAM).jaas()
         for node_id, node in cluster.nodes.items():
             node.kill()
@@ -190,7 +192,7 @@ def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_reauthentication_keeps_followers_in_sync(cluster_kind: str) -> None:
-    """Nodes log in anew before that: no connection is lost by it, and nobody falls behind (KIP-368)."""
+    """Check that no connection is lost and no follower falls behind (KIP-368)."""
     settings = {"connections.max.reauth.ms": "1500", "replica.lag.time.max.ms": "3000"}
     with Cluster(CLUSTER_KINDS[cluster_kind], settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -204,22 +206,20 @@ def test_reauthentication_keeps_followers_in_sync(cluster_kind: str) -> None:
                 assert found["LeaderEpoch"] == epoch
 
 
-@pytest.mark.parametrize("cluster_kind", STRANGERS)
+@pytest.mark.parametrize("cluster_kind", UNAUTHENTICATED)
 def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind: str) -> None:
-    """With a wrong password for controllers it is no broker; with the right one it replace_software one."""
-    known, stranger = STRANGERS[cluster_kind]
-    members = (Member(known, COMBINED), Member(known), Member(stranger))
+    """A broker with a wrong controller password does not register until its password is correct."""
+    known, joining = UNAUTHENTICATED[cluster_kind]
+    members = (Member(known, COMBINED), Member(known), Member(joining))
     with Cluster(members, logins=logins(PLAIN, PLAIN)).start(without=[3]) as cluster:
         node = cluster.nodes[3]
         right = dict(node.properties)
         node.properties["listener.name.controller.plain.sasl.jaas.config"] = Login("quorum", "guess").jaas()
         node.start(wait=False)
-        wait_until(
-            lambda: REFUSED[PLAIN] in node.log_text(), "the stranger does not say why it does not join"
-        )
+        wait_until(lambda: REFUSED[PLAIN] in node.log_text(), "the joining does not say why it does not join")
         time.sleep(3)
         assert {each["NodeId"] for each in cluster.metadata(asked=1)["Brokers"]} == {1, 2}
-        if stranger is Kwire:
+        if joining is Kwire:
             [said] = [line for line in node.log_text().splitlines() if REFUSED[PLAIN] in line]
             assert " ERROR " in said, "said once"
         node.kill()
@@ -228,11 +228,11 @@ def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind:
         cluster.make_topic("t", [cluster.brokers])
 
 
-@pytest.mark.parametrize("cluster_kind", STRANGERS)
+@pytest.mark.parametrize("cluster_kind", UNAUTHENTICATED)
 def test_broker_with_a_wrong_replication_password_stays_out_of_the_isr(cluster_kind: str) -> None:
-    """It is a broker, as the controller knows its password, but gets no records of others."""
-    known, stranger = STRANGERS[cluster_kind]
-    members = (Member(known, COMBINED), Member(known), Member(stranger))
+    """The controller accepts the broker, but other brokers do not let it replicate."""
+    known, joining = UNAUTHENTICATED[cluster_kind]
+    members = (Member(known, COMBINED), Member(known), Member(joining))
     with Cluster(members, TWO_BROKERS, logins=logins(SCRAM, PLAIN)).start(without=[3]) as cluster:
         node = cluster.nodes[3]
         right = dict(node.properties)
@@ -246,7 +246,7 @@ def test_broker_with_a_wrong_replication_password_stays_out_of_the_isr(cluster_k
             ]
             told = client.call("AlterPartitionReassignments", 0, TimeoutMs=10_000, Topics=topics)
         assert told["ErrorCode"] == 0, told
-        wait_until(lambda: REFUSED[SCRAM] in node.log_text(), "the stranger does not say why it has nothing")
+        wait_until(lambda: REFUSED[SCRAM] in node.log_text(), "the joining does not say why it has nothing")
         time.sleep(2)
         assert set(cluster.partition("t")["IsrNodes"]) == {1, 2}
         node.kill()

@@ -1,4 +1,4 @@
-"""Jobs of the pipeline, given all brokers of a cluster, while one that leads what they work on is killed."""
+"""Pipeline jobs on a cluster while a leader of their partitions is killed."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -23,9 +23,9 @@ RECORDS: Final = 12_000
 BEGAN_MS: Final = 1_700_000_000_000
 PARTITIONS: Final = 2
 SOURCE: Final = {
-    # So few that a job takes many steps, and is amid them when the broker dies.
+    # Small steps, so that a job is in the middle of one when the broker is killed.
     "maxOffsetsPerTrigger": "1000",
-    # As in interop/spark_jobs/stream_failover.py.
+    # The same as in interop/spark_jobs/stream_failover.py.
     "kafka.request.timeout.ms": "10000",
     "kafka.default.api.timeout.ms": "10000",
 }
@@ -34,7 +34,7 @@ SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication
 
 
 def fill(cluster: Cluster) -> None:
-    """Plain records, and such as leave gaps."""
+    """Write plain records, and others that leave gaps between offsets."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(RECORDS):
         value = b"%d %s" % (number, b"x" * (number % 50))
@@ -47,17 +47,17 @@ def fill(cluster: Cluster) -> None:
 
 
 def records(cluster: Cluster, topic: str) -> Records:
-    """What is committed."""
+    """Return the committed records."""
     return {place: list(found.values()) for place, found in read(cluster, topic).items()}
 
 
 def contents(found: Records) -> dict[int, list[tuple[Any, ...]]]:
-    """By partition, and in order."""
+    """Return the contents by partition, in order."""
     return {partition: [record.content for record in of] for (_, partition), of in found.items()}
 
 
 def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callable[[], bool]) -> None:
-    """Kill a leader of the topic when the job has begun; the job ends well, and the broker is back."""
+    """Kill a leader of the topic once the job has begun. The job must succeed."""
     deadline = time.monotonic() + JOB_SECONDS
     while not has_begun():
         assert not job.has_ended, job.tail()

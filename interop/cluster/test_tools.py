@@ -1,6 +1,6 @@
-"""Kafka's own tools on a cluster of three: what they print of kwire is what they print of Apache Kafka.
+"""Kafka's tools on a cluster of three: their output for kwire equals that for Apache Kafka.
 
-A broker is stopped on the way, and comes back, so that there is something to be told of.
+One broker is stopped and restarted on the way.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 ELECTION = f"{TOOLS}.LeaderElectionCommand"
 OBSERVERS = re.compile(r"CurrentObservers: \[\{(.*)\}\]")
 IN_SYNC = re.compile(r"(?<=Isr: )\d+(?:,\d+)+")
-"""A set: who came back last is behind, and who that is depends on who was slow."""
+"""The order of the ISR depends on which follower was slow, so it is compared as a set."""
 SLOW = "20000"
-"""Bytes a second: so slow that a move of more than one fetch is still on when it is looked at."""
+"""Bytes per second, so slow that a reassignment is still running when it is described."""
 
 
 class ToolSession:
-    """Somebody with the tools and a cluster."""
+    """Runs tools against a cluster and records their output."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -51,13 +51,13 @@ class ToolSession:
         return normalize_lines(lines_of(run(main, *asked)))
 
     def record_output(self, label: str, main: str, *arguments: str, stdin: str = "") -> list[str]:
-        """Keep what a tool prints."""
+        """Record a tool's output."""
         lines = self.run(main, *arguments, stdin=stdin)
         self.seen[label] = lines
         return lines
 
     def record_when(self, label: str, main: str, *arguments: str, shows: Callable[[str], bool]) -> None:
-        """Keep what a tool prints, once it shows something that takes its time."""
+        """Record a tool's output once it satisfies a condition."""
 
         def is_so() -> bool:
             return shows("\n".join(self.record_output(label, main, *arguments)))
@@ -66,17 +66,17 @@ class ToolSession:
 
 
 def tool_arguments(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """One tool wants to be told first what to do, and two whom to ask."""
+    """Return the arguments in the order that the tool expects: ClusterTool takes the address last."""
     return (*arguments, *whom) if main == CLUSTER else (*whom, *arguments)
 
 
 def is_at_rest(text: str) -> bool:
-    """Whether a topic neither moves nor is throttled: a broker may hear of that after its controller."""
+    """Return whether a topic is neither reassigned nor throttled, as a broker sees it."""
     return "Adding" not in text and "throttled" not in text
 
 
 def normalize_lines(lines: list[str]) -> list[str]:
-    """Without ports in tables, and what a broker adds to a topic's configuration of its own."""
+    """Remove ports from tables, and the broker's own values from topic configurations."""
     lines = [re.sub(r"(127\.0\.0\.1) \d+", r"\1 <port>", line) for line in lines]
     lines = [
         re.sub(
@@ -111,7 +111,7 @@ def describe_the_cluster(session: ToolSession) -> None:
         )
         for what in ("--status", "--replication"):
             told = tell(QUORUM, "describe", what)
-            # Offsets and times are of the moment; who is a voter, and who follows, is not.
+            # Offsets and times vary. Voters and observers do not.
             told = [
                 re.sub(r"\d{3,}", "<n>", re.sub(r"(?<=[ \t])\d+(?= ms| ago)", "<n>", line)) for line in told
             ]
@@ -157,7 +157,7 @@ def create_topics(session: ToolSession) -> None:
         "t",
     )
     found = json.loads(told.stdout.splitlines()[-1])
-    # Sizes depend on how the records came to be in batches.
+    # Sizes depend on how the records were batched.
     session.seen["log dirs"] = sorted(
         (broker["broker"], each["partition"], each["offsetLag"], each["isFuture"])
         for broker in found["brokers"]
@@ -167,14 +167,14 @@ def create_topics(session: ToolSession) -> None:
 
 
 def find_transactions(session: ToolSession) -> None:
-    """Each broker is asked of all its replicas, of which it leads a part."""
+    """Ask each broker about all its replicas. It leads some of them."""
     transactions = f"{TOOLS}.TransactionsCommand"
     for broker_id in ("1", "2", "3"):
         told = session.run(transactions, "find-hanging", "--broker-id", broker_id)
         session.seen[f"hanging transactions of {broker_id}"] = told
         one = ("--topic", "t", "--partition", "0", "--broker-id", broker_id)
         told = session.run(transactions, "describe-producers", *one)
-        # Who was given which ids, and when it wrote, is chance.
+        # Producer ids and times vary.
         session.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
 
 
@@ -296,7 +296,7 @@ def moves(session: ToolSession) -> None:
 
 
 def verify_replicas(session: ToolSession) -> None:
-    """kafka-replica-verification runs until it is ended."""
+    """Read four reports of kafka-replica-verification, which runs until it is killed."""
     asked = (
         "--broker-list",
         session.cluster.bootstrap,
@@ -319,7 +319,7 @@ def verify_replicas(session: ToolSession) -> None:
 def unregister_brokers(session: ToolSession) -> None:
     session.cluster.nodes[3].stop()
     session.record_output("unregister a stranger", CLUSTER, "unregister", "--id", "7")
-    session.record_output("unregister who is gone", CLUSTER, "unregister", "--id", "3")
+    session.record_output("unregister a stopped broker", CLUSTER, "unregister", "--id", "3")
     session.seen["endpoints without 3"] = sorted(
         session.run(CLUSTER, "list-endpoints", "--include-fenced-brokers")
     )
@@ -347,7 +347,7 @@ def run_parts(
     record: Record,
     settings: dict[str, str] | None = None,
 ) -> None:
-    """Use the tools on a cluster, and hold what they print against what they print of Apache Kafka's."""
+    """Run the parts on a cluster, and compare the output with Apache Kafka's recorded output."""
     with Cluster(CLUSTER_KINDS[cluster_kind], settings).start() as cluster:
         session = ToolSession(cluster)
         try:
@@ -364,6 +364,6 @@ def run_parts(
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # the others are held against it
+)  # compared with the record of Apache Kafka
 def test_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.tools", cluster_kind, record)

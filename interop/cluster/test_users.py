@@ -1,4 +1,4 @@
-"""Users and delegation tokens of a cluster: asked for of any broker, good at each. KIP-48, KIP-554."""
+"""Users and delegation tokens, created through any broker and valid on each (KIP-48, KIP-554)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OWNER_MISMATCH = 63
 
 
 class Users:
-    """A cluster, and a connection of alice's to each of its brokers."""
+    """A cluster, and a connection of alice to each of its brokers."""
 
     def __init__(self, cluster: Cluster, alices: list[TokenClient]) -> None:
         self.addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
         self.alices = alices
 
     def come(self, name: str, secret: str, extensions: str = "") -> list[bool]:
-        """By which brokers somebody is let in."""
+        """Return for each broker whether the user can authenticate."""
         found = []
         for address in self.addresses:
             with Talk(address) as talk:
@@ -32,7 +32,7 @@ class Users:
         return found
 
     def tokens_by(self, alice: TokenClient, another: TokenClient) -> None:
-        """One broker makes tokens, all know them, and another one ends them."""
+        """Create tokens through one broker, check them on all, and expire them through another."""
         zoes, own = alice.create(owner="zoe"), alice.create()
         assert (zoes["ErrorCode"], zoes["TokenRequesterPrincipalName"]) == (0, "alice")
         wait_until(
@@ -46,7 +46,7 @@ class Users:
         wait_until(lambda: not any(self.come(*shown)), "a token is taken that has ended")
 
     def passwords_by(self, alice: TokenClient) -> None:
-        """One broker gives a password and takes it away, and all know it."""
+        """Set and delete a password through one broker, and check it on all."""
         given = upsertion(USER, SHA_256, SaltedPassword=salted(SCRAM, USERS_SECRET))
         assert alter(alice.client, [], [given])["Results"][0]["ErrorCode"] == 0
         wait_until(lambda: all(self.come(USER, USERS_SECRET)), "a broker does not hear of a user")
@@ -58,7 +58,7 @@ class Users:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_users_and_tokens_reach_every_broker(cluster_kind: str) -> None:
-    """Whoever has the controller: what a broker is asked for, it knows by whom, and tells all others."""
+    """Check that each broker forwards the principal to the controller, and that all learn of the changes."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], SECRET, logins=logins(SCRAM, PLAIN)).start() as cluster,
         ExitStack() as stack,

@@ -1,4 +1,4 @@
-"""A quorum of one grows to three and shrinks, under load: by Apache Kafka's own tool, and by itself."""
+"""A quorum that grows and shrinks under load, with Kafka's tool or automatically."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_voters_are_added_and_removed_under_load(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_voters_join_automatically(cluster_kind: str) -> None:
-    """As `controller.quorum.auto.join.enable` says; one that has lost its directory takes its own place."""
+    """Use `controller.quorum.auto.join.enable`. A voter that lost its directory replaces itself."""
     members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     joins = {"controller.quorum.auto.join.enable": "true"}
     with Cluster(members, joins, voters_in_log=True, first_voters=[1]).start() as cluster:

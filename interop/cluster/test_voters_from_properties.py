@@ -1,4 +1,4 @@
-"""Voters of the properties come to stand in the log, and can then come and go, as the docs tell."""
+"""A static quorum becomes dynamic and removes a voter, as docs/cluster.md describes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def test_static_quorum_becomes_dynamic(cluster_kind: str) -> None:
 
 
 def is_raised(cluster: Cluster) -> bool:
-    """Whether the tool says so: not every voter may have told its directory yet."""
+    """Return whether the upgrade succeeded. Some voters may not have reported their directory ids yet."""
     told = run(FEATURES, "--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "kraft.version=1")
     return told.status == 0

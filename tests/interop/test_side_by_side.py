@@ -14,10 +14,10 @@ from interop.scenario import Difference, Failed, Scenario
 
 
 class FakeBroker(Broker):
-    """A broker that is never started, and answers the next of its answers."""
+    """A broker that is never started, and observations the next of its observations."""
 
-    answers: list[Any]
-    asked = 0
+    observations: list[Any]
+    runs = 0
 
     def command(self) -> list[str]:
         return []
@@ -34,14 +34,14 @@ class Records(Record):
 def observe(broker: Broker) -> Any:
     assert isinstance(broker, FakeBroker)
     kind = type(broker)
-    kind.asked += 1
-    answer = kind.answers[kind.asked - 1]
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    kind.runs += 1
+    observation = kind.observations[kind.runs - 1]
+    if isinstance(observation, Exception):
+        raise observation
+    return observation
 
 
-def held(
+def run(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     apache: list[Any],
@@ -52,50 +52,50 @@ def held(
     """Return the unexplained differences. Fail unless every prepared result was requested."""
     monkeypatch.setattr(side_by_side, "make_offsets_topic", lambda broker: None)
     kinds = (
-        type("Apache", (FakeBroker,), {"answers": apache}),
-        type("Kwire", (FakeBroker,), {"answers": kwire}),
+        type("Apache", (FakeBroker,), {"observations": apache}),
+        type("Kwire", (FakeBroker,), {"observations": kwire}),
     )
     differences: list[Difference] = []
     brokers = [kind(directory=tmp_path) for kind in kinds]
     try:
         side_by_side.run_and_compare(
-            Scenario("made.up", observe, 10.0), *brokers, Records(), differences, alone=alone
+            Scenario("invented.scenario", observe, 10.0), *brokers, Records(), differences, alone=alone
         )
     finally:
-        assert [kind.asked for kind in kinds] == [len(apache), len(kwire)]
+        assert [kind.runs for kind in kinds] == [len(apache), len(kwire)]
     return [difference.path for difference in differences]
 
 
 def test_equal_observations_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert held(monkeypatch, tmp_path, [{"a": 1}], [{"a": 1}]) == []
+    assert run(monkeypatch, tmp_path, [{"a": 1}], [{"a": 1}]) == []
 
 
 def test_occasional_behavior_of_apache_kafka_passes_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.warns(UserWarning, match="when it was asked again"):
-        assert held(monkeypatch, tmp_path, [{"a": 1}, {"a": 2}], [{"a": 2}]) == []
+    with pytest.warns(UserWarning, match="in a second run"):
+        assert run(monkeypatch, tmp_path, [{"a": 1}, {"a": 2}], [{"a": 2}]) == []
 
 
 def test_mixture_of_two_observations_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    answers = [{"a": 1, "b": 1}, {"a": 2, "b": 2}, RuntimeError("it broke")]
+    observations = [{"a": 1, "b": 1}, {"a": 2, "b": 2}, RuntimeError("it broke")]
     with pytest.raises(pytest.fail.Exception, match="/b"):
-        held(monkeypatch, tmp_path, answers, [{"a": 1, "b": 2}])
+        run(monkeypatch, tmp_path, observations, [{"a": 1, "b": 2}])
 
 
 def test_scenario_on_a_shared_broker_runs_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="/a"):
-        held(monkeypatch, tmp_path, [{"a": 1}], [{"a": 2}], alone=False)
+        run(monkeypatch, tmp_path, [{"a": 1}], [{"a": 2}], alone=False)
 
 
 def test_kwire_runs_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="it broke"):
-        held(monkeypatch, tmp_path, [1], [RuntimeError("it broke")])
+        run(monkeypatch, tmp_path, [1], [RuntimeError("it broke")])
 
 
 def test_apache_kafka_may_fail_but_not_every_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broke = RuntimeError("it broke")
-    with pytest.warns(UserWarning, match="failed at first"):
-        assert held(monkeypatch, tmp_path, [broke, broke, 1], [1]) == []
+    with pytest.warns(UserWarning, match="failed on Apache Kafka at first"):
+        assert run(monkeypatch, tmp_path, [broke, broke, 1], [1]) == []
     with pytest.raises(Failed, match="it broke"):
-        held(monkeypatch, tmp_path, [broke, broke, broke], [1])
+        run(monkeypatch, tmp_path, [broke, broke, broke], [1])
