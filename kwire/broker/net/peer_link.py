@@ -420,11 +420,11 @@ class PeerLink:
             self._transport = None
 
     def _fail_all(self, reason: str) -> None:
-        asked = [*self._sent, *self._unsent]
+        pending_requests = [*self._sent, *self._unsent]
         self._sent.clear()
         self._unsent.clear()
         self._sent_bytes = 0
-        for pending in asked:
+        for pending in pending_requests:
             self._fail(pending, reason)
 
     def _fail(self, pending: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:

@@ -29,7 +29,7 @@ settings can be for a while.
 
 
 def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
-    """Return the authentication of a node with this configuration. Configuration errors come later."""
+    """Return the authentication for a configuration. Wrong settings raise ConfigError only when used."""
 
     def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]

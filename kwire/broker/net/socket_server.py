@@ -225,7 +225,7 @@ class SocketServer:
             self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
-        """Close the connection once it is idle, with one timer per connection; activity only sets a time."""
+        """Close the connection once it is idle. It has a single timer; activity only updates a time."""
 
         def check() -> None:
             if connection.closed:

@@ -1,7 +1,5 @@
 """Verification of transactions by coordinators on other brokers. KIP-890.
 
-Kafka's class of this name does the same, with one difference (see below).
-
 Brokers send AddPartitionsToTxn v4-5: the leader of a partition before it appends the first batch of a
 transaction, and a group coordinator before it commits offsets in one. While a verification for a transaction
 is pending, Apache Kafka rejects other verifications of that transaction. This manager puts them into the same

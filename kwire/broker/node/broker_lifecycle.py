@@ -44,7 +44,7 @@ CATCH_UP_INTERVAL_MS: Final = 10
 FIRST_SHUTDOWN_INTERVAL_MS: Final = 50
 """The pause after the first heartbeat of a controlled shutdown. Usually the leaders have moved by then."""
 SHUTDOWN_INTERVAL_MS: Final = 500
-"""The heartbeat interval during the rest of a controlled shutdown, which waits for other brokers."""
+"""The interval of further heartbeats. The shutdown waits until other brokers have the new metadata."""
 SESSION_END_INTERVAL_MS: Final = 500
 """The interval of registration attempts while the session of the broker's last run has not ended.
 

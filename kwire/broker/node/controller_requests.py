@@ -59,7 +59,7 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
     """Return the request for a command of this node."""
     match command:
         case RegisterController():
-            return ControllerRequest(COMMANDS, _controller_registration(command), lambda answer: None)
+            return ControllerRequest(COMMANDS, _controller_registration(command), lambda response: None)
         case RegisterBroker():
             return ControllerRequest(HEARTBEATS, _registration(command, cluster_id), _broker_epoch)
         case BrokerHeartbeat():
@@ -151,8 +151,8 @@ def _controller_registration(command: RegisterController) -> Message:
     )
 
 
-def _broker_epoch(answer: broker_registration.BrokerRegistrationResponse) -> int:
-    return answer.broker_epoch
+def _broker_epoch(response: broker_registration.BrokerRegistrationResponse) -> int:
+    return response.broker_epoch
 
 
 def _heartbeat(command: BrokerHeartbeat) -> Message:
@@ -168,8 +168,8 @@ def _heartbeat(command: BrokerHeartbeat) -> Message:
     )
 
 
-def _heartbeat_reply(answer: Any) -> BrokerHeartbeatReply:
-    return BrokerHeartbeatReply(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
+def _heartbeat_reply(response: Any) -> BrokerHeartbeatReply:
+    return BrokerHeartbeatReply(response.is_caught_up, response.is_fenced, response.should_shut_down)
 
 
 def _alteration(command: AlterPartition) -> Message:
@@ -198,7 +198,7 @@ def _alteration(command: AlterPartition) -> Message:
     )
 
 
-def _altered(answer: alter_partition.AlterPartitionResponse) -> list[AlteredPartition]:
+def _altered(response: alter_partition.AlterPartitionResponse) -> list[AlteredPartition]:
     return [
         AlteredPartition(
             topic.topic_id,
@@ -210,16 +210,16 @@ def _altered(answer: alter_partition.AlterPartitionResponse) -> list[AlteredPart
             partition.leader_recovery_state,
             partition.partition_epoch,
         )
-        for topic in answer.topics
+        for topic in response.topics
         for partition in topic.partitions
     ]
 
 
 def _assignment(command: AssignReplicasToDirs) -> Message:
     messages = assign_replicas_to_dirs
-    places: dict[Uuid, dict[Uuid, list[int]]] = {}
+    by_directory: dict[Uuid, dict[Uuid, list[int]]] = {}
     for (topic_id, index), directory in command.directories.items():
-        places.setdefault(directory, {}).setdefault(topic_id, []).append(index)
+        by_directory.setdefault(directory, {}).setdefault(topic_id, []).append(index)
     return messages.AssignReplicasToDirsRequest(
         broker_id=command.broker_id,
         broker_epoch=command.broker_epoch,
@@ -236,31 +236,31 @@ def _assignment(command: AssignReplicasToDirs) -> Message:
                     for topic_id, indexes in topics.items()
                 ],
             )
-            for directory, topics in places.items()
+            for directory, topics in by_directory.items()
         ],
     )
 
 
 def _refused_assignments(
-    answer: assign_replicas_to_dirs.AssignReplicasToDirsResponse,
+    response: assign_replicas_to_dirs.AssignReplicasToDirsResponse,
 ) -> Mapping[tuple[Uuid, int], ErrorCode]:
     return {
         (topic.topic_id, partition.partition_index): error_code(partition.error_code)
-        for directory in answer.directories
+        for directory in response.directories
         for topic in directory.topics
         for partition in topic.partitions
         if partition.error_code
     }
 
 
-def _producer_ids(answer: Any) -> ProducerIdBlock:
-    return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
+def _producer_ids(response: Any) -> ProducerIdBlock:
+    return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
 
 
-def _created_topics(answer: EnvelopeResponse) -> Any:
+def _created_topics(envelope_response: EnvelopeResponse) -> Any:
     try:
         _, response = decode_response(
-            CreateTopicsResponse, CREATE_TOPICS_VERSION, answer.response_data or b""
+            CreateTopicsResponse, CREATE_TOPICS_VERSION, envelope_response.response_data or b""
         )
     except WireError as error:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error

@@ -147,7 +147,7 @@ _ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
 
 
 def _host(text: str) -> str:
-    """Return a host as java.net.InetSocketAddress prints it, which Kafka stores.
+    """Return a host in the form that java.net.InetSocketAddress has for it, which Kafka stores.
 
     Addresses are written in full. A zone that is an interface name is not resolved.
     """

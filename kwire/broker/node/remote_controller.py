@@ -1,8 +1,8 @@
 """Requests to an active controller on another node: this node's commands, and forwarded requests of clients.
 
-A command is sent once. If there is no active controller, or the node that was asked is not the active
-controller or is unreachable, the result is NOT_CONTROLLER, and the caller retries. Requests of clients are
-forwarded in an Envelope (KIP-590) and retried here until they time out, as in Apache Kafka's brokers.
+A command is sent once. If there is no active controller, or its node is unreachable or no longer active, the
+result is NOT_CONTROLLER, and the caller retries. Requests of clients are forwarded in an Envelope (KIP-590)
+and retried here until they time out, as in Apache Kafka's brokers.
 
 A former active controller, for example a partitioned one, may never respond. So pending requests to it fail
 with NOT_CONTROLLER as soon as there is a new active controller, which may be this node.

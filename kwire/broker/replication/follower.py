@@ -192,7 +192,7 @@ class Follower:
         self.has_staged = True
 
     def _begins_in_batch(self, records: memoryview) -> bool:
-        """Whether an empty log must start over because the leader's log starts within a batch.
+        """Start an empty log over if the leader's log starts within a batch; return whether it did.
 
         DeleteRecords can move the leader's log start into a batch. The log starts over at the base offset of
         the batch, and appends the batch once the restart is synced.

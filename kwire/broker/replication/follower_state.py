@@ -49,7 +49,7 @@ class FollowerState:
         """Create the state of a follower that has not fetched yet."""
         self.broker_id = broker_id
         self.is_in_sync = False
-        """Whether the leader waits for this follower: it is in the ISR, or in the ISR that is pending."""
+        """Whether the leader waits for this follower: it is in the ISR, or a pending change adds it."""
         self.session_partition: FetchSessionPartition | None = None
         self.broker_epoch: int | None = None
         """The broker epoch of its last Fetch; None before the first."""

@@ -1,7 +1,7 @@
 """The log directories of a broker: moves between them, failed directories and cordoned directories.
 
-The controller gets the directory of each replica (KIP-858), the failed directories, and the directories that
-take no new partitions (KIP-1066).
+The broker reports to the controller the directory of each replica (KIP-858), failed directories, and cordoned
+directories, which take no new partitions (KIP-1066).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class LogDirs:
             # The partition does not exist yet. It will be created in this directory.
             self._log_manager.set_preferred_directory(topic, index, directory)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                # Apache Kafka's code for clients of AlterReplicaLogDirs.
+                # As in Kafka, for compatibility with older clients of AlterReplicaLogDirs.
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
             raise
 

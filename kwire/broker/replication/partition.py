@@ -102,7 +102,7 @@ class Partition:
         self.remote_replicas: RemoteReplicas | None = None
         """The other replicas, while this broker is the leader and the partition has others."""
         self._written_offset = 0
-        """The end of what is written, and synced if flush.messages or flush.ms require that."""
+        """The end of the written part of the log (synced, if flush.messages or flush.ms require that)."""
         # Most partitions have no pending appends, so the lists are allocated on demand.
         self._staged: list[PendingAcknowledgement] | None = None
         self._unflushed: list[PendingAcknowledgement] | None = None

@@ -220,7 +220,7 @@ class RemoteReplicas:
         return len(self.isr) < min_insync_replicas and len(self.isr) <= len(self.followers)
 
     def is_maximal_isr_under_min(self, min_insync_replicas: int) -> bool:
-        """Whether this is true of the maximal ISR, which includes a follower that is being added."""
+        """Whether the maximal ISR is that small, too: it includes a follower that is being added."""
         size = len(self.isr) + (self.pending is not None and self.pending.new_member is not None)
         return size < min_insync_replicas and size <= len(self.followers)
 
