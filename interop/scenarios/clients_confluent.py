@@ -263,8 +263,8 @@ def administration(broker: Broker) -> Any:
     listed = admin.list_consumer_groups().result(WAIT_S)
     seen["listed"] = [[entry.group_id, entry.state.name] for entry in listed.valid if entry.group_id == group]
     seen["list errors"] = len(listed.errors)
-    asked = [ConsumerGroupTopicPartitions(group)]
-    offsets = admin.list_consumer_group_offsets(asked)[group].result(WAIT_S).topic_partitions
+    requested = [ConsumerGroupTopicPartitions(group)]
+    offsets = admin.list_consumer_group_offsets(requested)[group].result(WAIT_S).topic_partitions
     seen["offsets"] = sorted([entry.partition, entry.offset] for entry in offsets)
     moved = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])]
     altered = admin.alter_consumer_group_offsets(moved)[group].result(WAIT_S).topic_partitions

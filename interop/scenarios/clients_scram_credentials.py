@@ -60,8 +60,8 @@ def confluent_kafka(broker: Broker) -> Any:
         seen.append(error_names(alter(admin, *given)))
         until(partial(has_credentials, admin, name, number))
         seen.append(credential_infos(admin, name))
-    everybody: Any = admin.describe_user_scram_credentials()
-    seen.append(name in everybody.result(SECONDS))
+    all_users: Any = admin.describe_user_scram_credentials()
+    seen.append(name in all_users.result(SECONDS))
     seen.append(error_names(admin.describe_user_scram_credentials([name, "nobody"])))
     for mechanism in MECHANISMS:
         deletions = [UserScramCredentialDeletion(user, mechanism) for user in (name, "nobody")]

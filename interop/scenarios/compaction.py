@@ -79,8 +79,8 @@ class CompactedLog:
             batch.producer_id, batch.producer_epoch = self.producer, 0
             batch.base_sequence = self.sequence
             self.sequence += len(records)
-        answer = produce(self.client, self.topic, batch.encode())
-        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+        response = produce(self.client, self.topic, batch.encode())
+        assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
         self.timestamp += 1000
 
     def roll(self) -> None:
@@ -88,7 +88,7 @@ class CompactedLog:
         self.timestamp += 2 * HOUR_MS
 
     def set_policy(self, policy: str) -> None:
-        answer = self.client.call(
+        response = self.client.call(
             "IncrementalAlterConfigs",
             1,
             Resources=[
@@ -100,7 +100,7 @@ class CompactedLog:
             ],
             ValidateOnly=False,
         )
-        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+        assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def clean(self, policy: str = "compact") -> None:
         """Let the cleaner run until everything but the active segment is clean."""

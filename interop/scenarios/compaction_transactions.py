@@ -48,8 +48,8 @@ class TransactionalLog:
             batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
             batch.base_sequence, who.sequence = who.sequence, who.sequence + 1
             who.add((TOPIC, 0))
-        answer = produce(self.client, TOPIC, batch.encode(), version=9, TransactionalId=name)
-        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+        response = produce(self.client, TOPIC, batch.encode(), version=9, TransactionalId=name)
+        assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
 
     def end(self, name: str, *, commit: bool) -> None:
         who = self.ids[name]

@@ -120,11 +120,11 @@ class MirroredCluster:
 
     def unread_by_group(self) -> list[int] | None:
         """Count the mirrored records after the group's offset per partition. None: there is no offset."""
-        asked = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
-        answer = self.admin.list_consumer_group_offsets([asked])[GROUP].result(30)
-        if any(place.offset < 0 for place in answer.topic_partitions):
+        requested = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
+        response = self.admin.list_consumer_group_offsets([requested])[GROUP].result(30)
+        if any(place.offset < 0 for place in response.topic_partitions):
             return None
-        return [len(rows) for rows in self.read(self.mirrored_topic, sorted(answer.topic_partitions))]
+        return [len(rows) for rows in self.read(self.mirrored_topic, sorted(response.topic_partitions))]
 
     def is_group_caught_up(self) -> bool:
         left = self.unread_by_group()

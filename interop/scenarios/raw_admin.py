@@ -30,8 +30,8 @@ def ensure_topic(client: RawClient, name: str, partitions: int) -> None:
         "Assignments": [],
         "Configs": [],
     }
-    answer = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10_000, validateOnly=False)
-    assert answer["Topics"][0]["ErrorCode"] in (0, 36), answer
+    response = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10_000, validateOnly=False)
+    assert response["Topics"][0]["ErrorCode"] in (0, 36), response
 
 
 @scenario()
@@ -48,8 +48,8 @@ def describe_quorum(broker: Broker) -> Any:
             return client.call("DescribeQuorum", version, Topics=topics)
 
         for version in versions_of("DescribeQuorum"):
-            answer = request(version, (METADATA, [0]))
-            partition = answer["Topics"][0]["Partitions"][0]
+            response = request(version, (METADATA, [0]))
+            partition = response["Topics"][0]["Partitions"][0]
             voter = partition["CurrentVoters"][0]
             seen[f"caught up {version}"] = voter["LogEndOffset"] == partition["HighWatermark"] > 10
             if version > 0:
@@ -59,10 +59,10 @@ def describe_quorum(broker: Broker) -> Any:
                     for name in ("LastFetchTimestamp", "LastCaughtUpTimestamp")
                 ]
             del voter["LogEndOffset"], partition["HighWatermark"], partition["LeaderEpoch"]
-            for node in answer.get("Nodes", ()):
+            for node in response.get("Nodes", ()):
                 for listener in node["Listeners"]:
                     listener["Port"] -= broker.controller_port
-            seen[f"quorum {version}"] = answer
+            seen[f"quorum {version}"] = response
             seen[f"another partition {version}"] = request(version, (METADATA, [1]))
         seen["another topic"] = request(2, ("t", [0]))
         seen["nothing"] = request(2)
@@ -82,24 +82,24 @@ def elect_leaders(broker: Broker) -> Any:
 
         def elect(version: int, kind: int, topics: Any, timeout_ms: int = 10_000) -> Any:
             more = {"ElectionType": kind} if version else {}
-            answer = client.call(
+            response = client.call(
                 "ElectLeaders", version, TopicPartitions=topics, TimeoutMs=timeout_ms, **more
             )
             if topics is None:
-                names = {result["Topic"] for result in answer.pop("ReplicaElectionResults")}
-                answer["named"] = "raw-elections" in names
-            return answer
+                names = {result["Topic"] for result in response.pop("ReplicaElectionResults")}
+                response["named"] = "raw-elections" in names
+            return response
 
-        asked = [
+        requested = [
             {"Topic": "raw-elections", "Partitions": [0, 1, 5, -1]},
             {"Topic": "nowhere", "Partitions": [0]},
         ]
         for version in versions_of("ElectLeaders"):
             for kind in (0, 1, 2, -1) if version else (0,):
-                seen[f"some {version} {kind}"] = elect(version, kind, asked)
+                seen[f"some {version} {kind}"] = elect(version, kind, requested)
                 seen[f"all {version} {kind}"] = elect(version, kind, None)
             for timeout_ms in (0, -1):
-                seen[f"late {version} {timeout_ms}"] = elect(version, 0, asked, timeout_ms)
+                seen[f"late {version} {timeout_ms}"] = elect(version, 0, requested, timeout_ms)
                 seen[f"all late {version} {timeout_ms}"] = elect(version, 0, None, timeout_ms)
         repeated = [
             {"Topic": "raw-elections", "Partitions": [0, 0]},
@@ -121,7 +121,7 @@ def partition_reassignments(broker: Broker) -> Any:
         def move(
             version: int, *topics: tuple[str, Sequence[tuple[int, list[int] | None]]], **more: Any
         ) -> Fields:
-            asked = [
+            requested = [
                 {
                     "Name": name,
                     "Partitions": [
@@ -131,7 +131,7 @@ def partition_reassignments(broker: Broker) -> Any:
                 for name, partitions in topics
             ]
             return client.call(
-                "AlterPartitionReassignments", version, **{"TimeoutMs": 10_000, "Topics": asked, **more}
+                "AlterPartitionReassignments", version, **{"TimeoutMs": 10_000, "Topics": requested, **more}
             )
 
         cases: dict[str, list[tuple[str, list[tuple[int, list[int] | None]]]]] = {
@@ -146,8 +146,8 @@ def partition_reassignments(broker: Broker) -> Any:
             "no topics": [],
         }
         for version in versions_of("AlterPartitionReassignments"):
-            for label, asked in cases.items():
-                seen[f"{label} {version}"] = move(version, *asked)
+            for label, requested in cases.items():
+                seen[f"{label} {version}"] = move(version, *requested)
             seen[f"late {version}"] = move(version, ("raw-moves", [(0, [1]), (1, None)]), TimeoutMs=0)
         one_more = ("raw-moves", [(0, [1, 2])])
         seen["same factor"] = move(1, ("raw-moves", [(0, [1])]), AllowReplicationFactorChange=False)
@@ -184,13 +184,13 @@ def config_resources(broker: Broker) -> Any:
         seen["version 0"] = client.call("ListConfigResources", 0)
 
         def listed(*kinds: int) -> Any:
-            answer = client.call("ListConfigResources", 1, ResourceTypes=list(kinds))
+            response = client.call("ListConfigResources", 1, ResourceTypes=list(kinds))
             mine = [
                 (one["ResourceType"], one["ResourceName"])
-                for one in answer.pop("ConfigResources")
+                for one in response.pop("ConfigResources")
                 if one["ResourceType"] in (BROKER, LOGGER) or one["ResourceName"].startswith("raw-resources")
             ]
-            return answer | {"mine": mine}
+            return response | {"mine": mine}
 
         deadline = time.monotonic() + 10
         while len(listed(GROUP)["mine"]) < 1 and time.monotonic() < deadline:
@@ -225,24 +225,26 @@ def update_features(broker: Broker) -> Any:
         def update(
             *updates: tuple[str, int, int], version: int = 2, only: bool = False, timeout_ms: int = 10_000
         ) -> Fields:
-            asked: list[Fields] = []
+            requested: list[Fields] = []
             for name, level, kind in updates:
                 one: Fields = {"Feature": name, "MaxVersionLevel": level}
                 one |= {"UpgradeType": kind} if version else {"AllowDowngrade": kind > UPGRADE}
-                asked.append(one)
+                requested.append(one)
             more = {"ValidateOnly": only} if version else {}
-            return client.call("UpdateFeatures", version, timeoutMs=timeout_ms, FeatureUpdates=asked, **more)
+            return client.call(
+                "UpdateFeatures", version, timeoutMs=timeout_ms, FeatureUpdates=requested, **more
+            )
 
         def finalized(until: dict[str, int]) -> dict[str, int]:
             """Return the levels in ApiVersions once they are as expected, or after a timeout."""
             deadline = time.monotonic() + 5
             while True:
-                answer = client.call(
+                response = client.call(
                     "ApiVersions", 4, ClientSoftwareName="interop", ClientSoftwareVersion="1"
                 )
                 levels = {
                     one["Name"]: one["MaxVersionLevel"]
-                    for one in answer["FinalizedFeatures"]
+                    for one in response["FinalizedFeatures"]
                     if one["Name"] in ("group.version", "metadata.version", "transaction.version")
                 }
                 if levels == until | {"metadata.version": 30} or time.monotonic() > deadline:
@@ -466,8 +468,8 @@ def topic_deletion_disabled(broker: Broker) -> Any:
                     fields: dict[str, Any] = {"TopicNames": [name for name, _ in topics if name is not None]}
                     if version >= FIRST_DELETE_BY_ID:
                         fields = {"Topics": [{"Name": name, "TopicId": each_id} for name, each_id in topics]}
-                    answer = client.call("DeleteTopics", version, TimeoutMs=timeout_ms, **fields)
-                    seen[f"{label} {version} {timeout_ms}"] = comparable(answer)
+                    response = client.call("DeleteTopics", version, TimeoutMs=timeout_ms, **fields)
+                    seen[f"{label} {version} {timeout_ms}"] = comparable(response)
     finally:
         own.stop()
     return seen
@@ -482,7 +484,7 @@ def unusual_requests(broker: Broker) -> Any:
         wait_for_topic(client, "raw-odd", 2)
 
         def delete(*topics: tuple[str, Sequence[tuple[int, int]]]) -> Any:
-            asked = [
+            requested = [
                 {
                     "Name": name,
                     "Partitions": [
@@ -491,10 +493,10 @@ def unusual_requests(broker: Broker) -> Any:
                 }
                 for name, partitions in topics
             ]
-            answer = client.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
+            response = client.call("DeleteRecords", 2, Topics=requested, TimeoutMs=10_000)
             return [
                 (topic["Name"], sorted(topic["Partitions"], key=lambda one: int(one["PartitionIndex"])))
-                for topic in answer["Topics"]
+                for topic in response["Topics"]
             ]
 
         seen["records twice"] = delete(("raw-odd", [(0, 0), (0, 0)]))

@@ -17,14 +17,14 @@ LEADER, FOLLOWER, ABSENT, UNREGISTERED = 2, 1, 3, 77
 
 def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
     """Create a topic with these replicas and return its id once the broker has its metadata."""
-    asked = {
+    requested = {
         "Name": name,
         "NumPartitions": -1,
         "ReplicationFactor": -1,
         "Assignments": [{"PartitionIndex": index, "BrokerIds": ids} for index, ids in enumerate(replicas)],
         "Configs": [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()],
     }
-    [topic] = client.call("CreateTopics", 7, Topics=[asked], timeoutMs=10_000)["Topics"]
+    [topic] = client.call("CreateTopics", 7, Topics=[requested], timeoutMs=10_000)["Topics"]
     assert topic["ErrorCode"] == 0, topic
     until(lambda: len(described_partitions(client, name)) == len(replicas))
     topic_id: bytes = topic["TopicId"]
@@ -71,9 +71,9 @@ def alter_partition(broker: Broker) -> Any:
                 "Topics": [{"TopicId": topic, "Partitions": list(partitions)}],
                 **fields,
             }
-            answer = leader.controller.call("AlterPartition", version, **given)
-            seen[label] = comparable(answer)
-            return answer
+            response = leader.controller.call("AlterPartition", version, **given)
+            seen[label] = comparable(response)
+            return response
 
         good = partition(0, LEADER)
         for version in versions_of("AlterPartition"):
@@ -166,12 +166,12 @@ def assign_directories(broker: Broker) -> Any:
                 for directory, topic, partitions in places
             ]
             whose = {"BrokerId": 2, "BrokerEpoch": other.epoch, **fields}
-            answer = other.controller.call("AssignReplicasToDirs", 0, Directories=given, **whose)
-            for directory in answer["Directories"]:
+            response = other.controller.call("AssignReplicasToDirs", 0, Directories=given, **whose)
+            for directory in response["Directories"]:
                 for topic in directory["Topics"]:
                     topic["Partitions"].sort(key=lambda each: each["PartitionIndex"])
-            answer["Directories"].sort(key=lambda each: each["Id"])
-            seen[label] = comparable(answer)
+            response["Directories"].sort(key=lambda each: each["Id"])
+            seen[label] = comparable(response)
 
         request("old broker epoch", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch - 1)
         request("future broker epoch", (uuid(500), topic_id, [0]), BrokerEpoch=other.epoch + 1)

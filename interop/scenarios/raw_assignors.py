@@ -51,8 +51,8 @@ def run_group(
             if instance is None and rng.random() < 0.3:
                 instance = f"instance-{step}"
             member = Member(topics, group, f"{rng.randrange(10**9)}-member", instance)
-            answer = member.join(*rng.choice(wanted), ServerAssignor=assignor)
-            assert answer["ErrorCode"] == 0, answer
+            response = member.join(*rng.choice(wanted), ServerAssignor=assignor)
+            assert response["ErrorCode"] == 0, response
             members.append(member)
         else:
             # The heartbeat of a remaining member assigns the free partitions.

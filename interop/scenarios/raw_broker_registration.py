@@ -14,10 +14,13 @@ from interop.tools import another, until
 from interop.wire import Fields, versions_of
 
 
-def without_broker_epoch(answer: Fields) -> Any:
+def without_broker_epoch(response: Fields) -> Any:
     """Replace the broker epoch in a response."""
     return comparable(
-        {name: "<epoch>" if name == "BrokerEpoch" and value > 0 else value for name, value in answer.items()}
+        {
+            name: "<epoch>" if name == "BrokerEpoch" and value > 0 else value
+            for name, value in response.items()
+        }
     )
 
 
@@ -147,7 +150,7 @@ def heartbeats(broker: Broker) -> Any:
         request("fenced without shutdown", WantFence=True)
         request("unfenced after the shutdown")
 
-        asked: list[Fields] = [
+        requested: list[Fields] = [
             {
                 "Name": f"{name}-{len(replicas)}",
                 "NumPartitions": -1,
@@ -158,9 +161,9 @@ def heartbeats(broker: Broker) -> Any:
         ]
         seen["topics"] = [
             topic["ErrorCode"]
-            for topic in client.call("CreateTopics", 7, Topics=asked, timeoutMs=10_000)["Topics"]
+            for topic in client.call("CreateTopics", 7, Topics=requested, timeoutMs=10_000)["Topics"]
         ]
-        one, two = (topic["Name"] for topic in asked)
+        one, two = (topic["Name"] for topic in requested)
         wait_for_leader(client, two, 2)
         seen["leads"] = partition_states(client, one, two)
         request("controlled shutdown, not caught up", WantShutDown=True, CurrentMetadataOffset=0)
@@ -225,8 +228,8 @@ def producer_ids_and_controllers(broker: Broker) -> Any:
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
         def ids(label: str, broker_id: int, epoch: int) -> None:
-            answer = other.controller.call("AllocateProducerIds", 0, BrokerId=broker_id, BrokerEpoch=epoch)
-            seen[label] = comparable(answer)
+            response = other.controller.call("AllocateProducerIds", 0, BrokerId=broker_id, BrokerEpoch=epoch)
+            seen[label] = comparable(response)
 
         ids("unknown broker", 2, -1)
         ids("another broker epoch", 1, 1 << 40)
@@ -246,8 +249,8 @@ def producer_ids_and_controllers(broker: Broker) -> Any:
                 "Features": features(),
                 **fields,
             }
-            answer = other.controller.call("ControllerRegistration", 0, **given)
-            seen[label] = comparable(answer)
+            response = other.controller.call("ControllerRegistration", 0, **given)
+            seen[label] = comparable(response)
 
         controller("another controller")
         controller("another controller again")

@@ -47,7 +47,7 @@ OTHERS: list[Resource] = [
 
 def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = False) -> list[Any]:
     """Return the error of each resource."""
-    asked = [
+    requested = [
         {
             "ResourceType": kind,
             "ResourceName": name,
@@ -61,10 +61,10 @@ def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = F
         for kind, name, changes in resources
     ]
     api, version = ("AlterConfigs", 2) if legacy else ("IncrementalAlterConfigs", 1)
-    answer = client.call(api, version, Resources=asked, ValidateOnly=check)
+    response = client.call(api, version, Resources=requested, ValidateOnly=check)
     return [
         (one["ResourceType"], one["ResourceName"], one["ErrorCode"], one["ErrorMessage"])
-        for one in answer["Responses"]
+        for one in response["Responses"]
     ]
 
 
@@ -155,8 +155,8 @@ def too_many_records(broker: Broker) -> Any:
         keys: list[Change] = [(f"key{number}", SET, "1") for number in range(MAX_RECORDS + 1)]
         for kind, resource_name in ((BROKER, "1"), (BROKER, ""), (TOPIC, f"{NAME}-many"), (GROUP, "g")):
             for count in (MAX_RECORDS, MAX_RECORDS + 1):
-                answers = alter(client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True)
-                seen[f"{count} keys of {kind} {resource_name}"] = [code for _, _, code, _ in answers]
+                responses = alter(client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True)
+                seen[f"{count} keys of {kind} {resource_name}"] = [code for _, _, code, _ in responses]
         # These are few records, but too large for a batch of the metadata log.
         wide: list[Change] = [("metrics", SET, "x" * 32_000)]
         for check in (True, False):

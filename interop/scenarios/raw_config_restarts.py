@@ -118,8 +118,8 @@ def rarely_set_keys(broker: Broker) -> Any:
                 own.properties["max.incremental.fetch.session.cache.slots"] = slots
                 own.start()
                 with RawClient(own.bootstrap) as again:
-                    answer = fetch(again, "t", 0, SessionId=0, SessionEpoch=0)
-                    seen[f"a session with {slots} slots"] = answer["SessionId"] != 0
+                    response = fetch(again, "t", 0, SessionId=0, SessionEpoch=0)
+                    seen[f"a session with {slots} slots"] = response["SessionId"] != 0
     finally:
         own.discard()
     return seen

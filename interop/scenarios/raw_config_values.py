@@ -160,14 +160,16 @@ def change(
 ) -> list[Any]:
     configs = [{"Name": name, "ConfigOperation": how, "Value": value} for name, how, value in settings]
     wanted = {"ResourceType": kind, "ResourceName": resource, "Configs": configs}
-    answer = client.call("IncrementalAlterConfigs", 1, Resources=[wanted], ValidateOnly=check)["Responses"][0]
-    return [answer["ErrorCode"], answer["ErrorMessage"]]
+    response = client.call("IncrementalAlterConfigs", 1, Resources=[wanted], ValidateOnly=check)["Responses"][
+        0
+    ]
+    return [response["ErrorCode"], response["ErrorMessage"]]
 
 
 def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | None = None) -> list[Any]:
     wanted = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": names}
-    answer = client.call("DescribeConfigs", 4, Resources=[wanted], IncludeSynonyms=True)
-    found: list[Any] = comparable(answer)["Results"][0]["Configs"]
+    response = client.call("DescribeConfigs", 4, Resources=[wanted], IncludeSynonyms=True)
+    found: list[Any] = comparable(response)["Results"][0]["Configs"]
     return found
 
 
@@ -183,8 +185,8 @@ def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list
 
 def ensure_topic(client: RawClient) -> None:
     topic = {"Name": NAME, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-    answer = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10000)["Topics"][0]
-    assert answer["ErrorCode"] in (0, 36), answer
+    response = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10000)["Topics"][0]
+    assert response["ErrorCode"] in (0, 36), response
 
 
 @scenario(seconds=120)
@@ -201,10 +203,12 @@ def topic_values(broker: Broker) -> Any:
             for value in VALUES:
                 configs = [{"Name": name, "Value": value}]
                 wanted = {"ResourceType": TOPIC, "ResourceName": NAME, "Configs": configs}
-                answer = client.call("AlterConfigs", 2, Resources=[wanted], ValidateOnly=True)["Responses"][0]
+                response = client.call("AlterConfigs", 2, Resources=[wanted], ValidateOnly=True)["Responses"][
+                    0
+                ]
                 seen[f"{name}={value!r}"] = [
                     change(client, TOPIC, NAME, [(name, SET, value)]),
-                    [answer["ErrorCode"], answer["ErrorMessage"]],
+                    [response["ErrorCode"], response["ErrorMessage"]],
                 ]
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 seen[f"{name} {how} {value!r}"] = change(client, TOPIC, NAME, [(name, how, value)])
@@ -221,13 +225,13 @@ def broker_values(broker: Broker) -> Any:
         keys = [entry["Name"] for entry in entries(client, BROKER, "1") if not entry["ReadOnly"]]
         for name, resource in product([*keys, "process.roles", "num.partitions"], ("1", "")):
             for value in VALUES:
-                answer = change(client, BROKER, resource, [(name, SET, value)])
-                seen[f"{name}={value!r} of {resource!r}"] = comparable_outcome(name, value, answer)
+                response = change(client, BROKER, resource, [(name, SET, value)])
+                seen[f"{name}={value!r} of {resource!r}"] = comparable_outcome(name, value, response)
             if name == "process.roles":
                 continue  # a list without a default: Kafka fails on append and subtract (decision 0007)
             for how, value in product((APPEND, SUBTRACT), EDITS):
-                answer = change(client, BROKER, resource, [(name, how, value)])
-                seen[f"{name} {how} {value!r} of {resource!r}"] = comparable_outcome(name, None, answer)
+                response = change(client, BROKER, resource, [(name, how, value)])
+                seen[f"{name} {how} {value!r} of {resource!r}"] = comparable_outcome(name, None, response)
         for settings, resource in product(BROKER_COMBINATIONS, ("1", "")):
             changes = [(name, SET, text) for name, text in settings]
             seen[f"{settings!r} of {resource!r}"] = change(client, BROKER, resource, changes)
@@ -244,13 +248,13 @@ def successive_changes(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         for resource, name, value in STEPS:
             step = (name, DELETE if value is None else SET, value)
-            answer = change(client, BROKER, resource, [step], check=False)
-            if answer[0] == 0:
+            response = change(client, BROKER, resource, [step], check=False)
+            if response[0] == 0:
                 wait_for(client, resource, name, value)
             shown = {where: entries(client, BROKER, where, names) for where in ("1", "")}
             for found in shown.values():
                 found.sort(key=lambda entry: str(entry["Name"]))
-            seen.append([resource, name, value, answer, shown])
+            seen.append([resource, name, value, response, shown])
     return seen
 
 
@@ -287,9 +291,9 @@ def list_operations(broker: Broker) -> Any:
                 (SUBTRACT, "compact"),
                 (DELETE, None),
             ):
-                answer = change(client, TOPIC, NAME, [("cleanup.policy", how, value)], check=False)
+                response = change(client, TOPIC, NAME, [("cleanup.policy", how, value)], check=False)
                 time.sleep(0.2)
-                seen.append([answer, entries(client, TOPIC, NAME, ["cleanup.policy"])])
+                seen.append([response, entries(client, TOPIC, NAME, ["cleanup.policy"])])
         finally:
             change(client, BROKER, "", [(policy, DELETE, None)], check=False)
         wait_for(client, "", policy, None)
@@ -305,8 +309,8 @@ def described_keys(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
 
-        def names(kind: int, resource: str, asked: Sequence[str] | None = None) -> list[str]:
-            return sorted(entry["Name"] for entry in entries(client, kind, resource, asked))
+        def names(kind: int, resource: str, requested: Sequence[str] | None = None) -> list[str]:
+            return sorted(entry["Name"] for entry in entries(client, kind, resource, requested))
 
         seen["topic"] = names(TOPIC, topic)
         seen["three of a topic"] = names(TOPIC, topic, three)

@@ -107,13 +107,13 @@ def wrong_requests(broker: Broker) -> Any:
             "invalid names": {"SubscribedTopicNames": ["", ".", "a b"]},
         }
         for name, fields in wrong.items():
-            answer = client.call("ConsumerGroupHeartbeat", VERSION, **{**full, **fields})
-            seen[name] = named(topics, answer)
+            response = client.call("ConsumerGroupHeartbeat", VERSION, **{**full, **fields})
+            seen[name] = named(topics, response)
             if "SubscribedTopicRegex" not in fields:
-                answer = client.call("ConsumerGroupHeartbeat", 0, **{**full, **fields})
-                if fields.get("MemberId") == "" and not answer["ErrorCode"]:
-                    answer["MemberId"] = f"of {len(answer['MemberId'])} characters"
-                seen[f"{name}, version 0"] = named(topics, answer)
+                response = client.call("ConsumerGroupHeartbeat", 0, **{**full, **fields})
+                if fields.get("MemberId") == "" and not response["ErrorCode"]:
+                    response["MemberId"] = f"of {len(response['MemberId'])} characters"
+                seen[f"{name}, version 0"] = named(topics, response)
         seen["groups"] = listed(client, "raw-848-wrong")
         seen["stored"] = sorted(
             re.sub(r'"memberId":"[^"]{22}"', '"memberId":22', line) for line in stored(broker, group)
@@ -360,15 +360,15 @@ def offsets(broker: Broker) -> Any:
         seen["fetch unknown"] = member.fetch(MemberId="x")
         seen["fetch without a member"] = member.fetch(MemberId=None, MemberEpoch=-1)
         seen["fetch without epoch"] = member.fetch(MemberEpoch=-1)
-        asked = [
+        requested = [
             {"Name": name, "Partitions": [{"PartitionIndex": 0}]} for name in (topic, "raw-848-offsets-other")
         ]
-        seen["offset delete"] = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
+        seen["offset delete"] = client.call("OffsetDelete", 0, GroupId=group, Topics=requested)
         member.leave()
         other.leave()
         seen["when empty"] = member.commit(topic, 0, 20, MemberId="", GenerationIdOrMemberEpoch=-1)
         seen["when empty, as a member"] = member.commit(topic, 0, 20, GenerationIdOrMemberEpoch=3)
-        seen["offset delete when empty"] = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
+        seen["offset delete when empty"] = client.call("OffsetDelete", 0, GroupId=group, Topics=requested)
         seen["fetch when empty"] = member.fetch(MemberId=None, MemberEpoch=-1)
         seen["deleted"] = client.call("DeleteGroups", 2, GroupsNames=[group])
         seen["fetch deleted"] = member.fetch(MemberId=None, MemberEpoch=-1)
@@ -483,17 +483,17 @@ def server_assignors(broker: Broker) -> Any:
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:
-                answer = client.call("ConsumerGroupDescribe", VERSION, GroupIds=[group])["Groups"][0]
+                response = client.call("ConsumerGroupDescribe", VERSION, GroupIds=[group])["Groups"][0]
                 return [
-                    answer["AssignorName"],
-                    answer["AssignmentEpoch"],
+                    response["AssignorName"],
+                    response["AssignmentEpoch"],
                     [
                         [
                             member["MemberId"],
                             sorted(member["SubscribedTopicNames"]),
                             len(member["TargetAssignment"]["TopicPartitions"]),
                         ]
-                        for member in sorted(answer["Members"], key=lambda one: one["MemberId"])
+                        for member in sorted(response["Members"], key=lambda one: one["MemberId"])
                     ],
                 ]
 

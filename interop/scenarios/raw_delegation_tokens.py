@@ -59,10 +59,10 @@ class TokenClient:
 
     def described(self, *owners: str, version: int = 3) -> list[Any]:
         """Describe the tokens of some or all owners, by owner and age."""
-        asked = [user(owner) for owner in owners] or None
-        answer = self.client.call("DescribeDelegationToken", version, Owners=asked)
-        assert answer["ErrorCode"] == 0, answer
-        return sorted(answer["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
+        requested = [user(owner) for owner in owners] or None
+        response = self.client.call("DescribeDelegationToken", version, Owners=requested)
+        assert response["ErrorCode"] == 0, response
+        return sorted(response["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
 
     def is_known(self, hmac: bytes) -> bool:
         """Return whether the broker has the token."""
@@ -73,8 +73,8 @@ def plain_token_client(one: Served, name: str) -> TokenClient:
     """Connect a user with PLAIN."""
     client = RawClient(one.bootstrap)
     client.call("SaslHandshake", 1, Mechanism=PLAIN)
-    answer = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
-    assert answer["ErrorCode"] == 0, answer
+    response = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
+    assert response["ErrorCode"] == 0, response
     return TokenClient(client)
 
 
@@ -83,18 +83,18 @@ def user(text: str) -> dict[str, str]:
     return {"PrincipalType": kind or "User", "PrincipalName": name}
 
 
-def without_random_values(answer: Any) -> Any:
+def without_random_values(response: Any) -> Any:
     """Replace random values in a response: times by durations, tokens by their length."""
-    answer = comparable(answer)
+    response = comparable(response)
     now_ms = time.time() * 1000
-    for key, value in answer.items():
+    for key, value in response.items():
         if "Timestamp" in key and value > 0:
-            answer[key] = f"in {round((value - now_ms) / HOUR_MS)} hours"
+            response[key] = f"in {round((value - now_ms) / HOUR_MS)} hours"
         elif key in ("TokenId", "Hmac"):
-            answer[key] = len(value)
+            response[key] = len(value)
         elif key in ("Tokens",):
-            answer[key] = [without_random_values(token) for token in value]
-    return answer
+            response[key] = [without_random_values(token) for token in value]
+    return response
 
 
 @scenario(seconds=120)

@@ -31,32 +31,32 @@ def alter(
     """Set one key, or delete it without a value, and return the error code and message."""
     operation = DELETE if value is None else SET
     change = {"Name": name, "ConfigOperation": operation, "Value": value}
-    answer = client.call(
+    response = client.call(
         "IncrementalAlterConfigs",
         1,
         ValidateOnly=validate_only,
         Resources=[{"ResourceType": BROKER, "ResourceName": resource, "Configs": [change]}],
     )["Responses"][0]
-    return [answer["ErrorCode"], answer["ErrorMessage"]]
+    return [response["ErrorCode"], response["ErrorMessage"]]
 
 
 def described_configs(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
     """Describe these keys, without their documentation."""
-    answer = client.call(
+    response = client.call(
         "DescribeConfigs",
         4,
         Resources=[{"ResourceType": BROKER, "ResourceName": resource, "ConfigurationKeys": names}],
         IncludeSynonyms=True,
         IncludeDocumentation=False,
     )["Results"][0]
-    assert answer["ErrorCode"] == 0, answer
-    return {entry["Name"]: entry for entry in answer["Configs"]}
+    assert response["ErrorCode"] == 0, response
+    return {entry["Name"]: entry for entry in response["Configs"]}
 
 
 @scenario()
 def rejected_values(broker: Broker) -> Any:
     """Validate invalid values, without changing anything."""
-    asked = [
+    requested = [
         *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
         *((name, "") for name in PER_BROKER_ONLY),
         ("cordoned.log.dirs", "/nowhere"),
@@ -70,7 +70,7 @@ def rejected_values(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         return {
             f"{name}={value} of {resource or 'all'}": alter(client, resource, name, value, validate_only=True)
-            for name, value in asked
+            for name, value in requested
             for resource in ("1", "")
         }
 

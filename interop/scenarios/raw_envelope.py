@@ -43,20 +43,20 @@ def forwarded_requests(broker: Broker) -> Any:
     ) -> None:
         fields = {"RequestData": data, "RequestPrincipal": who, "ClientHostAddress": address}
         with RawClient(controller_of(broker)) as client:
-            answer = client.outcome(encode_request("Envelope", 0, fields), "Envelope", 0)
-        if inner is not None and not isinstance(answer, str) and answer["ResponseData"]:
+            response = client.outcome(encode_request("Envelope", 0, fields), "Envelope", 0)
+        if inner is not None and not isinstance(response, str) and response["ResponseData"]:
             try:
-                correlation_id, body = decode_response(*inner, answer["ResponseData"])
+                correlation_id, body = decode_response(*inner, response["ResponseData"])
             except Truncated as truncated:
-                answer["ResponseData"] = str(truncated)
+                response["ResponseData"] = str(truncated)
             else:
                 for created in body.get("Topics", ()):
                     created.pop("Configs", None)
-                answer["ResponseData"] = [correlation_id, comparable(body)]
-        seen[label] = comparable(answer)
+                response["ResponseData"] = [correlation_id, comparable(body)]
+        seen[label] = comparable(response)
 
     create = {"Topics": [topic_spec("raw-envelope")], "timeoutMs": 10_000, "validateOnly": True}
-    asked = encode_request("CreateTopics", 7, create, correlation_id=4711, client_id="someone")
+    requested = encode_request("CreateTopics", 7, create, correlation_id=4711, client_id="someone")
     good = ("CreateTopics", 7)
     for version in versions_of("CreateTopics"):
         frame = encode_request("CreateTopics", version, create, correlation_id=version)
@@ -79,38 +79,38 @@ def forwarded_requests(broker: Broker) -> Any:
     for api in NOT_FORWARDED:
         version = versions_of(api)[-1]
         request(api, encode_request(api, version, {}), (api, version))
-    request("an Envelope in it", encode_request("Envelope", 0, {"RequestData": asked}))
+    request("an Envelope in it", encode_request("Envelope", 0, {"RequestData": requested}))
     request("Metadata that is cut short", encode_request("Metadata", 12, {})[:-3])
-    request("a future version", frame_of_version("CreateTopics", 99, asked[4:]))
-    request("a version that was", frame_of_version("CreateTopics", 0, asked[4:]))
-    request("a negative version", frame_of_version("CreateTopics", 65535, asked[4:]))
-    request("a future version of Metadata", frame_of_version("Metadata", 99, asked[4:]))
+    request("a future version", frame_of_version("CreateTopics", 99, requested[4:]))
+    request("a version that was", frame_of_version("CreateTopics", 0, requested[4:]))
+    request("a negative version", frame_of_version("CreateTopics", 65535, requested[4:]))
+    request("a future version of Metadata", frame_of_version("Metadata", 99, requested[4:]))
     request("nothing", b"")
-    request("half a key", asked[:1])
-    request("half a header", asked[:9])
-    request("a header alone", asked[: asked.index(b"someone") + 8])
-    request("half a request", asked[:-7])
-    request("all but a byte", asked[:-1])
-    request("more than a request", asked + b"more", good)
+    request("half a key", requested[:1])
+    request("half a header", requested[:9])
+    request("a header alone", requested[: requested.index(b"someone") + 8])
+    request("half a request", requested[:-7])
+    request("all but a byte", requested[:-1])
+    request("more than a request", requested + b"more", good)
     request("noise", bytes(range(1, 200)))
 
-    request("no principal", asked, good, None)
-    request("an empty principal", asked, good, b"")
-    request("half a principal", asked, good, principal()[:-3])
-    request("a principal of a future version", asked, good, b"\0\1" + principal()[2:])
-    request("a principal of a negative version", asked, good, b"\xff\xff" + principal()[2:])
-    request("more than a principal", asked, good, principal() + b"more")
-    request("a principal of an unknown type", asked, good, principal("Robot", "R2"))
-    request("a principal without a name", asked, good, principal("", ""))
+    request("no principal", requested, good, None)
+    request("an empty principal", requested, good, b"")
+    request("half a principal", requested, good, principal()[:-3])
+    request("a principal of a future version", requested, good, b"\0\1" + principal()[2:])
+    request("a principal of a negative version", requested, good, b"\xff\xff" + principal()[2:])
+    request("more than a principal", requested, good, principal() + b"more")
+    request("a principal of an unknown type", requested, good, principal("Robot", "R2"))
+    request("a principal without a name", requested, good, principal("", ""))
     for size in (0, 1, 3, 5, 16, 17):
-        request(f"an address of {size} bytes", asked, good, address=bytes(size))
+        request(f"an address of {size} bytes", requested, good, address=bytes(size))
     request("all wrong", b"", None, None, b"")
-    request("principal and address wrong", asked, good, None, b"")
+    request("principal and address wrong", requested, good, None, b"")
     request("address and data wrong", b"", None, principal(), b"")
     request("address and API wrong", encode_request("Metadata", 12, {}), None, principal(), b"")
     request("principal and API wrong", encode_request("Metadata", 12, {}), None, None)
     seen["at the broker"] = on_new_connection(
-        broker, "Envelope", 0, RequestData=asked, RequestPrincipal=principal(), ClientHostAddress=LOCAL
+        broker, "Envelope", 0, RequestData=requested, RequestPrincipal=principal(), ClientHostAddress=LOCAL
     )
     return seen
 

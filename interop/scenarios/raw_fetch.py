@@ -13,10 +13,10 @@ from interop.scenario import scenario
 from interop.wire import versions_of
 
 
-def first_partition(answer: Any) -> Any:
+def first_partition(response: Any) -> Any:
     """Return the only partition of a fetch response, or the complete response if there is none."""
-    responses = answer.get("Responses") or []
-    return responses[0]["Partitions"][0] if responses else answer
+    responses = response.get("Responses") or []
+    return responses[0]["Partitions"][0] if responses else response
 
 
 @scenario()
@@ -68,10 +68,10 @@ def leader_epochs(broker: Broker) -> Any:
             for current in (-1, 0, 7):
                 for wanted in (-1, 0, 1, 5):
                     details = {"Partition": 0, "CurrentLeaderEpoch": current, "LeaderEpoch": wanted}
-                    answer = client.call(
+                    response = client.call(
                         "OffsetForLeaderEpoch", version, Topics=[{"Topic": topic, "Partitions": [details]}]
                     )
-                    seen[f"end of {wanted} at {current}, v{version}"] = comparable(answer)
+                    seen[f"end of {wanted} at {current}, v{version}"] = comparable(response)
         seen["end, unknown topic"] = comparable(
             client.call(
                 "OffsetForLeaderEpoch",
@@ -147,11 +147,11 @@ def list_offsets_of_many(broker: Broker) -> Any:
                 }
                 for name, indexes in topics
             ]
-            answer = client.call("ListOffsets", 7, ReplicaId=-1, Topics=wanted)
-            answer["Topics"].sort(key=lambda found: found["Name"])
-            for found in answer["Topics"]:
+            response = client.call("ListOffsets", 7, ReplicaId=-1, Topics=wanted)
+            response["Topics"].sort(key=lambda found: found["Name"])
+            for found in response["Topics"]:
                 found["Partitions"].sort(key=lambda partition: partition["PartitionIndex"])
-            return comparable(answer)
+            return comparable(response)
 
         for count in (1, 10, 11, 12, 13, 24, 50, 100):
             seen[f"{count} partitions"] = request((topic, list(range(count))))
@@ -204,12 +204,12 @@ def long_polls(broker: Broker) -> Any:
             if appended:
                 time.sleep(0.2)
                 fill(other, topic, appended)
-            answer = comparable(client.receive("Fetch", 11))
+            response = comparable(client.receive("Fetch", 11))
             spent = time.monotonic() - started
             return {
-                "batches": len(first_partition(answer)["Records"]),
+                "batches": len(first_partition(response)["Records"]),
                 "waited": "all its time" if spent >= wait_ms / 1000 else "less",
-                "error": first_partition(answer)["ErrorCode"],
+                "error": first_partition(response)["ErrorCode"],
             }
 
         seen["no record"] = poll(0, 600, 1, 0)

@@ -50,11 +50,11 @@ def session_fetch(
     )
 
 
-def summarize_partitions(answer: Fields) -> list[Any]:
+def summarize_partitions(response: Fields) -> list[Any]:
     """Return index, error and number of batches of each partition, in the order of the response."""
     return [
         [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
-        for topic in answer["Responses"]
+        for topic in response["Responses"]
         for partition in topic["Partitions"]
         for batches in [walk(partition["Records"] or b"")]
     ]
@@ -71,7 +71,7 @@ def session_without_partitions(broker: Broker) -> Any:
             fill(client, name, 2, partition=partition)
         for version in (11, 13):
             topic: str | bytes = topic_id if version >= 13 else name
-            for what, asked, forgotten in (
+            for what, requested, forgotten in (
                 ("another", [1], [0, 1]),
                 ("itself", [0], [0]),
                 ("two", [2, 1], [1, 0, 2]),
@@ -79,7 +79,7 @@ def session_without_partitions(broker: Broker) -> Any:
                 ("nothing", [], [0]),
             ):
                 session = session_fetch(client, 0, 0, [(topic, [0])], version=version)["SessionId"]
-                parts: Parts = [(topic, asked)] if asked else []
+                parts: Parts = [(topic, requested)] if requested else []
                 last = session_fetch(client, session, 1, parts, [(topic, forgotten)], version)
                 after = session_fetch(client, session, 2, [], version=version)
                 seen[f"{what}, v{version}"] = [comparable(last), comparable(after)]
@@ -115,8 +115,8 @@ def partition_order(broker: Broker) -> Any:
         for epoch in range(2, 8):
             for version, session in sessions.items():
                 # The limit admits one batch, so the partitions take turns.
-                answer = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
-                seen[f"epoch {epoch}, v{version}"] = summarize_partitions(answer)
+                response = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
+                seen[f"epoch {epoch}, v{version}"] = summarize_partitions(response)
         for version, session in sessions.items():
             seen[f"all, v{version}"] = summarize_partitions(
                 session_fetch(client, session, 8, [], version=version, MaxBytes=1 << 20)

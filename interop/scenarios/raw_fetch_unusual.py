@@ -50,7 +50,7 @@ def replica_ids(broker: Broker) -> Any:
                     fields: Fields = {"ReplicaId": replica}
                     if version >= FIRST_WITH_REPLICA_STATE:
                         fields = {"ReplicaState": {"ReplicaId": replica, "ReplicaEpoch": -1}}
-                    answer = fetch(
+                    response = fetch(
                         client,
                         topic_id if version >= FIRST_WITH_TOPIC_IDS else topic,
                         0,
@@ -58,7 +58,7 @@ def replica_ids(broker: Broker) -> Any:
                         partition_fields={"CurrentLeaderEpoch": epoch} if version >= 9 else None,
                         **fields,
                     )
-                    seen[f"v{version} replica {replica} at {epoch}"] = comparable(answer)
+                    seen[f"v{version} replica {replica} at {epoch}"] = comparable(response)
     return seen
 
 

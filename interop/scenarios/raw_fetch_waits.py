@@ -47,8 +47,8 @@ def write(
         fields = {"TransactionalId": who.name, "version": 11}
     for name, value in producer.items():
         setattr(batch, name, value)
-    answer = produce(client, topic, batch.encode(), **fields)
-    found = answer["Responses"][0]["PartitionResponses"][0]
+    response = produce(client, topic, batch.encode(), **fields)
+    found = response["Responses"][0]["PartitionResponses"][0]
     return [found["ErrorCode"], found["BaseOffset"]]
 
 
@@ -66,7 +66,7 @@ def timed_fetch(
 ) -> Any:
     """Fetch from this offset and return the result and whether it waited."""
     began = time.monotonic()
-    answer = fetch(
+    response = fetch(
         client,
         topic,
         offset,
@@ -77,7 +77,7 @@ def timed_fetch(
         partition_fields={"PartitionMaxBytes": fields.get("partition_max_bytes", NEVER_BYTES)},
     )
     soon = time.monotonic() - began < SOON_S
-    found = answer["Responses"][0]["Partitions"][0]
+    found = response["Responses"][0]["Partitions"][0]
     batches = len(list(walk(found["Records"] or b"")))
     return [found["ErrorCode"], batches, "soon" if soon else "late"]
 
@@ -179,7 +179,7 @@ def batches_above_remaining_limit(broker: Broker) -> Any:
                         {"Partition": index, "FetchOffset": 0, "PartitionMaxBytes": partition_bytes}
                         for index in indexes
                     ]
-                    answer = client.call(
+                    response = client.call(
                         "Fetch",
                         version,
                         MaxWaitMs=0,
@@ -195,7 +195,7 @@ def batches_above_remaining_limit(broker: Broker) -> Any:
                             len(found["Records"] or b""),
                             found["AbortedTransactions"],
                         ]
-                        for found in answer["Responses"][0]["Partitions"]
+                        for found in response["Responses"][0]["Partitions"]
                     ]
     return seen
 
@@ -219,13 +219,13 @@ def _change_during_fetch(
     )
     time.sleep(0.3)
     change()
-    answer = client.receive("Fetch", 12)
+    response = client.receive("Fetch", 12)
     late = time.monotonic() - began > WAIT_MS / 1000 - 0.05
     return [
         "late" if late else "soon",
         [
             [found["PartitionIndex"], found["ErrorCode"], found["AbortedTransactions"] is None]
-            for found in answer["Responses"][0]["Partitions"]
+            for found in response["Responses"][0]["Partitions"]
         ],
     ]
 
@@ -245,13 +245,13 @@ def changes_during_fetch(broker: Broker) -> Any:
                     return write(other, topic, LARGE_BYTES)
 
                 def delete(topic: str = topic, end: int = before + 1) -> Any:
-                    asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Offset": end}]}]
-                    return other.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
+                    requested = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Offset": end}]}]
+                    return other.call("DeleteRecords", 2, Topics=requested, TimeoutMs=10_000)
 
                 def grow(topic: str = topic) -> Any:
-                    asked = [{"Name": topic, "Count": 2, "Assignments": None}]
+                    requested = [{"Name": topic, "Count": 2, "Assignments": None}]
                     return other.call(
-                        "CreatePartitions", 3, Topics=asked, TimeoutMs=10_000, ValidateOnly=False
+                        "CreatePartitions", 3, Topics=requested, TimeoutMs=10_000, ValidateOnly=False
                     )
 
                 seen[f"{before} appended"] = _change_during_fetch(

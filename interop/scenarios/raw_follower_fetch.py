@@ -98,11 +98,11 @@ def follower_fetches(broker: Broker) -> Any:
         topic_id = create_assigned_topic(client, NAME, [2, 1])
         unrelated = create_assigned_topic(client, NAME + "-2", [1])
         follower = Follower(own, other, topic_id)
-        ask = follower.fetch
-        seen["fetch from a follower"] = ask()
-        seen["fetch from a follower, as another replica"] = ask(replica=3)
-        seen["fetch from a follower, epoch 0"] = ask(CurrentLeaderEpoch=0)
-        seen["fetch from a follower, future epoch"] = ask(CurrentLeaderEpoch=3)
+        fetch_partition = follower.fetch
+        seen["fetch from a follower"] = fetch_partition()
+        seen["fetch from a follower, as another replica"] = fetch_partition(replica=3)
+        seen["fetch from a follower, epoch 0"] = fetch_partition(CurrentLeaderEpoch=0)
+        seen["fetch from a follower, future epoch"] = fetch_partition(CurrentLeaderEpoch=3)
         other.beat(WantFence=True)
         seen["leader in epoch 1"] = wait_for_leader(client, 1)
         seen["appended"] = append_batches(client, 3)
@@ -110,78 +110,82 @@ def follower_fetches(broker: Broker) -> Any:
         seen["high watermark without the follower"] = consumer_view(client)
 
         for version in versions_of("Fetch"):
-            seen[f"v{version}"] = ask(0, version=version)
-            seen[f"v{version} of an unknown broker"] = ask(0, version=version, replica=77)
+            seen[f"v{version}"] = fetch_partition(0, version=version)
+            seen[f"v{version} of an unknown broker"] = fetch_partition(0, version=version, replica=77)
         for label, who in {
             "the leader": 1,
             "another": 3,
             "a negative one": -5,
             "one that debugs": -2,
         }.items():
-            seen[f"as {label}"] = ask(0, replica=who)
-            seen[f"as {label}, at the end"] = ask(3, replica=who)
-        seen["unknown broker, unknown topic id"] = ask(0, replica=77, topic_id=uuid(4711))
-        seen["unknown broker, future epoch"] = ask(0, replica=77, CurrentLeaderEpoch=9)
-        seen["unknown broker, beyond the end"] = ask(BEYOND, replica=77)
-        seen["partition of another leader's replicas"] = ask(0, topic_id=unrelated)
-        seen["of no topic"] = ask(0, topic_id=uuid(4711))
-        seen["of no partition"] = ask(0, Partition=7)
-        seen["of a negative partition"] = ask(0, Partition=-1)
-        seen["old broker epoch"] = ask(3, epoch=other.epoch - 1)
-        seen["future broker epoch"] = ask(3, epoch=other.epoch + 1)
-        seen["no broker epoch"] = ask(0, epoch=-1)
+            seen[f"as {label}"] = fetch_partition(0, replica=who)
+            seen[f"as {label}, at the end"] = fetch_partition(3, replica=who)
+        seen["unknown broker, unknown topic id"] = fetch_partition(0, replica=77, topic_id=uuid(4711))
+        seen["unknown broker, future epoch"] = fetch_partition(0, replica=77, CurrentLeaderEpoch=9)
+        seen["unknown broker, beyond the end"] = fetch_partition(BEYOND, replica=77)
+        seen["partition of another leader's replicas"] = fetch_partition(0, topic_id=unrelated)
+        seen["of no topic"] = fetch_partition(0, topic_id=uuid(4711))
+        seen["of no partition"] = fetch_partition(0, Partition=7)
+        seen["of a negative partition"] = fetch_partition(0, Partition=-1)
+        seen["old broker epoch"] = fetch_partition(3, epoch=other.epoch - 1)
+        seen["future broker epoch"] = fetch_partition(3, epoch=other.epoch + 1)
+        seen["no broker epoch"] = fetch_partition(0, epoch=-1)
         seen["ISR"] = comparable(described_partitions(client, NAME)[0]["IsrNodes"])
-        seen["at a negative offset"] = ask(-1)
-        seen["beyond the end"] = ask(4)
-        seen["far beyond the end"] = ask(BEYOND)
+        seen["at a negative offset"] = fetch_partition(-1)
+        seen["beyond the end"] = fetch_partition(4)
+        seen["far beyond the end"] = fetch_partition(BEYOND)
         seen["high watermark after invalid fetches"] = consumer_view(client)
-        seen["old leader epoch"] = ask(0, CurrentLeaderEpoch=0)
-        seen["current leader epoch"] = ask(0, CurrentLeaderEpoch=1)
-        seen["future leader epoch"] = ask(0, CurrentLeaderEpoch=2)
-        seen["no bytes"] = ask(0, PartitionMaxBytes=0)
-        seen["no bytes in the response"] = ask(0, request={"MaxBytes": 0})
+        seen["old leader epoch"] = fetch_partition(0, CurrentLeaderEpoch=0)
+        seen["current leader epoch"] = fetch_partition(0, CurrentLeaderEpoch=1)
+        seen["future leader epoch"] = fetch_partition(0, CurrentLeaderEpoch=2)
+        seen["no bytes"] = fetch_partition(0, PartitionMaxBytes=0)
+        seen["no bytes in the response"] = fetch_partition(0, request={"MaxBytes": 0})
         for label, start in {"negative": -7, "beyond the end": BEYOND, "unknown": -1}.items():
-            seen[f"log start of the follower: {label}"] = ask(0, LogStartOffset=start)
+            seen[f"log start of the follower: {label}"] = fetch_partition(0, LogStartOffset=start)
         for epoch in (-7, -1, 0, 1, 2):
             for offset in (0, 2, 3, 4):
-                seen[f"after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
+                seen[f"after epoch {epoch} at {offset}"] = fetch_partition(offset, LastFetchedEpoch=epoch)
         until(lambda: 2 in described_partitions(client, NAME)[0]["IsrNodes"])
         seen["follower in the ISR"] = comparable(described_partitions(client, NAME)[0])
         seen["committed"] = consumer_view(client)
 
         seen["appended once more"] = append_batches(client, 2)
         seen["not committed"] = consumer_view(client)
-        seen["old broker epoch, at the end"] = ask(5, epoch=other.epoch - 1)
-        seen["as another replica, at the new end"] = ask(5, replica=3)
-        seen["beyond the end again"] = ask(6)
+        seen["old broker epoch, at the end"] = fetch_partition(5, epoch=other.epoch - 1)
+        seen["as another replica, at the new end"] = fetch_partition(5, replica=3)
+        seen["beyond the end again"] = fetch_partition(6)
         seen["still not committed"] = consumer_view(client)
-        seen["offset 4"] = ask(4, LastFetchedEpoch=1)
+        seen["offset 4"] = fetch_partition(4, LastFetchedEpoch=1)
         seen["committed to 4"] = consumer_view(client)
-        seen["back again"] = ask(1)
-        seen["at the beginning"] = ask(0, LastFetchedEpoch=0)
+        seen["back again"] = fetch_partition(1)
+        seen["at the beginning"] = fetch_partition(0, LastFetchedEpoch=0)
         seen["committed as before"] = consumer_view(client)
-        seen["at the end"] = ask(5, LastFetchedEpoch=1)
+        seen["at the end"] = fetch_partition(5, LastFetchedEpoch=1)
         seen["committed to the end"] = consumer_view(client)
 
         preferred = [{"Topic": NAME, "Partitions": [0]}]
         answer = client.call("ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=preferred)
         seen["elected"] = comparable(answer)
         seen["leader in epoch 2"] = wait_for_leader(client, 2)
-        seen["fetch from the former leader"] = ask(0)
-        seen["fetch from the former leader, in its epoch"] = ask(0, CurrentLeaderEpoch=1)
+        seen["fetch from the former leader"] = fetch_partition(0)
+        seen["fetch from the former leader, in its epoch"] = fetch_partition(0, CurrentLeaderEpoch=1)
         other.beat(WantFence=True)
         seen["leader in epoch 3"] = wait_for_leader(client, 1)
         other.beat()
         seen["appended in epoch 3"] = append_batches(client, 2)
         for epoch in range(5):
             for offset in (0, 4, 5, 6, 7, 8):
-                seen[f"epoch 3, after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
+                seen[f"epoch 3, after epoch {epoch} at {offset}"] = fetch_partition(
+                    offset, LastFetchedEpoch=epoch
+                )
         for epoch in (0, 1, 2, 3, 4):
-            seen[f"epoch 3, fetch with epoch {epoch}"] = ask(7, LastFetchedEpoch=3, CurrentLeaderEpoch=epoch)
+            seen[f"epoch 3, fetch with epoch {epoch}"] = fetch_partition(
+                7, LastFetchedEpoch=3, CurrentLeaderEpoch=epoch
+            )
 
         for version in versions_of("OffsetForLeaderEpoch"):
             for replica in (2, 3, 77, 1, -1, -2, -7) if version > 2 else (-2,):
-                asked = [
+                requested = [
                     {"Partition": index, "CurrentLeaderEpoch": current, "LeaderEpoch": epoch}
                     for index, current, epoch in (
                         *((0, -1, epoch) for epoch in range(-2, 6)),
@@ -191,21 +195,21 @@ def follower_fetches(broker: Broker) -> Any:
                 ]
                 fields = {"ReplicaId": replica} if version > 2 else {}
                 topics = [
-                    {"Topic": NAME, "Partitions": asked},
-                    {"Topic": "raw-nothing", "Partitions": asked[:1]},
+                    {"Topic": NAME, "Partitions": requested},
+                    {"Topic": "raw-nothing", "Partitions": requested[:1]},
                 ]
                 answer = client.call("OffsetForLeaderEpoch", version, Topics=topics, **fields)
                 seen[f"epochs v{version} of {replica}"] = comparable(answer)
         for replica in (2, 3, 77, 1, -1, -2, -7):
             for isolation in (0, 1):
                 for timestamp in (-1, -2, -3, -4, 1_700_000_000_001):
-                    asked = [{"PartitionIndex": 0, "CurrentLeaderEpoch": 3, "Timestamp": timestamp}]
+                    requested = [{"PartitionIndex": 0, "CurrentLeaderEpoch": 3, "Timestamp": timestamp}]
                     answer = client.call(
                         "ListOffsets",
                         9,
                         ReplicaId=replica,
                         IsolationLevel=isolation,
-                        Topics=[{"Name": NAME, "Partitions": asked}],
+                        Topics=[{"Name": NAME, "Partitions": requested}],
                     )
                     found = answer["Topics"][0]["Partitions"][0]
                     seen[f"offsets of {replica}, {isolation}, {timestamp}"] = comparable(found)
@@ -214,8 +218,8 @@ def follower_fetches(broker: Broker) -> Any:
 
 def log_start_offset(client: RawClient) -> int:
     """Return the log start offset."""
-    asked = [{"PartitionIndex": 0, "Timestamp": -2}]
-    answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": asked}])
+    requested = [{"PartitionIndex": 0, "Timestamp": -2}]
+    answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": requested}])
     offset: int = answer["Topics"][0]["Partitions"][0]["Offset"]
     return offset
 
@@ -334,8 +338,8 @@ def delayed_operations(broker: Broker) -> Any:
                 0
             ]
             seen[f"produced, {label}"] = comparable(response)
-            asked = {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}
-            answer_of = client.call("DeleteRecords", 2, Topics=[asked], TimeoutMs=500)
+            requested = {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}
+            answer_of = client.call("DeleteRecords", 2, Topics=[requested], TimeoutMs=500)
             seen[f"deleted, {label}"] = comparable(answer_of)
             response = client.call(
                 "DescribeProducers", 0, Topics=[{"Name": name, "PartitionIndexes": [0, 7]}]

@@ -20,8 +20,8 @@ def api_versions(broker: Broker) -> Any:
     for version in versions_of("ApiVersions"):
         fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
         with RawClient(broker.bootstrap) as client:
-            answer = client.call("ApiVersions", version, **fields)
-        seen[f"v{version}"] = {**comparable(answer), "ApiKeys": by_api(answer)}
+            response = client.call("ApiVersions", version, **fields)
+        seen[f"v{version}"] = {**comparable(response), "ApiKeys": by_api(response)}
         # Features are in the order of a Java map.
         for features in ("SupportedFeatures", "FinalizedFeatures"):
             entries = seen[f"v{version}"].pop(features, [])
@@ -223,12 +223,12 @@ def responses_before_close(broker: Broker) -> Any:
     seen = {}
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
-    for name, asked in firsts.items():
+    for name, requested in firsts.items():
         for end, last in lasts.items():
             with RawClient(broker.bootstrap) as client:
                 client.socket.settimeout(5)
-                client.send_bytes(b"".join(map(framed, asked)) + last)
-                seen[f"{name}, {end}"] = [outcome_of(client, None) for _ in range(len(asked) + 1)]
+                client.send_bytes(b"".join(map(framed, requested)) + last)
+                seen[f"{name}, {end}"] = [outcome_of(client, None) for _ in range(len(requested) + 1)]
     return seen
 
 

@@ -22,14 +22,14 @@ ONE_STATE_PARTITION = {"offsets.topic.num.partitions": "1"}
 
 def commit(client: RawClient, group: str, metadata: str, version: int = 8, **member: Any) -> int:
     partition = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": metadata}
-    answer = client.call(
+    response = client.call(
         "OffsetCommit",
         version,
         GroupId=group,
         **{"GenerationIdOrMemberEpoch": -1, "MemberId": "", **member},
         Topics=[{"Name": TOPIC, "Partitions": [partition]}],
     )
-    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    code: int = response["Topics"][0]["Partitions"][0]["ErrorCode"]
     return code
 
 
@@ -77,13 +77,13 @@ def records_too_large(broker: Broker) -> Any:
             for group in (f"new, {name}", f"was, {name}"):
                 with Member(own, group) as member:
                     member.send_join(version, **{**LONG_TIMEOUTS, **fields})
-                    answer = member.receive_join(version)
+                    response = member.receive_join(version)
                     seen[group] = [
-                        comparable(answer),
+                        comparable(response),
                         group_state_once(client, group),
                         fetched_offsets(client, group),
                     ]
-                    if answer["MemberId"]:
+                    if response["MemberId"]:
                         member.send_join(version, **{**LONG_TIMEOUTS, **fields})
                         seen[group] += [
                             member.receive_join(version)["ErrorCode"],
@@ -125,9 +125,9 @@ def fetched_offsets(client: RawClient, group: str) -> list[Any]:
     for stable in (False, True):
         for who in ({}, {"MemberId": "m", "MemberEpoch": 2}):
             groups = [{"GroupId": group, **who, "Topics": topics}]
-            answer = client.call("OffsetFetch", 9, Groups=groups, RequireStable=stable)["Groups"][0]
-            places = [one["Partitions"][0] for one in answer["Topics"]]
-            seen += [answer["ErrorCode"], [[one["CommittedOffset"], one["ErrorCode"]] for one in places]]
+            response = client.call("OffsetFetch", 9, Groups=groups, RequireStable=stable)["Groups"][0]
+            places = [one["Partitions"][0] for one in response["Topics"]]
+            seen += [response["ErrorCode"], [[one["CommittedOffset"], one["ErrorCode"]] for one in places]]
     return seen
 
 
@@ -152,14 +152,14 @@ def empty_group_id(broker: Broker) -> Any:
                 }
                 for name, other in asks.items():
                     partition = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}
-                    answer = client.call(
+                    response = client.call(
                         "TxnOffsetCommit",
                         version,
                         **{**one.identity, **other},
                         GroupId="",
                         Topics=[{"Name": TOPIC, "Partitions": [partition]}],
                     )
-                    code = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+                    code = response["Topics"][0]["Partitions"][0]["ErrorCode"]
                     seen[f"v{version} {'begun' if begun else 'empty'} {name}"] = [code, one.described()]
             one.end(commit=False)
     return seen
@@ -172,15 +172,15 @@ def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: 
         fields = {**first, **fields}
     deadline = time.monotonic() + WAIT_S
     while True:
-        answer = client.call(
+        response = client.call(
             "ConsumerGroupHeartbeat", 1, GroupId=group, MemberId=member, MemberEpoch=epoch, **fields
         )
-        if answer["ErrorCode"] not in LOADING or time.monotonic() > deadline:
+        if response["ErrorCode"] not in LOADING or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    assigned = answer["Assignment"]
+    assigned = response["Assignment"]
     partitions = assigned and [topic["Partitions"] for topic in assigned["TopicPartitions"]]
-    return [answer["ErrorCode"], bool(answer["ErrorMessage"]), answer["MemberEpoch"], partitions]
+    return [response["ErrorCode"], bool(response["ErrorMessage"]), response["MemberEpoch"], partitions]
 
 
 def described_state(client: RawClient, group: str) -> list[Any]:
@@ -239,7 +239,7 @@ def removed_assignor(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
             who = {"GroupId": "any", "MemberId": "m", "MemberEpoch": 0}
-            answer = client.call("ConsumerGroupHeartbeat", 1, **who, **first, ServerAssignor="another")
-            message, _, supported = answer["ErrorMessage"].rstrip(".").partition(" assignors: ")
-            seen["group does not exist"] = [answer["ErrorCode"], message, sorted(supported.split(", "))]
+            response = client.call("ConsumerGroupHeartbeat", 1, **who, **first, ServerAssignor="another")
+            message, _, supported = response["ErrorMessage"].rstrip(".").partition(" assignors: ")
+            seen["group does not exist"] = [response["ErrorCode"], message, sorted(supported.split(", "))]
     return seen

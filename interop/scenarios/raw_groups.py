@@ -21,10 +21,10 @@ COMMITTED = "raw-groups-committed"
 def prepare_group(client: RawClient, group: str) -> None:
     """Wait for the group's coordinator and create the topic for its commits."""
     wait_for_coordinator(client, group)
-    answer = client.call(
+    response = client.call(
         "CreateTopics", 5, Topics=[{"Name": COMMITTED, "NumPartitions": 1, "ReplicationFactor": 1}]
     )
-    assert answer["Topics"][0]["ErrorCode"] in (0, 36), answer
+    assert response["Topics"][0]["ErrorCode"] in (0, 36), response
     wait_for_topic(client, COMMITTED, 1)
 
 
@@ -60,21 +60,21 @@ class Member:
 
     def receive_join(self, version: int = 7) -> Any:
         """Receive the JoinGroup response and adopt its member id and generation."""
-        answer = self.client.receive("JoinGroup", version)
-        if answer["ErrorCode"] in (0, 79):
-            self.member_id = answer["MemberId"] or self.member_id
-            if answer["ErrorCode"] == 0:
-                self.generation = answer["GenerationId"]
-        return answer
+        response = self.client.receive("JoinGroup", version)
+        if response["ErrorCode"] in (0, 79):
+            self.member_id = response["MemberId"] or self.member_id
+            if response["ErrorCode"] == 0:
+                self.generation = response["GenerationId"]
+        return response
 
     def join(self, version: int = 7, **changes: Any) -> Any:
         """Join, in two steps if the coordinator returns MEMBER_ID_REQUIRED."""
         self.send_join(version, **changes)
-        answer = self.receive_join(version)
-        if answer["ErrorCode"] == 79:
+        response = self.receive_join(version)
+        if response["ErrorCode"] == 79:
             self.send_join(version, **changes)
-            answer = self.receive_join(version)
-        return answer
+            response = self.receive_join(version)
+        return response
 
     def sync(self, assignments: dict[str, bytes] | None = None, version: int = 5, **changes: Any) -> Any:
         fields: dict[str, Any] = {
@@ -176,21 +176,21 @@ def one_member(broker: Broker) -> Any:
 
 
 def describe(client: RawClient, group: str, version: int = 6) -> Any:
-    answer: Any = comparable(client.call("DescribeGroups", version, Groups=[group]))["Groups"][0]
-    return answer
+    response: Any = comparable(client.call("DescribeGroups", version, Groups=[group]))["Groups"][0]
+    return response
 
 
 def describe_stored(client: RawClient, group: str) -> Any:
     """Describe a new group as soon as it exists: Apache Kafka shows it once its first record is committed."""
     deadline = time.monotonic() + 5
-    while (answer := describe(client, group))["GroupState"] == "Dead" and time.monotonic() < deadline:
+    while (response := describe(client, group))["GroupState"] == "Dead" and time.monotonic() < deadline:
         time.sleep(0.01)
-    return answer
+    return response
 
 
 def list_group(client: RawClient, group: str, version: int = 5, **fields: Any) -> Any:
-    answer = client.call("ListGroups", version, **fields)
-    return [comparable(entry) for entry in answer["Groups"] if entry["GroupId"] == group]
+    response = client.call("ListGroups", version, **fields)
+    return [comparable(entry) for entry in response["Groups"] if entry["GroupId"] == group]
 
 
 def delete(client: RawClient, group: str, version: int = 2) -> Any:
@@ -260,12 +260,12 @@ def two_members(broker: Broker) -> Any:
         seen["commit during the rebalance"] = first.commit(COMMITTED, 5)
         seen["describe"] = describe(first.client, group)["GroupState"]
         first.send_join(Protocols=PROTOCOLS)
-        answers = {"first": first.receive_join(), "second": second.receive_join()}
-        seen["leader is the first"] = answers["second"]["Leader"] == first.member_id
-        seen["answers"] = {name: comparable(answer) for name, answer in answers.items()}
-        seen["protocol"] = answers["first"]["ProtocolName"]
-        seen["members in the leader's response"] = len(answers["first"]["Members"])
-        chosen = answers["first"]["ProtocolName"]
+        responses = {"first": first.receive_join(), "second": second.receive_join()}
+        seen["leader is the first"] = responses["second"]["Leader"] == first.member_id
+        seen["answers"] = {name: comparable(response) for name, response in responses.items()}
+        seen["protocol"] = responses["first"]["ProtocolName"]
+        seen["members in the leader's response"] = len(responses["first"]["Members"])
+        chosen = responses["first"]["ProtocolName"]
         fields: dict[str, Any] = {
             "GroupId": group,
             "GenerationId": second.generation,
@@ -397,10 +397,10 @@ def offsets(broker: Broker) -> Any:
             client.call("OffsetCommit", 9, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=[])
         )
         deleted = [{"Name": topic, "Partitions": [{"PartitionIndex": index} for index in (0, 9)]}]
-        answer = client.call("OffsetDelete", 0, GroupId=group, Topics=deleted)
-        for each in answer["Topics"]:
+        response = client.call("OffsetDelete", 0, GroupId=group, Topics=deleted)
+        for each in response["Topics"]:
             each["Partitions"].sort(key=lambda one: one["PartitionIndex"])
-        seen["delete one"] = comparable(answer)
+        seen["delete one"] = comparable(response)
         nowhere = [{"Name": "raw-groups-nowhere", "Partitions": [{"PartitionIndex": 0}]}]
         seen["delete unknown"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=nowhere))
         seen["delete an unknown group"] = comparable(
@@ -416,10 +416,10 @@ def fetch_offsets(
     who: dict[str, Any] = {"TopicId": topic_id} if version >= 10 else {"Name": topic}
     topics = None if topic is None else [{**who, "PartitionIndexes": partitions}]
     if version >= 8:
-        answer = client.call("OffsetFetch", version, Groups=[{"GroupId": group, "Topics": topics}])
+        response = client.call("OffsetFetch", version, Groups=[{"GroupId": group, "Topics": topics}])
     else:
-        answer = client.call("OffsetFetch", version, GroupId=group, Topics=topics)
-    return comparable(answer)
+        response = client.call("OffsetFetch", version, GroupId=group, Topics=topics)
+    return comparable(response)
 
 
 @scenario()

@@ -73,17 +73,17 @@ def other_protocol_types(broker: Broker) -> Any:
 
 
 def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]) -> Any:
-    asked = [
+    requested = [
         {"Name": name, "Partitions": [{"PartitionIndex": index} for index in indexes]}
         for name, indexes in topics
     ]
-    answer = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
+    response = client.call("OffsetDelete", 0, GroupId=group, Topics=requested)
     errors = [
         (topic["Name"], one["PartitionIndex"], one["ErrorCode"])
-        for topic in answer["Topics"]
+        for topic in response["Topics"]
         for one in topic["Partitions"]
     ]
-    return answer["ErrorCode"], sorted(errors)
+    return response["ErrorCode"], sorted(errors)
 
 
 @scenario()
@@ -98,7 +98,7 @@ def many_items(broker: Broker) -> Any:
         names = {topic_id.hex(): name for name, topic_id in ids.items()}
         ids |= {"raw-orders-none": bytes(15) + b"\7", "raw-orders-nil": bytes(16)}
 
-        def commit(version: int, *asked: tuple[str, list[int]]) -> Any:
+        def commit(version: int, *requested: tuple[str, list[int]]) -> Any:
             topics = [
                 {
                     **({"TopicId": ids[name]} if version >= 10 else {"Name": name}),
@@ -111,9 +111,9 @@ def many_items(broker: Broker) -> Any:
                         for index in indexes
                     ],
                 }
-                for name, indexes in asked
+                for name, indexes in requested
             ]
-            answer = client.call(
+            response = client.call(
                 "OffsetCommit", version, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=topics
             )
             return sorted(
@@ -122,7 +122,7 @@ def many_items(broker: Broker) -> Any:
                     each["PartitionIndex"],
                     each["ErrorCode"],
                 )
-                for topic in answer["Topics"]
+                for topic in response["Topics"]
                 for each in topic["Partitions"]
             )
 
@@ -142,8 +142,8 @@ def many_items(broker: Broker) -> Any:
             [(one, [0, 9, 2])],
             [(one, [0]), (none, [1]), (two, [9, 2])],
         ]
-        for asked in deletions:
-            seen[f"delete offsets {asked}"] = delete_offsets(client, group, *asked)
+        for requested in deletions:
+            seen[f"delete offsets {requested}"] = delete_offsets(client, group, *requested)
         topics = [{"TopicId": ids[name], "PartitionIndexes": [2, 0]} for name in (none, three, nil, one)]
         fetched = client.call("OffsetFetch", 10, Groups=[{"GroupId": group, "Topics": topics}])
         seen["fetch v10"] = sorted(

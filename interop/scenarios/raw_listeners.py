@@ -196,25 +196,25 @@ class ListenerObserver:
         """Return the cluster metadata that clients of this port get."""
         with self.connect(port) as client:
             wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
-            answers = [
+            responses = [
                 client.call("Metadata", version, Topics=wanted, AllowAutoTopicCreation=False)
                 for version in (0, 1, 5, 6, 12)
             ]
-            answers += [client.call("DescribeCluster", version, EndpointType=1) for version in (0, 1, 2)]
-            answers.append(
+            responses += [client.call("DescribeCluster", version, EndpointType=1) for version in (0, 1, 2)]
+            responses.append(
                 client.call("DescribeTopicPartitions", 0, Topics=[{"Name": TOPIC}], ResponsePartitionLimit=5)
             )
-        for answer in answers:
-            for topic in answer.get("Topics", ()):
+        for response in responses:
+            for topic in response.get("Topics", ()):
                 for partition in topic["Partitions"]:
                     partition.pop("LeaderEpoch", None)
-        return [self.endpoints(answer) for answer in answers]
+        return [self.endpoints(response) for response in responses]
 
-    def endpoints(self, answer: Any) -> Any:
+    def endpoints(self, response: Any) -> Any:
         """Replace the ports of brokers in the response by names, before `comparable` removes them."""
-        for broker in answer.get("Brokers", ()):
+        for broker in response.get("Brokers", ()):
             broker["Host"] = f"{broker['Host']}:{self.ports.with_names(broker['Port'])}"
-        return comparable(answer)
+        return comparable(response)
 
 
 def is_alive(client: RawClient) -> bool:

@@ -44,8 +44,8 @@ class LogDirBroker:
     def describe(self, client: RawClient, *topics: str, version: int = 5) -> Any:
         """Send DescribeLogDirs and return directories and partitions, without topics directories only."""
         seen: dict[str, Any] = {}
-        answer = client.call("DescribeLogDirs", version, Topics=None)
-        for directory in answer["Results"]:
+        response = client.call("DescribeLogDirs", version, Topics=None)
+        for directory in response["Results"]:
             entry = {
                 key: value for key, value in comparable(directory).items() if key not in ("LogDir", "Topics")
             }
@@ -88,10 +88,10 @@ class LogDirBroker:
             }
             for where, topics in directories.items()
         ]
-        answer = client.call("AlterReplicaLogDirs", version, Dirs=dirs)
+        response = client.call("AlterReplicaLogDirs", version, Dirs=dirs)
         return {
             f"{one['TopicName']}-{partition['PartitionIndex']}": partition["ErrorCode"]
-            for one in sorted(answer["Results"], key=lambda one: one["TopicName"])
+            for one in sorted(response["Results"], key=lambda one: one["TopicName"])
             for partition in sorted(one["Partitions"], key=lambda partition: partition["PartitionIndex"])
         }
 
@@ -125,8 +125,8 @@ def records_and_end(client: RawClient, name: str, partition: int = 0) -> Any:
     """Return the number of records from the start on, and the end of the last batch."""
     offset, batches = 0, 0
     while True:
-        answer = fetch(client, name, offset, partition=partition)
-        data = answer["Responses"][0]["Partitions"][0]
+        response = fetch(client, name, offset, partition=partition)
+        data = response["Responses"][0]["Partitions"][0]
         if data["ErrorCode"] or not data["Records"]:
             return {"error": data["ErrorCode"], "batches": batches, "end": offset}
         records = data["Records"]
@@ -145,8 +145,8 @@ def fill(client: RawClient, name: str, count: int, partition: int = 0) -> None:
     for index in range(count):
         value = bytes([index % 251]) * BATCH_BYTES
         batch = Batch([Record(value)], base_timestamp=1_700_000_000_000 + index)
-        answer = produce(client, name, batch.encode(), partition=partition)
-        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+        response = produce(client, name, batch.encode(), partition=partition)
+        assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
@@ -173,8 +173,8 @@ def partition_placement(broker: Broker) -> Any:
         assert becomes_true(lambda: own.partition_counts(client, "four") == {"A": 4, "B": 0})
         create_topic(client, "more", 4)
         seen["after a move"] = sorted(own.partition_counts(client, "four", "one", "three", "more").values())
-        answer = client.call("DeleteTopics", 4, TopicNames=["four"], TimeoutMs=10_000)
-        seen["deleted"] = answer["Responses"][0]["ErrorCode"]
+        response = client.call("DeleteTopics", 4, TopicNames=["four"], TimeoutMs=10_000)
+        seen["deleted"] = response["Responses"][0]["ErrorCode"]
         assert becomes_true(lambda: own.partition_counts(client, "four") == {"A": 0, "B": 0})
         create_topic(client, "last", 8)
         seen["after a deletion"] = sorted(
@@ -232,8 +232,8 @@ def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
         home = own.directory_of(client, "t")
         for _ in range(3):
             batch = Batch([Record(b"v" * 100) for _ in range(10)])
-            answer = produce(client, "t", batch.encode())
-            assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+            response = produce(client, "t", batch.encode())
+            assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
         for start, where in (
             (5, other_directory(home)),
             (10, home),
@@ -258,9 +258,9 @@ def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
     if bytes_per_second is None:
         change = {"Name": LIMIT, "ConfigOperation": 1, "Value": None}
-    asked = {"ResourceType": 4, "ResourceName": "1", "Configs": [change]}
-    answer = client.call("IncrementalAlterConfigs", 1, Resources=[asked], ValidateOnly=False)
-    assert answer["Responses"][0]["ErrorCode"] == 0, answer
+    requested = {"ResourceType": 4, "ResourceName": "1", "Configs": [change]}
+    response = client.call("IncrementalAlterConfigs", 1, Resources=[requested], ValidateOnly=False)
+    assert response["Responses"][0]["ErrorCode"] == 0, response
 
 
 @scenario(seconds=240)
@@ -312,8 +312,8 @@ def slow_moves(broker: Broker) -> Any:
             assert becomes_true(lambda: own.directory_names("t")[home] == [])
             throttle_moves(client, 1)
             seen["started before the deletion"] = own.move(client, {home: {"t": [0]}})
-            answer = client.call("DeleteTopics", 4, TopicNames=["t"], TimeoutMs=10_000)
-            seen["deleted"] = answer["Responses"][0]["ErrorCode"]
+            response = client.call("DeleteTopics", 4, TopicNames=["t"], TimeoutMs=10_000)
+            seen["deleted"] = response["Responses"][0]["ErrorCode"]
             assert becomes_true(lambda: own.directory_names("t") == {"A": [], "B": []})
     return seen
 
@@ -331,9 +331,9 @@ def cordoned(broker: Broker) -> Any:
                 "ConfigOperation": 0 if value is not None else 1,
                 "Value": value,
             }
-            asked = {"ResourceType": 4, "ResourceName": resource, "Configs": [change]}
-            answer = client.call("IncrementalAlterConfigs", 1, Resources=[asked], ValidateOnly=False)
-            return [entry["ErrorCode"] for entry in answer["Responses"]]
+            requested = {"ResourceType": 4, "ResourceName": resource, "Configs": [change]}
+            response = client.call("IncrementalAlterConfigs", 1, Resources=[requested], ValidateOnly=False)
+            return [entry["ErrorCode"] for entry in response["Responses"]]
 
         def described() -> dict[str, Any]:
             return {where: entry["IsCordoned"] for where, entry in own.describe(client).items()}
@@ -388,28 +388,28 @@ def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> di
             {"Topic": name, "Partitions": [{"Partition": 0, "CurrentLeaderEpoch": -1, "LeaderEpoch": 0}]}])
     )  # fmt: skip
     for version in (0, 1, 5, 12):
-        answer = client.call("Metadata", version, Topics=[{"Name": name}], AllowAutoTopicCreation=False)
-        seen[f"Metadata {version}"] = comparable(answer["Topics"])
-    answer = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}], ResponsePartitionLimit=10)
-    seen["DescribeTopicPartitions"] = comparable(answer["Topics"])
+        response = client.call("Metadata", version, Topics=[{"Name": name}], AllowAutoTopicCreation=False)
+        seen[f"Metadata {version}"] = comparable(response["Topics"])
+    response = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}], ResponsePartitionLimit=10)
+    seen["DescribeTopicPartitions"] = comparable(response["Topics"])
     return seen
 
 
-def normalize_offline_error(answer: Any) -> Any:
+def normalize_offline_error(response: Any) -> Any:
     """Replace the error of an offline partition by one name.
 
     For a partition that was offline at the start, Apache Kafka returns KAFKA_STORAGE_ERROR or
     NOT_LEADER_OR_FOLLOWER (with a leader), depending on how its replica manager learned of the partition.
     """
-    if isinstance(answer, list):
-        return [normalize_offline_error(one) for one in answer]
-    if not isinstance(answer, dict):
-        return answer
+    if isinstance(response, list):
+        return [normalize_offline_error(one) for one in response]
+    if not isinstance(response, dict):
+        return response
     return {
         key: "refused"
         if key == "ErrorCode" and value in (LOG_DIR_OFFLINE, NOT_LEADER)
         else normalize_offline_error(value)
-        for key, value in answer.items()
+        for key, value in response.items()
         if key != "CurrentLeader"
     }
 

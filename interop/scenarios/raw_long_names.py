@@ -38,16 +38,16 @@ def shorten(value: Any) -> Any:
     return value
 
 
-def observe(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> Any:
+def observe(broker: Broker, requested: Iterator[tuple[str, str, int, Fields]]) -> Any:
     """Return each response, on one connection for as long as it stays open."""
     seen: dict[str, Any] = {}
     client = RawClient(broker.bootstrap)
-    for what, api, version, fields in asked:
-        answer = client.outcome(encode_request(api, version, fields), api, version)
+    for what, api, version, fields in requested:
+        response = client.outcome(encode_request(api, version, fields), api, version)
         name = f"{api} v{version} {what}"
         assert name not in seen, name
-        seen[name] = shorten(answer)
-        if answer in ("closed", "silence"):
+        seen[name] = shorten(response)
+        if response in ("closed", "silence"):
             client.socket.close()
             client = RawClient(broker.bootstrap)
     client.socket.close()
@@ -58,7 +58,7 @@ def observe(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> An
 def topics(broker: Broker) -> Any:
     """Create, change, move and describe topics with long names."""
 
-    def asked() -> Iterator[tuple[str, str, int, Fields]]:
+    def requested() -> Iterator[tuple[str, str, int, Fields]]:
         for version in versions_of("CreateTopics"):
             for length in (32_686, 32_687, 32_767):
                 topic = {"Name": "A" * length, "NumPartitions": 1, "ReplicationFactor": 1}
@@ -82,7 +82,7 @@ def topics(broker: Broker) -> Any:
         yield "", "DescribeTopicPartitions", 0, {"Topics": [{"Name": LONGEST}], "ResponsePartitionLimit": 5}
         yield "", "DescribeLogDirs", 1, {"Topics": [{"Topic": LONGEST, "Partitions": [0]}]}
 
-    seen: dict[str, Any] = observe(broker, asked())
+    seen: dict[str, Any] = observe(broker, requested())
     logs = seen.pop("DescribeLogDirs v1 ")
     return {**seen, "directories": [[one["ErrorCode"], one["Topics"]] for one in logs["Results"]]}
 
@@ -98,7 +98,7 @@ def configurations(broker: Broker) -> Any:
         GROUP: ("raw-too-long", "consumer.session.timeout.ms"),
     }
 
-    def asked() -> Iterator[tuple[str, str, int, Fields]]:
+    def requested() -> Iterator[tuple[str, str, int, Fields]]:
         for kind, (name, key) in resources.items():
             for what, named, config, value in (
                 ("name", LONGEST, key, "1"),
@@ -128,14 +128,14 @@ def configurations(broker: Broker) -> Any:
 
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-too-long-topic")
-    return observe(broker, asked())
+    return observe(broker, requested())
 
 
 @scenario(seconds=120)
 def groups(broker: Broker) -> Any:
     """Use long group ids, member ids, instance ids, assignors, topics and expressions."""
 
-    def asked() -> Iterator[tuple[str, str, int, Fields]]:
+    def requested() -> Iterator[tuple[str, str, int, Fields]]:
         for version in versions_of("ConsumerGroupHeartbeat"):
             for what, fields in (
                 ("topic", {"SubscribedTopicNames": [LONGEST]}),
@@ -159,9 +159,9 @@ def groups(broker: Broker) -> Any:
 
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, "raw-too-long")
-    seen: dict[str, Any] = observe(broker, asked())
-    for name, answer in seen.items():
-        if name.startswith("ConsumerGroupHeartbeat") and isinstance(answer, dict):
+    seen: dict[str, Any] = observe(broker, requested())
+    for name, response in seen.items():
+        if name.startswith("ConsumerGroupHeartbeat") and isinstance(response, dict):
             # Epochs and assignments depend on the members that have joined before.
-            seen[name] = {key: answer[key] for key in ("ErrorCode", "ErrorMessage", "MemberId")}
+            seen[name] = {key: response[key] for key in ("ErrorCode", "ErrorMessage", "MemberId")}
     return seen

@@ -20,11 +20,11 @@ IDLE_NODE = {**PATIENT, "metadata.max.idle.interval.ms": "0"}
 SMALL_SNAPSHOTS = {**IDLE_NODE, "metadata.log.max.record.bytes.between.snapshots": "1000"}
 
 
-def summarize_response(own: Broker, answer: Any, end: int) -> Any:
+def summarize_response(own: Broker, response: Any, end: int) -> Any:
     """Return epochs, offsets and errors of a response, and whether it has records."""
-    if isinstance(answer, str):
-        return answer
-    for topic in answer.get("Responses", ()):
+    if isinstance(response, str):
+        return response
+    for topic in response.get("Responses", ()):
         for partition in topic["Partitions"]:
             for name in ("HighWatermark", "LastStableOffset"):
                 partition[name] = min(partition[name], 1)
@@ -32,7 +32,7 @@ def summarize_response(own: Broker, answer: Any, end: int) -> Any:
             if diverging.get("EndOffset") == end:
                 diverging["EndOffset"] = "end"
             partition["Has"] = bool(partition.pop("Records"))
-    return comparable(with_named_ports(own, answer))
+    return comparable(with_named_ports(own, response))
 
 
 @scenario(seconds=120)
@@ -63,8 +63,8 @@ def observer_fetches(broker: Broker) -> Any:
             else:
                 request["ReplicaId"] = request.pop("ReplicaState", OBSERVER)["ReplicaId"]
             with RawClient(controller_of(own)) as asking:
-                answer = asking.outcome(encode_request("Fetch", version, request), "Fetch", version)
-            seen[label] = summarize_response(own, answer, end)
+                response = asking.outcome(encode_request("Fetch", version, request), "Fetch", version)
+            seen[label] = summarize_response(own, response, end)
 
         for version in versions_of("Fetch"):
             send(f"v{version}", version)
@@ -132,11 +132,11 @@ PARTITION = {
 
 def log_ends(client: RawClient) -> list[int]:
     """Return the log end offset once it does not change any more."""
-    asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
+    requested = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
     found = [-1]
 
     def is_still() -> bool:
-        described = client.call("DescribeQuorum", 2, Topics=asked)["Topics"][0]["Partitions"][0]
+        described = client.call("DescribeQuorum", 2, Topics=requested)["Topics"][0]["Partitions"][0]
         before, found[0] = found[0], described["HighWatermark"]
         return before == found[0]
 
@@ -170,10 +170,10 @@ def snapshots(broker: Broker) -> Any:
             given = [{"Name": METADATA, "Partitions": [one]}] if topics is None else topics
             request = {"ReplicaId": 77, "MaxBytes": 100, "Topics": given, **fields}
             with RawClient(controller_of(own)) as asking:
-                answer = asking.outcome(
+                response = asking.outcome(
                     encode_request("FetchSnapshot", version, request), "FetchSnapshot", version
                 )
-            for topic in () if isinstance(answer, str) else answer["Topics"]:
+            for topic in () if isinstance(response, str) else response["Topics"]:
                 for partition in topic["Partitions"]:
                     partition["SnapshotId"]["EndOffset"] -= end_offset
                     partition["Size"] -= size_bytes
@@ -181,7 +181,9 @@ def snapshots(broker: Broker) -> Any:
                         "end" if partition["Position"] == size_bytes - 1 else partition["Position"]
                     )
                     partition["UnalignedRecords"] = min(len(partition["UnalignedRecords"] or b""), 200)
-            seen[label] = answer if isinstance(answer, str) else comparable(with_named_ports(own, answer))
+            seen[label] = (
+                response if isinstance(response, str) else comparable(with_named_ports(own, response))
+            )
 
         piece: Fields = {
             "Partition": 0,

@@ -83,8 +83,10 @@ class ClassicMember(classic.Member):
         return [{"Name": name, "Metadata": metadata} for name in ("range", "cooperative-sticky")]
 
     def join(self, version: int = 7, **changes: Any) -> Any:
-        answer = super().join(version, **{"Protocols": self.protocols(), **changes})
-        return comparable({**answer, "Leader": bool(answer["Leader"]), "Members": len(answer["Members"])})
+        response = super().join(version, **{"Protocols": self.protocols(), **changes})
+        return comparable(
+            {**response, "Leader": bool(response["Leader"]), "Members": len(response["Members"])}
+        )
 
     def send_subscribed_join(self, version: int = 7) -> None:
         """Send a JoinGroup without waiting for the response."""
@@ -92,11 +94,11 @@ class ClassicMember(classic.Member):
 
     def sync_assignment(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
         """Send SyncGroup and adopt the assignment in the response."""
-        answer = self.sync(given, **changes)
-        found = read_assignment(answer.pop("Assignment"))
-        if isinstance(found, list) and not answer["ErrorCode"]:
+        response = self.sync(given, **changes)
+        found = read_assignment(response.pop("Assignment"))
+        if isinstance(found, list) and not response["ErrorCode"]:
             self.owned = found[1]
-        return comparable({**answer, "Assignment": found})
+        return comparable({**response, "Assignment": found})
 
     def wait_for_rebalance(self) -> None:
         """Send heartbeats until the coordinator reports a rebalance."""
@@ -134,8 +136,8 @@ class MixedGroup:
         modern_view = comparable(described(self.topics, self.group))
         for group in modern_view["Groups"]:
             group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
-        asked = self.client.call("DescribeGroups", 5, Groups=[self.group])["Groups"]
-        for group in asked:
+        requested = self.client.call("DescribeGroups", 5, Groups=[self.group])["Groups"]
+        for group in requested:
             group["Members"] = sorted(
                 (
                     member["GroupInstanceId"] or "",
@@ -144,7 +146,7 @@ class MixedGroup:
                 )
                 for member in group["Members"]
             )
-        return modern_view, comparable(asked), listed(self.client, self.group)
+        return modern_view, comparable(requested), listed(self.client, self.group)
 
     def form_classic_group(self, member: ClassicMember, owned: Owned) -> Any:
         """Create a classic group with this member as its leader, and this assignment."""
@@ -371,8 +373,8 @@ def member_without_common_protocol(broker: Broker) -> Any:
         first.wait_for_rebalance()
         seen["refused"] = group.consumer("new").join(topic, ServerAssignor="range")
         seen["response to second"] = comparable(second.receive_join())
-        (asked,) = group.client.call("DescribeGroups", 5, Groups=[group.group])["Groups"]
-        seen["state"] = asked["GroupState"]
+        (requested,) = group.client.call("DescribeGroups", 5, Groups=[group.group])["Groups"]
+        seen["state"] = requested["GroupState"]
         return group.normalize(seen)
 
 
@@ -499,8 +501,8 @@ def observe_policy(broker: Broker) -> Any:
         new = group.consumer("new")
         new.join(topic)
         old = group.classic(topic)
-        answers = [old.join()]
-        if not answers[0]["ErrorCode"]:
-            answers.append(old.sync_assignment())
-        seen["modern"] = group.normalize([answers, new.leave(), old.heartbeat(), group.described()])
+        responses = [old.join()]
+        if not responses[0]["ErrorCode"]:
+            responses.append(old.sync_assignment())
+        seen["modern"] = group.normalize([responses, new.leave(), old.heartbeat(), group.described()])
     return {"classic": seen["classic"], "modern": seen["modern"]}

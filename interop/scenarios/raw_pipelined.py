@@ -29,7 +29,7 @@ def reads_after_writes(broker: Broker) -> Any:
     for number in range(ROUNDS):
         name = f"{GROUP}-{number}"
         groups: Request = "ListGroups", 4, {"StatesFilter": []}
-        answers = send_together(
+        responses = send_together(
             broker,
             produce_request(0),
             list_offsets_request(0, -1),
@@ -40,23 +40,23 @@ def reads_after_writes(broker: Broker) -> Any:
             produce_request(1),
         )
         seen[f"{number}: the log"] = [
-            base_offset(answers[0]),
-            listed_offset(answers[1]),
-            base_offset(answers[2]),
-            base_offset(answers[3]),
-            answers[4]["Responses"][0]["Partitions"][0]["HighWatermark"],
-            listed_offset(answers[5]),
-            base_offset(answers[6]),
+            base_offset(responses[0]),
+            listed_offset(responses[1]),
+            base_offset(responses[2]),
+            base_offset(responses[3]),
+            responses[4]["Responses"][0]["Partitions"][0]["HighWatermark"],
+            listed_offset(responses[5]),
+            base_offset(responses[6]),
         ]
-        answers = send_together(
+        responses = send_together(
             broker,
             delete_records_request(number),
             list_offsets_request(0, -2),
             commit_request(GROUP, number),
             offset_fetch_request(GROUP),
         )
-        seen[f"{number}: start and commit"] = [listed_offset(answers[1]), committed_offsets(answers[3])]
-        answers = send_together(
+        seen[f"{number}: start and commit"] = [listed_offset(responses[1]), committed_offsets(responses[3])]
+        responses = send_together(
             broker,
             commit_request(name, 1),
             groups,
@@ -66,8 +66,8 @@ def reads_after_writes(broker: Broker) -> Any:
             offset_fetch_request(name),
         )
         seen[f"{number}: a group"] = [
-            [name in [group["GroupId"] for group in answers[at]["Groups"]] for at in (1, 3)],
-            committed_offsets(answers[5]),
+            [name in [group["GroupId"] for group in responses[at]["Groups"]] for at in (1, 3)],
+            committed_offsets(responses[5]),
         ]
     return seen
 
@@ -89,24 +89,24 @@ def produce_request(partition: int) -> Request:
     )
 
 
-def base_offset(answer: Fields) -> int:
-    found: int = answer["Responses"][0]["PartitionResponses"][0]["BaseOffset"]
+def base_offset(response: Fields) -> int:
+    found: int = response["Responses"][0]["PartitionResponses"][0]["BaseOffset"]
     return found
 
 
 def list_offsets_request(partition: int, timestamp: int) -> Request:
-    asked = {"PartitionIndex": partition, "Timestamp": timestamp, "CurrentLeaderEpoch": -1}
-    return "ListOffsets", 4, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": [asked]}]}
+    requested = {"PartitionIndex": partition, "Timestamp": timestamp, "CurrentLeaderEpoch": -1}
+    return "ListOffsets", 4, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": [requested]}]}
 
 
-def listed_offset(answer: Fields) -> int:
-    found: int = answer["Topics"][0]["Partitions"][0]["Offset"]
+def listed_offset(response: Fields) -> int:
+    found: int = response["Topics"][0]["Partitions"][0]["Offset"]
     return found
 
 
 def fetch_request(partition: int) -> Request:
-    asked = {"Partition": partition, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
-    topics = [{"Topic": TOPIC, "Partitions": [asked]}]
+    requested = {"Partition": partition, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
+    topics = [{"Topic": TOPIC, "Partitions": [requested]}]
     return "Fetch", 12, {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "Topics": topics}
 
 
@@ -125,5 +125,5 @@ def offset_fetch_request(group: str) -> Request:
     return "OffsetFetch", 7, {"GroupId": group, "Topics": None}
 
 
-def committed_offsets(answer: Fields) -> list[int]:
-    return [partition["CommittedOffset"] for topic in answer["Topics"] for partition in topic["Partitions"]]
+def committed_offsets(response: Fields) -> list[int]:
+    return [partition["CommittedOffset"] for topic in response["Topics"] for partition in topic["Partitions"]]

@@ -34,8 +34,8 @@ def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) ->
         client.socket.settimeout(3)
         outcome = client.outcome(encode_request("Produce", version, request), "Produce", version)
         # Messages on invalid records differ between brokers, and some contain the time.
-        answer = comparable(outcome, words=False)
-    return answer if isinstance(answer, str) else answer["Responses"][0]["PartitionResponses"][0]
+        response = comparable(outcome, words=False)
+    return response if isinstance(response, str) else response["Responses"][0]["PartitionResponses"][0]
 
 
 @scenario()
@@ -118,10 +118,10 @@ def invalid_batches(broker: Broker) -> Any:
 def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
     """Record whether a batch was accepted instead of its offset, which earlier batches shift."""
     previous = -1
-    for answer in seen.values():
-        if isinstance(answer, dict) and answer.get("BaseOffset", -1) >= 0:
-            step, previous = answer["BaseOffset"] - previous, answer["BaseOffset"]
-            answer["BaseOffset"] = f"previous + {step}"
+    for response in seen.values():
+        if isinstance(response, dict) and response.get("BaseOffset", -1) >= 0:
+            step, previous = response["BaseOffset"] - previous, response["BaseOffset"]
+            response["BaseOffset"] = f"previous + {step}"
     log = seen.pop("log", None)
     if log is not None:
         for batch in log["Records"]:
@@ -165,17 +165,17 @@ def topic_limits(broker: Broker) -> Any:
         topic = f"raw-produce-rules-{index}"
         with RawClient(broker.bootstrap) as client:
             create_topic(client, topic, 1, configs)
-            answers = [attempt(broker, topic, batch) for batch in batches]
-            for answer in answers:
-                if isinstance(answer, dict) and answer["LogAppendTimeMs"] > BASE_TIMESTAMP:
-                    answer["LogAppendTimeMs"] = "<now>"
+            responses = [attempt(broker, topic, batch) for batch in batches]
+            for response in responses:
+                if isinstance(response, dict) and response["LogAppendTimeMs"] > BASE_TIMESTAMP:
+                    response["LogAppendTimeMs"] = "<now>"
             stored = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["Records"]
         for batch in stored:
             for key in ("base_timestamp", "max_timestamp"):
                 batch[key] = "<now>" if batch[key] > BASE_TIMESTAMP + 1000 else batch[key]
             if batch["attributes"] & 7:
                 batch["length"] = "<compressed>"  # two gzip implementations, two lengths
-        seen[name] = {"answers": answers, "stored": stored}
+        seen[name] = {"answers": responses, "stored": stored}
     return seen
 
 
@@ -222,7 +222,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         for topic in (good, behind):
             create_topic(client, topic)
         produce(client, behind, batch)
-    answers = []
+    responses = []
     for number in range(5):
         requests: list[tuple[str, int, dict[str, Any]]] = [
             ("Produce", 9, {"Acks": 0, "TimeoutMs": 5_000, "TopicData": data(good, bad)}),
@@ -233,12 +233,12 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         with RawClient(broker.bootstrap) as client:
             # All requests are in one segment, so the broker has them when it handles the first.
             client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
-            answers.append(client.answer("Produce", 9))
+            responses.append(client.answer("Produce", 9))
     with RawClient(broker.bootstrap) as client:
         logs = [fetch(client, topic, 0)["Responses"][0]["Partitions"][0] for topic in (good, behind)]
         topics = client.call("Metadata", 4, Topics=None, AllowAutoTopicCreation=False)["Topics"]
         return {
-            "answers": answers,
+            "answers": responses,
             "ends": [log["HighWatermark"] for log in logs],
             "made": [topic["Name"] for topic in topics if topic["Name"].startswith(made)],
         }
@@ -325,9 +325,9 @@ def zstd_needs_version_7(broker: Broker) -> Any:
 def init_producer(client: RawClient) -> Any:
     """Allocate a producer id, with retries: the broker may not have its first block of ids yet."""
     for _ in range(100):
-        answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
-        if answer["ErrorCode"] != 14:
-            return answer
+        response = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
+        if response["ErrorCode"] != 14:
+            return response
         time.sleep(0.05)
     raise TimeoutError("no producer id after 5 s")
 
@@ -351,8 +351,8 @@ def sequences(broker: Broker) -> Any:
                 producer_epoch=epoch,
                 base_sequence=sequence,
             )
-            answer = produce(client, topic, batch.encode(), partition=partition)
-            partition_answer = answer["Responses"][0]["PartitionResponses"][0]
+            response = produce(client, topic, batch.encode(), partition=partition)
+            partition_answer = response["Responses"][0]["PartitionResponses"][0]
             return [
                 partition_answer["ErrorCode"],
                 partition_answer["BaseOffset"],
@@ -401,9 +401,9 @@ def producer_ids(broker: Broker) -> Any:
         init_producer(client)
         ids = []
         for version in versions_of("InitProducerId"):
-            answer = client.call("InitProducerId", version, TransactionalId=None, TransactionTimeoutMs=1000)
-            ids.append(answer["ProducerId"])
-            seen[f"v{version}"] = comparable(answer)
+            response = client.call("InitProducerId", version, TransactionalId=None, TransactionTimeoutMs=1000)
+            ids.append(response["ProducerId"])
+            seen[f"v{version}"] = comparable(response)
         seen["ids rise"] = [right - left for left, right in itertools.pairwise(ids)]
         for name, fields in {
             "id 5, epoch 0": {"ProducerId": 5, "ProducerEpoch": 0},
@@ -429,7 +429,7 @@ def several_topics(broker: Broker) -> Any:
         create_topic(client, "raw-produce-many-a", 2)
         create_topic(client, "raw-produce-many-b", 1)
         good, bad = Batch().encode(), Batch(crc=3).encode()
-        answer = client.call(
+        response = client.call(
             "Produce",
             9,
             Acks=-1,
@@ -449,7 +449,7 @@ def several_topics(broker: Broker) -> Any:
         )
         return {
             f"{topic['Name']}-{partition['Index']}": comparable(partition)
-            for topic in answer["Responses"]
+            for topic in response["Responses"]
             for partition in topic["PartitionResponses"]
         }
 

@@ -21,8 +21,8 @@ SETTLE_S = 1.0
 
 
 def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int = 60_000) -> Any:
-    answer = client.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=timeout_ms)
-    return [answer["ErrorCode"], answer["ProducerId"], answer["ProducerEpoch"]]
+    response = client.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=timeout_ms)
+    return [response["ErrorCode"], response["ProducerId"], response["ProducerEpoch"]]
 
 
 def wait_until_loaded(client: RawClient, name: str) -> None:

@@ -97,9 +97,9 @@ def requests_before_authentication(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with secured(broker) as one:
 
-        def first(name: str, *asked: tuple[str, int, dict[str, Any]]) -> None:
+        def first(name: str, *requested: tuple[str, int, dict[str, Any]]) -> None:
             with Talk(one.bootstrap) as talk:
-                for api, version, fields in asked:
+                for api, version, fields in requested:
                     if talk.ask(api, version, **fields) == "closed":
                         break
                 seen[name] = talk.seen
@@ -189,10 +189,10 @@ def malformed_frames(broker: Broker) -> Any:
                         talk.handshake()
                     if when == "after all":
                         talk.authenticate(plain())
-                    answer = talk.send(frame, None)
-                    if isinstance(answer, dict):
-                        answer["token"] = "answered"
-                    if answer != "closed":
+                    response = talk.send(frame, None)
+                    if isinstance(response, dict):
+                        response["token"] = "answered"
+                    if response != "closed":
                         talk.metadata()
                     seen[f"{name} {when}"] = talk.seen
     return seen
@@ -480,8 +480,10 @@ def delegation_tokens(broker: Broker) -> Any:
                     with Talk(one.bootstrap) as holder:
                         holder.log_in_by(client, mechanism, 2)
                         if holder.metadata() != "closed":
-                            asked = holder.client.call("CreateDelegationToken", 3, OwnerPrincipalName=None)
-                            holder.seen.append(asked["ErrorCode"])
+                            requested = holder.client.call(
+                                "CreateDelegationToken", 3, OwnerPrincipalName=None
+                            )
+                            holder.seen.append(requested["ErrorCode"])
                         seen[f"{mechanism}, {kind}"] = holder.seen
             expired = talk.client.call("ExpireDelegationToken", 2, Hmac=made["Hmac"], ExpiryTimePeriodMs=-1)
             seen["expired"] = expired["ErrorCode"]

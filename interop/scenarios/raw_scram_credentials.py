@@ -32,8 +32,8 @@ def salted(mechanism: str, password: str) -> bytes:
 
 
 def alter(client: RawClient, deletions: list[Any], upsertions: list[Any]) -> Any:
-    answer = client.call("AlterUserScramCredentials", 0, Deletions=deletions, Upsertions=upsertions)
-    return by_user(answer)
+    response = client.call("AlterUserScramCredentials", 0, Deletions=deletions, Upsertions=upsertions)
+    return by_user(response)
 
 
 def describe(client: RawClient, *names: str | None) -> Any:
@@ -41,12 +41,12 @@ def describe(client: RawClient, *names: str | None) -> Any:
     return by_user(client.call("DescribeUserScramCredentials", 0, Users=users))
 
 
-def by_user(answer: Any) -> Any:
-    answer["Results"] = sorted(answer["Results"], key=lambda one: str(one["User"]))
-    for one in answer["Results"]:
+def by_user(response: Any) -> Any:
+    response["Results"] = sorted(response["Results"], key=lambda one: str(one["User"]))
+    for one in response["Results"]:
         if "CredentialInfos" in one:
             one["CredentialInfos"] = sorted(one["CredentialInfos"], key=lambda info: str(info["Mechanism"]))
-    return comparable(answer)
+    return comparable(response)
 
 
 def settled_credentials(client: RawClient, *names: str) -> Any:
@@ -185,11 +185,11 @@ def client_quotas(broker: Broker) -> Any:
                 "DescribeClientQuotas",
                 version,
                 Components=[
-                    {"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in asked
+                    {"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in requested
                 ],
                 Strict=is_strict,
             )
             for version in (0, 1)
             for is_strict in (False, True)
-            for asked in FILTERS
+            for requested in FILTERS
         ]

@@ -74,10 +74,10 @@ def get(client: RawClient, instance_id: bytes) -> Fields:
 def get_until(client: RawClient, instance_id: bytes, is_it: Callable[[Fields], bool]) -> Fields:
     """Send GetTelemetrySubscriptions until the broker has applied a change."""
     deadline = time.monotonic() + SECONDS
-    while not is_it(answer := get(client, instance_id)):
-        assert time.monotonic() < deadline, answer
+    while not is_it(response := get(client, instance_id)):
+        assert time.monotonic() < deadline, response
         time.sleep(0.02)
-    return answer
+    return response
 
 
 def push(client: RawClient, instance_id: bytes, **fields: Any) -> int:
@@ -113,13 +113,13 @@ def subscription_responses(broker: Broker) -> Any:
             seen["by another connection"] = get(another, own)["ErrorCode"]
     with RawClient(broker.bootstrap) as client:
         # The broker forgets the instance soon after its connection closes.
-        seen["by a later connection"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+        seen["by a later connection"] = get_until(client, own, lambda response: response["ErrorCode"] == NONE)
     return seen
 
 
-def is_subscription(metrics: set[str], interval_ms: int, answer: Fields) -> bool:
+def is_subscription(metrics: set[str], interval_ms: int, response: Fields) -> bool:
     """Return whether the response has these metrics and this interval."""
-    return (set(answer["RequestedMetrics"]), answer["PushIntervalMs"]) == (metrics, interval_ms)
+    return (set(response["RequestedMetrics"]), response["PushIntervalMs"]) == (metrics, interval_ms)
 
 
 @scenario()
@@ -148,7 +148,9 @@ def subscription_kinds(broker: Broker) -> Any:
                 unsubscribe(client, number, settings)
             if made:
                 seen[f"{name}, deleted"] = get_until(
-                    client, own, lambda answer: not answer["ErrorCode"] and not answer["RequestedMetrics"]
+                    client,
+                    own,
+                    lambda response: not response["ErrorCode"] and not response["RequestedMetrics"],
                 )
     return seen
 
@@ -169,7 +171,7 @@ def client_matches(broker: Broker) -> Any:
             subscribe(client, "matched", settings)
             marked = {"metrics": "marker", "match": f"client_instance_id={uuid_text(marker)}"}
             subscribe(client, "marker", marked)
-            get_until(client, marker, lambda answer: answer["RequestedMetrics"] == ["marker"])
+            get_until(client, marker, lambda response: response["RequestedMetrics"] == ["marker"])
             with RawClient(broker.bootstrap) as one:
                 software = {"ClientSoftwareName": "interop-client", "ClientSoftwareVersion": "1.17"}
                 one.call("ApiVersions", 3, **software)
@@ -254,7 +256,7 @@ def pushes(broker: Broker) -> Any:
             own = client_instance_id(name)
             with RawClient(broker.bootstrap) as another:
                 known = get(another, own)["SubscriptionId"]
-            get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+            get_until(client, own, lambda response: response["ErrorCode"] == NONE)
             seen[name] = push(client, own, SubscriptionId=known + ("wrongly" in name))
     return seen
 
@@ -267,7 +269,7 @@ def subscription_changes(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         subscribe(client, "changed", settings)
-        before = get_until(client, own, lambda answer: answer["RequestedMetrics"] == ["a"])
+        before = get_until(client, own, lambda response: response["RequestedMetrics"] == ["a"])
         seen["pushed"] = push(client, own, SubscriptionId=before["SubscriptionId"])
         seen["too early"] = push(client, own, SubscriptionId=before["SubscriptionId"])
         subscribe(client, "changed", {"metrics": "b"})
@@ -279,5 +281,5 @@ def subscription_changes(broker: Broker) -> Any:
         after = seen["new subscription"] = get(client, own)
         seen["pushed then"] = [push(client, own, SubscriptionId=after["SubscriptionId"]) for _ in range(2)]
         unsubscribe(client, "changed", settings)
-        seen["deleted"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+        seen["deleted"] = get_until(client, own, lambda response: response["ErrorCode"] == NONE)
     return seen

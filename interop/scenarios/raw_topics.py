@@ -51,7 +51,7 @@ def until(condition: Callable[[], bool]) -> None:
 def create_topics(broker: Broker) -> Any:
     """Create topics in every way, valid and invalid."""
     name = "raw-topics-create"
-    asked: dict[str, list[dict[str, Any]]] = {
+    requested: dict[str, list[dict[str, Any]]] = {
         "plain": [topic(f"{name}-plain")],
         "defaults": [topic(f"{name}-defaults", -1, -1)],
         "exists": [topic(f"{name}-plain")],
@@ -84,10 +84,10 @@ def create_topics(broker: Broker) -> Any:
         "metadata name": [topic("__cluster_metadata")],
     }
     for bad in ("", ".", "..", "a b", "ä", "a/b", "x" * 249, "x" * 250, "raw.topics_collide"):
-        asked[f"name {bad[:20]!r} ({len(bad)})"] = [topic(bad)]
+        requested[f"name {bad[:20]!r} ({len(bad)})"] = [topic(bad)]
     for count in (124, 125, 249):
-        asked[f"name of {count} outside of the first plane"] = [topic("\U0001f600" * count)]
-    asked["colliding name"] = [topic("raw_topics.collide")]
+        requested[f"name of {count} outside of the first plane"] = [topic("\U0001f600" * count)]
+    requested["colliding name"] = [topic("raw_topics.collide")]
     configurations: dict[str, dict[str, str | None]] = {
         "retention": {"retention_ms": "1000"},
         "unknown key": {"no_such_key": "1"},
@@ -115,10 +115,10 @@ def create_topics(broker: Broker) -> Any:
         "white space": {"retention_ms": " 1000 "},
     }
     for index, (label, configs) in enumerate(configurations.items()):
-        asked[f"config: {label}"] = [topic(f"{name}-config-{index}", Configs=settings(**configs))]
+        requested[f"config: {label}"] = [topic(f"{name}-config-{index}", Configs=settings(**configs))]
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        for label, topics in asked.items():
+        for label, topics in requested.items():
             seen[f"validate: {label}"] = create(client, *topics, validate_only=True)
             seen[label] = create(client, *topics)
         for version in versions_of("CreateTopics"):
@@ -135,7 +135,7 @@ def creation_limits(broker: Broker) -> Any:
     name = "raw-topics-much"
     once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
     metadata = topic("__cluster_metadata")
-    asked: dict[str, list[dict[str, Any]]] = {
+    requested: dict[str, list[dict[str, Any]]] = {
         "partitions": [once, *twice, topic(f"{name}-x", 10_000)],
         "partitions of invalid topics only": [topic("a b", 10_000), topic(f"{name}-x", 1, 0)],
         "partitions of a repeated topic": [topic(f"{name}-x", 10_000), once, topic(f"{name}-x", 10_000)],
@@ -147,7 +147,7 @@ def creation_limits(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for version in versions_of("CreateTopics"):
-            for label, topics in asked.items():
+            for label, topics in requested.items():
                 answer = client.call(
                     "CreateTopics", version, Topics=topics, timeoutMs=10_000, validateOnly=True
                 )
@@ -316,9 +316,9 @@ def metadata(broker: Broker) -> Any:
         seen["twice"] = len(request(12, Topics=[{"Name": name}, {"Name": name}])["Topics"])
         seen["by id in v10"] = request(10, Topics=[{"Name": name, "TopicId": topic_id}])
         seen["operations"] = [
-            request(version, Topics=[{"Name": name}], **{asked: True})
+            request(version, Topics=[{"Name": name}], **{requested: True})
             for version in (8, 9, 10)
-            for asked in ("IncludeTopicAuthorizedOperations", "IncludeClusterAuthorizedOperations")
+            for requested in ("IncludeTopicAuthorizedOperations", "IncludeClusterAuthorizedOperations")
         ]
         seen["operations, v12"] = request(12, Topics=[{"Name": name}], IncludeTopicAuthorizedOperations=True)
     return seen

@@ -129,8 +129,8 @@ def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]
         batch = Batch(
             [Record(b"plain")], producer_id=one.producer_id, producer_epoch=one.epoch, base_sequence=0
         )
-        answer = produce(client, topic, batch.encode(), partition=1, version=11)
-        steps.append(answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"])
+        response = produce(client, topic, batch.encode(), partition=1, version=11)
+        steps.append(response["Responses"][0]["PartitionResponses"][0]["ErrorCode"])
     return steps
 
 
@@ -221,7 +221,7 @@ def producers(broker: Broker) -> Any:
 
 def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[Any]:
     """Send InitProducerId with a previous producer id and epoch, and describe the result."""
-    answer = one.client.call(
+    response = one.client.call(
         "InitProducerId",
         version,
         TransactionalId=one.name,
@@ -229,11 +229,11 @@ def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[A
         ProducerId=wrong["ProducerId"],
         ProducerEpoch=wrong["ProducerEpoch"],
     )
-    return [answer["ErrorCode"], answer["ProducerEpoch"], one.described()[1]]
+    return [response["ErrorCode"], response["ProducerEpoch"], one.described()[1]]
 
 
-def first_error(answer: Any) -> int:
-    code: int = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+def first_error(response: Any) -> int:
+    code: int = response["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
     return code
 
 
@@ -243,8 +243,8 @@ def txn_commit(
     """Send TxnOffsetCommit for one partition and return its error."""
     partitions = [{"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": "note"}]
     topics = [{"Name": topic, "Partitions": partitions}]
-    answer = client.call("TxnOffsetCommit", version, Topics=topics, **fields)
-    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    response = client.call("TxnOffsetCommit", version, Topics=topics, **fields)
+    code: int = response["Topics"][0]["Partitions"][0]["ErrorCode"]
     return code
 
 
@@ -252,14 +252,14 @@ def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
     """Fetch the offset with and without RequireStable."""
     found = []
     for stable in (False, True):
-        answer = client.call(
+        response = client.call(
             "OffsetFetch",
             7,
             GroupId=group,
             Topics=[{"Name": topic, "PartitionIndexes": [0, 1]}],
             RequireStable=stable,
         )
-        found.append([[p["CommittedOffset"], p["ErrorCode"]] for p in answer["Topics"][0]["Partitions"]])
+        found.append([[p["CommittedOffset"], p["ErrorCode"]] for p in response["Topics"][0]["Partitions"]])
     return found
 
 
@@ -330,16 +330,16 @@ def markers(broker: Broker) -> Any:
                 "CoordinatorEpoch": coordinator,
                 **fields,
             }
-            answer = client.call("WriteTxnMarkers", version, Markers=[marker])
+            response = client.call("WriteTxnMarkers", version, Markers=[marker])
             return [
                 [partition["ErrorCode"] for partition in found["Partitions"]]
-                for found in answer["Markers"][0]["Topics"]
+                for found in response["Markers"][0]["Topics"]
             ]
 
         def plain(epoch: int) -> int:
             """Write a batch of this epoch without a transactional id, and return the producer id."""
-            answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0)
-            producer_id: int = answer["ProducerId"]
+            response = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0)
+            producer_id: int = response["ProducerId"]
             batch = Batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=0).encode()
             assert first_error(produce(client, topic, batch)) == 0
             return producer_id
@@ -452,14 +452,14 @@ def deleted_topics(broker: Broker) -> Any:
     group = "raw-wrong-gone"
 
     def gone(client: RawClient, topic: str) -> Any:
-        answer = client.call("DeleteTopics", 5, TopicNames=[topic], TimeoutMs=10_000)
+        response = client.call("DeleteTopics", 5, TopicNames=[topic], TimeoutMs=10_000)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             found = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)
             if found["Topics"][0]["ErrorCode"] == 3:
                 break
             time.sleep(0.05)
-        return answer["Responses"][0]["ErrorCode"]
+        return response["Responses"][0]["ErrorCode"]
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         wait_for_coordinator(client, group)
@@ -522,8 +522,8 @@ def long_ids(broker: Broker) -> Any:
                     ]
                 )
                 with Member(broker, group) as member:
-                    answer = member.join()
-                    steps.append([answer["ErrorCode"], answer["GenerationId"]])
+                    response = member.join()
+                    steps.append([response["ErrorCode"], response["GenerationId"]])
                     steps.append(member.sync({member.member_id: b"a"})["ErrorCode"])
                     steps.append(member.commit(topic, 9)["Topics"][0]["Partitions"][0]["ErrorCode"])
                     member.leave()
@@ -574,8 +574,8 @@ def long_metadata(broker: Broker) -> Any:
             for index in indexes
         ]
         topics = [{"Name": topic, "Partitions": partitions}]
-        answer = client.call("TxnOffsetCommit", version, Topics=topics, GroupId=group, **fields)
-        return sorted((one["PartitionIndex"], one["ErrorCode"]) for one in answer["Topics"][0]["Partitions"])
+        response = client.call("TxnOffsetCommit", version, Topics=topics, GroupId=group, **fields)
+        return sorted((p["PartitionIndex"], p["ErrorCode"]) for p in response["Topics"][0]["Partitions"])
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         wait_for_coordinator(client, group)
@@ -585,16 +585,16 @@ def long_metadata(broker: Broker) -> Any:
             one.init()
             epoch = one.identity["ProducerEpoch"]
             member = {"GenerationId": 7, "MemberId": "nobody"} if version >= 3 else {}
-            for asked in ([0, 1, 2], [2], [2, 9], [3, 4]):
-                steps = {"no transaction": commit(client, version, asked, **one.identity)}
+            for indexes in ([0, 1, 2], [2], [2, 9], [3, 4]):
+                steps = {"no transaction": commit(client, version, indexes, **one.identity)}
                 if version < 5:
                     client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)
-                steps["of nobody"] = commit(client, version, asked, **one.identity, **member)
+                steps["unknown producer"] = commit(client, version, indexes, **one.identity, **member)
                 steps["epoch"] = commit(
-                    client, version, asked, **{**one.identity, "ProducerEpoch": epoch + 1}
+                    client, version, indexes, **{**one.identity, "ProducerEpoch": epoch + 1}
                 )
-                steps["good"] = commit(client, version, asked, **one.identity)
-                seen[f"v{version} {asked}"] = steps
+                steps["good"] = commit(client, version, indexes, **one.identity)
+                seen[f"v{version} {indexes}"] = steps
             seen[f"v{version} end"] = one.end(commit=True, version=min(max(version, 3), 5))[0]
 
     return with_client(broker, work)

@@ -36,20 +36,20 @@ class TransactionalId:
         """Send InitProducerId until the coordinator has loaded."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            answer = self.client.call(
+            response = self.client.call(
                 "InitProducerId",
                 version,
                 TransactionalId=self.name,
                 TransactionTimeoutMs=timeout_ms,
                 **fields,
             )
-            if answer["ErrorCode"] not in LOADING or time.monotonic() > deadline:
+            if response["ErrorCode"] not in LOADING or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        if answer["ErrorCode"] == 0:
-            self.producer_id, self.epoch = answer["ProducerId"], answer["ProducerEpoch"]
+        if response["ErrorCode"] == 0:
+            self.producer_id, self.epoch = response["ProducerId"], response["ProducerEpoch"]
             self.sequence = 0
-        return [answer["ErrorCode"], answer["ProducerEpoch"]]
+        return [response["ErrorCode"], response["ProducerEpoch"]]
 
     @property
     def identity(self) -> Fields:
@@ -58,7 +58,7 @@ class TransactionalId:
     def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
         """Send AddPartitionsToTxn as clients do."""
         who = {**self.identity, **other}
-        answer = self.client.call(
+        response = self.client.call(
             "AddPartitionsToTxn",
             version,
             V3AndBelowTransactionalId=who["TransactionalId"],
@@ -68,7 +68,7 @@ class TransactionalId:
         )
         return sorted(
             [topic["Name"], result["PartitionErrorCode"]]
-            for topic in answer["ResultsByTopicV3AndBelow"]
+            for topic in response["ResultsByTopicV3AndBelow"]
             for result in topic["ResultsByPartition"]
         )
 
@@ -82,7 +82,7 @@ class TransactionalId:
             producer_epoch=fields["epoch"],
             base_sequence=fields["sequence"],
         )
-        answer = produce(
+        response = produce(
             self.client,
             topic,
             batch.encode(),
@@ -90,7 +90,7 @@ class TransactionalId:
             version=version,
             TransactionalId=self.name,
         )
-        found = answer["Responses"][0]["PartitionResponses"][0]
+        found = response["Responses"][0]["PartitionResponses"][0]
         if found["ErrorCode"] == 0:
             self.sequence += count
         return [found["ErrorCode"], found["BaseOffset"], bool(found.get("ErrorMessage"))]
@@ -99,15 +99,15 @@ class TransactionalId:
         """Send EndTxn. From version 5 on the producer adopts the epoch in the response."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            answer = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
-            if answer["ErrorCode"] != CONCURRENT or not patient or time.monotonic() > deadline:
+            response = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
+            if response["ErrorCode"] != CONCURRENT or not patient or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        seen = [answer["ErrorCode"]]
+        seen = [response["ErrorCode"]]
         if version >= 5:
-            seen += [answer["ProducerEpoch"], answer["ProducerId"] == self.producer_id]
-            if answer["ErrorCode"] == 0:
-                self.producer_id, self.epoch = answer["ProducerId"], answer["ProducerEpoch"]
+            seen += [response["ProducerEpoch"], response["ProducerId"] == self.producer_id]
+            if response["ErrorCode"] == 0:
+                self.producer_id, self.epoch = response["ProducerId"], response["ProducerEpoch"]
                 self.sequence = 0
         return seen
 
@@ -115,8 +115,8 @@ class TransactionalId:
         """Send DescribeTransactions until no markers are pending."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            answer = self.client.call("DescribeTransactions", 0, TransactionalIds=[self.name])
-            state = answer["TransactionStates"][0]
+            response = self.client.call("DescribeTransactions", 0, TransactionalIds=[self.name])
+            state = response["TransactionStates"][0]
             if not state["TransactionState"].startswith("Prepare") or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -145,16 +145,16 @@ def end_offsets(client: RawClient, topic: str) -> Any:
     """Return the last stable offset and the high watermark."""
     found = []
     for isolation in (1, 0):
-        asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]
-        answer = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=isolation, Topics=asked)
-        found.append(answer["Topics"][0]["Partitions"][0]["Offset"])
+        requested = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]
+        response = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=isolation, Topics=requested)
+        found.append(response["Topics"][0]["Partitions"][0]["Offset"])
     return found
 
 
 def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
     """Return the response to a read_committed fetch."""
-    answer = fetch(client, topic, offset, IsolationLevel=1)
-    found = answer["Responses"][0]["Partitions"][0]
+    response = fetch(client, topic, offset, IsolationLevel=1)
+    found = response["Responses"][0]["Partitions"][0]
     first = [one["FirstOffset"] for one in found["AbortedTransactions"] or []]
     return [found["ErrorCode"], found["HighWatermark"], found["LastStableOffset"], first]
 
@@ -280,8 +280,8 @@ def set_transaction_version(client: RawClient, level: int) -> int:
         "MaxVersionLevel": level,
         "UpgradeType": 1 if level == 2 else 2,
     }
-    answer = client.call("UpdateFeatures", 2, timeoutMs=10_000, FeatureUpdates=[update], ValidateOnly=False)
-    return int(answer["ErrorCode"])
+    response = client.call("UpdateFeatures", 2, timeoutMs=10_000, FeatureUpdates=[update], ValidateOnly=False)
+    return int(response["ErrorCode"])
 
 
 @scenario(seconds=120)
@@ -375,8 +375,8 @@ def produce_versions(broker: Broker) -> Any:
         plain = Batch(
             producer_id=one.producer_id, producer_epoch=one.epoch, base_sequence=one.sequence
         ).encode()
-        answer = produce(client, topic, plain)
-        seen["plain within a transaction"] = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+        response = produce(client, topic, plain)
+        seen["plain within a transaction"] = response["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
         one.end(commit=False)
         settle(one)
 
@@ -421,7 +421,7 @@ def read_committed(broker: Broker) -> Any:
         look("more of both")
         seen["from the middle"] = committed_view(client, topic, 8)
         seen["from the end"] = committed_view(client, topic, end_offsets(client, topic)[1])
-        answer = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])
+        response = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])
         seen["producers"] = [
             [
                 one["ErrorCode"],
@@ -430,7 +430,7 @@ def read_committed(broker: Broker) -> Any:
                     for p in one["ActiveProducers"]
                 ),
             ]
-            for one in answer["Topics"][0]["Partitions"]
+            for one in response["Topics"][0]["Partitions"]
         ]
 
     return with_client(broker, work)
@@ -474,11 +474,13 @@ def group_offsets(broker: Broker) -> Any:
     topic = "raw-txn-offsets"
 
     def fetched(client: RawClient, group: str) -> Any:
-        asked = [{"Name": topic, "PartitionIndexes": [0, 1]}]
+        requested = [{"Name": topic, "PartitionIndexes": [0, 1]}]
         found = []
         for stable in (False, True):
-            answer = client.call("OffsetFetch", 7, GroupId=group, Topics=asked, RequireStable=stable)
-            found.append([[p["CommittedOffset"], p["ErrorCode"]] for p in answer["Topics"][0]["Partitions"]])
+            response = client.call("OffsetFetch", 7, GroupId=group, Topics=requested, RequireStable=stable)
+            found.append(
+                [[p["CommittedOffset"], p["ErrorCode"]] for p in response["Topics"][0]["Partitions"]]
+            )
         return found
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -495,8 +497,8 @@ def group_offsets(broker: Broker) -> Any:
                         {"Name": name, "Partitions": [{"PartitionIndex": index, "CommittedOffset": value}]}
                     ]
                     request = {**one.identity, "GroupId": group, "Topics": topics, **fields}  # noqa: B023
-                    answer = client.call("TxnOffsetCommit", version, **request)  # noqa: B023
-                    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+                    response = client.call("TxnOffsetCommit", version, **request)  # noqa: B023
+                    return response["Topics"][0]["Partitions"][0]["ErrorCode"]
 
                 steps: list[Any] = [offset(0, 1)]
                 added = client.call("AddOffsetsToTxn", min(version, 4), **one.identity, GroupId=group)
@@ -530,15 +532,15 @@ def list_transactions(broker: Broker) -> Any:
         busy.add((topic, 0))
 
         def names(version: int, **fields: Any) -> Any:
-            answer = client.call(
+            response = client.call(
                 "ListTransactions", version, **{"StateFilters": [], "ProducerIdFilters": [], **fields}
             )
             return [
-                answer["ErrorCode"],
-                answer["UnknownStateFilters"],
+                response["ErrorCode"],
+                response["UnknownStateFilters"],
                 sorted(
                     [one["TransactionalId"], one["TransactionState"]]
-                    for one in answer["TransactionStates"]
+                    for one in response["TransactionStates"]
                     if one["TransactionalId"].startswith("raw-listed")
                 ),
             ]

@@ -31,16 +31,16 @@ def state(one: TransactionalId) -> Any:
     """Describe the transaction without waiting for its end."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        answer = one.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
-        answer = answer["TransactionStates"][0]
-        if answer["ErrorCode"] not in LOADING or time.monotonic() > deadline:
+        response = one.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
+        response = response["TransactionStates"][0]
+        if response["ErrorCode"] not in LOADING or time.monotonic() > deadline:
             break
         time.sleep(0.05)
     return [
-        answer["ErrorCode"],
-        answer["TransactionState"],
-        answer["ProducerEpoch"],
-        sorted([topic["Topic"], sorted(topic["Partitions"])] for topic in answer["Topics"]),
+        response["ErrorCode"],
+        response["TransactionState"],
+        response["ProducerEpoch"],
+        sorted([topic["Topic"], sorted(topic["Partitions"])] for topic in response["Topics"]),
     ]
 
 
@@ -64,10 +64,10 @@ def mark(
         "CoordinatorEpoch": coordinator,
         **({"TransactionVersion": 2} if version >= 2 else {}),
     }
-    answer = one.client.call("WriteTxnMarkers", version, Markers=[marker])
+    response = one.client.call("WriteTxnMarkers", version, Markers=[marker])
     return [
         partition["ErrorCode"]
-        for found in answer["Markers"][0]["Topics"]
+        for found in response["Markers"][0]["Topics"]
         for partition in found["Partitions"]
     ]
 
@@ -129,14 +129,14 @@ def _responses(one: TransactionalId, topic: str) -> Any:
 
 def _offsets(one: TransactionalId, topic: str, version: int, who: dict[str, int]) -> Any:
     """Send TxnOffsetCommit and return the error."""
-    answer = one.client.call(
+    response = one.client.call(
         "TxnOffsetCommit",
         version,
         GroupId=GROUP,
         **{**one.identity, **who},
         Topics=[{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 1}]}],
     )
-    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    return response["Topics"][0]["Partitions"][0]["ErrorCode"]
 
 
 @scenario()
@@ -148,10 +148,14 @@ def offsets_before_the_first_group(broker: Broker) -> Any:
         for version in (3, 4):
             one = TransactionalId(client, f"no-groups-{version}")
             one.init()
-            steps = [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
+            steps = [
+                _offsets(one, OFFSETS_OF, requested, who) for requested in (2, 3, 4, 5) for who in ({}, WRONG)
+            ]
             steps += [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.identity)["ErrorCode"]]
             steps.append(lasting_state(one))
-            steps += [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
+            steps += [
+                _offsets(one, OFFSETS_OF, requested, who) for requested in (2, 3, 4, 5) for who in ({}, WRONG)
+            ]
             steps.append(one.end(commit=True))
             steps.append(lasting_state(one))
             seen[one.name] = steps

@@ -65,8 +65,8 @@ def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
     client.send_frame(
         encode_request("Produce", 9, fields, correlation_id=client.correlation_id, client_id="__admin_client")
     )
-    answer = client.receive("Produce", 9)
-    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+    response = client.receive("Produce", 9)
+    assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
 
 
 def _load_ids(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:

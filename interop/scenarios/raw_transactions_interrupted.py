@@ -88,15 +88,15 @@ def _commit(one: TransactionalId, name: str, offset: int) -> list[int]:
 
 def _delete(client: RawClient, how: str, name: str) -> Any:
     if how == "topic":
-        answer = client.call("DeleteTopics", 5, TopicNames=[name], TimeoutMs=10_000)
-        return answer["Responses"][0]["ErrorCode"]
+        response = client.call("DeleteTopics", 5, TopicNames=[name], TimeoutMs=10_000)
+        return response["Responses"][0]["ErrorCode"]
     if how == "group":
-        answer = client.call("DeleteGroups", 2, GroupsNames=[name])
-        return answer["Results"][0]["ErrorCode"]
+        response = client.call("DeleteGroups", 2, GroupsNames=[name])
+        return response["Results"][0]["ErrorCode"]
     topics = [{"Name": name, "Partitions": [{"PartitionIndex": index} for index in (0, 1)]}]
-    answer = client.call("OffsetDelete", 0, GroupId=name, Topics=topics)
-    partitions = answer["Topics"][0]["Partitions"] if answer["Topics"] else []
-    return [answer["ErrorCode"], *(partition["ErrorCode"] for partition in partitions)]
+    response = client.call("OffsetDelete", 0, GroupId=name, Topics=topics)
+    partitions = response["Topics"][0]["Partitions"] if response["Topics"] else []
+    return [response["ErrorCode"], *(partition["ErrorCode"] for partition in partitions)]
 
 
 @scenario(seconds=150)
@@ -131,14 +131,14 @@ def transaction_version_0(broker: Broker) -> Any:
             one.init()
             known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
             offsets = [{"PartitionIndex": 0, "CommittedOffset": 1}]
-            answer = client.call(
+            response = client.call(
                 "TxnOffsetCommit",
                 version,
                 GroupId=group,
                 **one.identity,
                 Topics=[{"Name": topic, "Partitions": offsets}],
             )
-            committed = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+            committed = response["Topics"][0]["Partitions"][0]["ErrorCode"]
             seen[one.name] = [committed, *(_responses_to_pending(one, known, topic) if version == 5 else [])]
         time.sleep(2)
         # The coordinator aborts none of the pending ids at its timeout.
@@ -198,8 +198,8 @@ def overlapping_offset_commits(broker: Broker) -> Any:
 
 def _commit_outside_transaction(client: RawClient, group: str, topic: str, offset: int) -> int:
     topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": offset}]}]
-    answer = client.call(
+    response = client.call(
         "OffsetCommit", 7, GroupId=group, GenerationIdOrMemberEpoch=-1, MemberId="", Topics=topics
     )
-    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    code: int = response["Topics"][0]["Partitions"][0]["ErrorCode"]
     return code

@@ -80,17 +80,17 @@ class WatchedPartition:
             batch.base_sequence = who.sequence
             who.sequence += count
             fields = {"TransactionalId": who.name, "version": 11}
-        answer = produce(self.client, self.topic, batch.encode(), **fields)
-        found = answer["Responses"][0]["PartitionResponses"][0]
-        assert found["ErrorCode"] == 0, answer
+        response = produce(self.client, self.topic, batch.encode(), **fields)
+        found = response["Responses"][0]["PartitionResponses"][0]
+        assert found["ErrorCode"] == 0, response
         offset: int = found["BaseOffset"]
         return offset
 
     def idempotent(self, producer_id: int, sequence: int) -> list[int]:
         """Write one record without a transaction and return the error and the offset."""
         batch = Batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-        answer = produce(self.client, self.topic, batch.encode())
-        found = answer["Responses"][0]["PartitionResponses"][0]
+        response = produce(self.client, self.topic, batch.encode())
+        found = response["Responses"][0]["PartitionResponses"][0]
         return [found["ErrorCode"], found["BaseOffset"]]
 
     def end(self, one: TransactionalId, *, commit: bool) -> None:
@@ -108,15 +108,17 @@ class WatchedPartition:
 
     def delete_before(self, offset: int) -> list[int]:
         """Send DeleteRecords and return the error and the log start offset."""
-        asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Offset": offset}]}]
-        answer = self.client.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
-        found = answer["Topics"][0]["Partitions"][0]
+        requested = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Offset": offset}]}]
+        response = self.client.call("DeleteRecords", 2, Topics=requested, TimeoutMs=10_000)
+        found = response["Topics"][0]["Partitions"][0]
         return [found["ErrorCode"], found["LowWatermark"]]
 
     def listed_offset(self, timestamp: int, isolation: int = 0) -> dict[str, int]:
-        asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
-        answer = self.client.call("ListOffsets", 8, ReplicaId=-1, IsolationLevel=isolation, Topics=asked)
-        partition: dict[str, int] = answer["Topics"][0]["Partitions"][0]
+        requested = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
+        response = self.client.call(
+            "ListOffsets", 8, ReplicaId=-1, IsolationLevel=isolation, Topics=requested
+        )
+        partition: dict[str, int] = response["Topics"][0]["Partitions"][0]
         return partition
 
     def offset(self, timestamp: int, isolation: int = 0) -> int:
@@ -127,8 +129,8 @@ class WatchedPartition:
 
     def producers(self) -> Any:
         """Describe the producers: transactional ones by their number here, others by their id."""
-        asked = [{"Name": self.topic, "PartitionIndexes": [0]}]
-        found = self.client.call("DescribeProducers", 0, Topics=asked)["Topics"][0]["Partitions"][0]
+        requested = [{"Name": self.topic, "PartitionIndexes": [0]}]
+        found = self.client.call("DescribeProducers", 0, Topics=requested)["Topics"][0]["Partitions"][0]
         return sorted(
             [self.name_of(one["ProducerId"]), one["LastSequence"], one["CurrentTxnStartOffset"]]
             for one in found["ActiveProducers"]
@@ -141,7 +143,7 @@ class WatchedPartition:
     def committed(self, offset: int, max_bytes: int = FETCHES) -> Any:
         """Fetch committed records and return the aborted transactions and the batches."""
         limits = {"PartitionMaxBytes": max_bytes}
-        answer = fetch(
+        response = fetch(
             self.client,
             self.topic,
             offset,
@@ -149,7 +151,7 @@ class WatchedPartition:
             IsolationLevel=READ_COMMITTED,
             partition_fields=limits,
         )
-        found = answer["Responses"][0]["Partitions"][0]
+        found = response["Responses"][0]["Partitions"][0]
         aborted = found["AbortedTransactions"]
         return [
             found["ErrorCode"],
@@ -474,8 +476,8 @@ def aborted_by_size(broker: Broker) -> Any:
 
 def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
     """Return the size in bytes up to the end of each of the next batches."""
-    answer = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
-    data = answer["Responses"][0]["Partitions"][0]["Records"]
+    response = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
+    data = response["Responses"][0]["Partitions"][0]["Records"]
     ends: list[int] = []
     end = 0
     while end + 12 <= len(data) and len(ends) < 12:
@@ -502,14 +504,14 @@ def aborted_in_empty_responses(broker: Broker) -> Any:
                 for partition in partitions
             ]
             limits = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": max_bytes}
-            answer = client.call("Fetch", 12, IsolationLevel=READ_COMMITTED, Topics=topics, **limits)
+            response = client.call("Fetch", 12, IsolationLevel=READ_COMMITTED, Topics=topics, **limits)
             seen[f"from {offset} at most {max_bytes}"] = [
                 [
                     len(found["Records"] or b""),
                     found["AbortedTransactions"]
                     and [one["FirstOffset"] for one in found["AbortedTransactions"]],
                 ]
-                for topic in answer["Responses"]
+                for topic in response["Responses"]
                 for found in topic["Partitions"]
             ]
     return seen

@@ -36,12 +36,12 @@ def rejected_marker_rolls_segment(broker: Broker) -> Any:
                 "Topics": [{"Name": topic, "PartitionIndexes": [0]}],
                 "CoordinatorEpoch": coordinator,
             }
-            answer = client.call("WriteTxnMarkers", 1, Markers=[marker])["Markers"][0]
+            response = client.call("WriteTxnMarkers", 1, Markers=[marker])["Markers"][0]
             produce(client, topic, Batch().encode())
             # A fetch response ends with its segment.
             fetched = [fetch(client, topic, offset)["Responses"][0]["Partitions"][0] for offset in range(3)]
             seen[name] = [
-                answer["Topics"][0]["Partitions"],
+                response["Topics"][0]["Partitions"],
                 [[found["base_offset"] for found in walk(part["Records"] or b"")] for part in fetched],
             ]
     return seen

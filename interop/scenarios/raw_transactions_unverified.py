@@ -35,13 +35,13 @@ def without_coordinator(broker: Broker) -> Any:
                     batch = Batch(
                         attributes=TRANSACTIONAL, producer_id=version, producer_epoch=0, base_sequence=0
                     )
-                    answer = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
-                    seen[f"{setting}, version {version}"] = comparable(answer)
+                    response = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
+                    seen[f"{setting}, version {version}"] = comparable(response)
                 client.call("WriteTxnMarkers", 1, Markers=[LATER])
                 for version in (12, 9):
                     batch = Batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
-                    answer = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
-                    seen[f"{setting}, version {version}, an epoch that is over"] = comparable(answer)
+                    response = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
+                    seen[f"{setting}, version {version}, an epoch that is over"] = comparable(response)
         finally:
             own.discard()
     return seen

@@ -47,8 +47,8 @@ def describe_producers(broker: Broker) -> Any:
             "\0",
         ):
             for indexes in ([0], [1, 2], [-1], [0, 0], [], [MAX]):
-                asked = [{"Name": name, "PartitionIndexes": indexes}]
-                seen[f"{name} {indexes}"] = client.call("DescribeProducers", 0, Topics=asked)
+                requested = [{"Name": name, "PartitionIndexes": indexes}]
+                seen[f"{name} {indexes}"] = client.call("DescribeProducers", 0, Topics=requested)
         twice = [{"Name": name, "PartitionIndexes": [0]} for name in (topic, topic, "nosuch")]
         seen["twice"] = client.call("DescribeProducers", 0, Topics=twice)
     return seen
@@ -64,17 +64,17 @@ def list_offsets(broker: Broker) -> Any:
         for version in versions_of("ListOffsets"):
             for level in (0, 1) if version >= 2 else ():
                 for replica in (-1, -2, 1):
-                    for asked in ([(topic, [0])], [(topic, [0, 0, 5]), ("nosuch", [0])], []):
+                    for requested in ([(topic, [0])], [(topic, [0, 0, 5]), ("nosuch", [0])], []):
                         topics = [
                             {
                                 "Name": name,
                                 "Partitions": [{"PartitionIndex": one, "Timestamp": -2} for one in indexes],
                             }
-                            for name, indexes in asked
+                            for name, indexes in requested
                         ]
                         fields = {"ReplicaId": replica, "IsolationLevel": level, "Topics": topics}
-                        answer = client.call("ListOffsets", version, **fields)
-                        seen[f"v{version} {level} {replica} {asked}"] = sorted_lists(answer)
+                        response = client.call("ListOffsets", version, **fields)
+                        seen[f"v{version} {level} {replica} {requested}"] = sorted_lists(response)
     return seen
 
 
@@ -82,7 +82,7 @@ def list_offsets(broker: Broker) -> Any:
 def add_partitions(broker: Broker) -> Any:
     """Send AddPartitionsToTxn for one and several transactions, with valid and unknown producers."""
     topic, name = "raw-wrong-partitions-transactions", "raw-wrong-partitions"
-    asked: list[Named] = [
+    requested: list[Named] = [
         [(topic, [0])],
         [(topic, [0, 9])],
         [(topic, []), ("nosuch", [0])],
@@ -113,7 +113,7 @@ def add_partitions(broker: Broker) -> Any:
                 (name, 1, 0),
                 (name, 0, 1),
             ):
-                for named in asked:
+                for named in requested:
                     fields = {
                         "TransactionalId": who,
                         "ProducerId": producer.producer_id + id_more,
@@ -130,8 +130,8 @@ def add_partitions(broker: Broker) -> Any:
                             {**fields, "VerifyOnly": verify},
                             {**fields, "TransactionalId": "another", "VerifyOnly": not verify},
                         ]
-                        answer = client.call("AddPartitionsToTxn", version, Transactions=several)
-                        seen[f"{what} {verify}"] = sorted_lists(answer)
+                        response = client.call("AddPartitionsToTxn", version, Transactions=several)
+                        seen[f"{what} {verify}"] = sorted_lists(response)
     return seen
 
 
@@ -150,7 +150,7 @@ def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fiel
 def write_markers(broker: Broker) -> Any:
     """Send WriteTxnMarkers with several markers and record the end offsets."""
     topic = "raw-wrong-partitions-markers"
-    asked: dict[str, list[tuple[Any, ...]]] = {
+    requested: dict[str, list[tuple[Any, ...]]] = {
         "none": [],
         "no topics": [(7, [])],
         "no partitions": [(7, [(topic, [])])],
@@ -163,18 +163,18 @@ def write_markers(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic, 2)
         for version in versions_of("WriteTxnMarkers"):
-            for what, given in asked.items():
+            for what, given in requested.items():
                 fields = {"Markers": [marker(version, *one) for one in given]}
-                answer = client.call("WriteTxnMarkers", version, **fields)
-                seen[f"v{version} {what}"] = [sorted_lists(answer), log_ends(client, topic)]
+                response = client.call("WriteTxnMarkers", version, **fields)
+                seen[f"v{version} {what}"] = [sorted_lists(response), log_ends(client, topic)]
     return seen
 
 
 def log_ends(client: RawClient, topic: str) -> list[int]:
     every = [{"PartitionIndex": index, "Timestamp": -1} for index in range(2)]
-    answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": topic, "Partitions": every}])
+    response = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": topic, "Partitions": every}])
     found = {
-        partition["PartitionIndex"]: partition["Offset"] for partition in answer["Topics"][0]["Partitions"]
+        partition["PartitionIndex"]: partition["Offset"] for partition in response["Topics"][0]["Partitions"]
     }
     return [found[index] for index in range(2)]
 
@@ -200,8 +200,8 @@ def group_filters(broker: Broker) -> Any:
         for blank in ("", " ", "\t", "\n", "\0", "\x1f", "\x7f", "\x85", "\xa0", "\u2003"):
             around = f"{blank}stable{blank}"
             for kind in ("consumer", f"Consumer{blank}"):
-                answer = client.call("ListGroups", 5, StatesFilter=[around], TypesFilter=[kind])
-                listed = [one["GroupId"] for one in answer["Groups"]]
+                response = client.call("ListGroups", 5, StatesFilter=[around], TypesFilter=[kind])
+                listed = [one["GroupId"] for one in response["Groups"]]
                 seen[f"{around!r} {kind!r}"] = group in listed
         client.call("ConsumerGroupHeartbeat", 1, GroupId=group, MemberId="m", MemberEpoch=-1)
     return seen

@@ -156,11 +156,11 @@ def every_version(broker: Broker) -> Any:
                 for version in versions_of(api):
                     if api == "InitProducerId" and version > 5:
                         continue  # two-phase commits are not served yet
-                    answer = client.call(api, version, **fields)
-                    for groups in (answer.get("Groups"), answer.get("Results")):
+                    response = client.call(api, version, **fields)
+                    for groups in (response.get("Groups"), response.get("Results")):
                         if groups and "GroupId" in groups[0]:
                             groups.sort(key=lambda group: str(group["GroupId"]))
-                    seen[f"{api} v{version} {what}"] = comparable(answer)
+                    seen[f"{api} v{version} {what}"] = comparable(response)
             for version in versions_of("AddPartitionsToTxn"):
                 for what, fields in add_partitions_requests(version):
                     seen[f"AddPartitionsToTxn v{version} {what}"] = comparable(

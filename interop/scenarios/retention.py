@@ -30,14 +30,14 @@ QUIET_S = 4.0
 def write(client: RawClient, topic: str, timestamps: list[int]) -> None:
     for timestamp in timestamps:
         batch = Batch([Record(bytes(VALUE_BYTES), key=b"%d" % timestamp)], base_timestamp=timestamp)
-        answer = produce(client, topic, batch.encode())
-        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+        response = produce(client, topic, batch.encode())
+        assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
 
 
 def offset(client: RawClient, topic: str, timestamp: int) -> int:
-    asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
-    answer = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=0, Topics=asked)
-    found: int = answer["Topics"][0]["Partitions"][0]["Offset"]
+    requested = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
+    response = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=0, Topics=requested)
+    found: int = response["Topics"][0]["Partitions"][0]["Offset"]
     return found
 
 
@@ -72,8 +72,8 @@ def alter(client: RawClient, kind: int, name: str, **configs: str | None) -> Non
         for key, value in configs.items()
     ]
     resource = {"ResourceType": kind, "ResourceName": name, "Configs": changes}
-    answer = client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
-    assert answer["Responses"][0]["ErrorCode"] == 0, answer
+    response = client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
+    assert response["Responses"][0]["ErrorCode"] == 0, response
 
 
 @scenario(seconds=150)

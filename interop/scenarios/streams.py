@@ -102,11 +102,11 @@ class Output:
     def progress(self) -> str:
         """Describe the number of counts read, the position, and the end offsets, by partition."""
         partitions = [TopicPartition(self._topic, partition) for partition in range(PARTITIONS)]
-        asked = {partition: OffsetSpec.latest() for partition in partitions}
+        requested = {partition: OffsetSpec.latest() for partition in partitions}
         ends = {
             level.name: [future.result(30).offset for future in found.values()]
             for level in IsolationLevel
-            for found in [self._admin.list_offsets(asked, isolation_level=level)]
+            for found in [self._admin.list_offsets(requested, isolation_level=level)]
         }
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 

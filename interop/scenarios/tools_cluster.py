@@ -117,21 +117,21 @@ def quorum(broker: Broker) -> Any:
 def observe_quorum(broker: Broker) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
-    def asked(*arguments: str) -> list[str]:
+    def requested(*arguments: str) -> list[str]:
         outcome = run(QUORUM, "--bootstrap-server", broker.bootstrap, *arguments)
         text = outcome.stdout.replace(str(broker.controller_port), "<controller>")
         return lines_of(outcome._replace(stdout=text))
 
-    status = asked("describe", "--status")
+    status = requested("describe", "--status")
     seen["status"] = [re.sub(r"(HighWatermark|LeaderEpoch): \d+", r"\1: <n>", line) for line in status]
     seen["far"] = any(re.match(r"HighWatermark: \d\d+$", line) for line in status)
     for label, arguments in {"replication": (), "readable": ("--human-readable",)}.items():
-        lines = asked("describe", "--replication", *arguments)
+        lines = requested("describe", "--replication", *arguments)
         rows = [line.split(" ") for line in lines[1:-1]]
         # Offsets and times differ between brokers.
         seen[label] = [lines[0], [[row[0], row[1], row[3], row[-1]] for row in rows], lines[-1]]
-    seen["nothing"] = asked("describe")
-    seen["both"] = asked("describe", "--status", "--replication")
+    seen["nothing"] = requested("describe")
+    seen["both"] = requested("describe", "--status", "--replication")
     return seen
 
 

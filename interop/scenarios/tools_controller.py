@@ -42,16 +42,18 @@ def api_versions(broker: Broker) -> Any:
     for version in versions_of("ApiVersions"):
         fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
         with RawClient(controller_of(broker)) as client:
-            answer = client.call("ApiVersions", version, **fields)
-        ranges = by_api(answer)
+            response = client.call("ApiVersions", version, **fields)
+        ranges = by_api(response)
         features = {
-            kind: {entry["Name"]: entry for entry in answer.get(kind, ()) if entry["Name"] in SERVED_FEATURES}
+            kind: {
+                entry["Name"]: entry for entry in response.get(kind, ()) if entry["Name"] in SERVED_FEATURES
+            }
             for kind in ("SupportedFeatures", "FinalizedFeatures")
         }
         seen[f"v{version}"] = {
-            "error": answer["ErrorCode"],
+            "error": response["ErrorCode"],
             "apis": {name: ranges.get(name) for name in (*CONTROLLER_APIS, *BROKER_APIS)},
-            "unknown at the epoch": answer.get("FinalizedFeaturesEpoch", 0) < 0,
+            "unknown at the epoch": response.get("FinalizedFeaturesEpoch", 0) < 0,
             **features,
         }
     return seen
@@ -92,18 +94,18 @@ def cluster_and_quorum(broker: Broker) -> Any:
                     fields: dict[str, Any] = {"IncludeClusterAuthorizedOperations": flag}
                     fields |= {"EndpointType": kind} if version else {}
                     fields |= {"IncludeFencedBrokers": flag} if version > 1 else {}
-                    answer = client.call("DescribeCluster", version, **fields)
-                    seen[f"v{version} {kind} {flag}"] = comparable(with_named_ports(broker, answer))
+                    response = client.call("DescribeCluster", version, **fields)
+                    seen[f"v{version} {kind} {flag}"] = comparable(with_named_ports(broker, response))
         for version in versions_of("DescribeQuorum"):
             for index in (0, 1):
-                asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index}]}]
-                answer = client.call("DescribeQuorum", version, Topics=asked)
-                partition = answer["Topics"][0]["Partitions"][0]
+                requested = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index}]}]
+                response = client.call("DescribeQuorum", version, Topics=requested)
+                partition = response["Topics"][0]["Partitions"][0]
                 del partition["HighWatermark"], partition["LeaderEpoch"]
                 for voter in partition["CurrentVoters"]:
                     for name in ("LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp"):
                         voter.pop(name, None)
-                seen[f"quorum v{version} {index}"] = with_named_ports(broker, answer)
+                seen[f"quorum v{version} {index}"] = with_named_ports(broker, response)
     return seen
 
 
@@ -157,10 +159,12 @@ def controller_changes(broker: Broker) -> Any:
                 for kind, resource, key, value in resources
             ]
 
-        asked = [topic(name), topic(name + "/x"), topic(name + "-3", replicas=3), topic(name + "-0", 0)]
-        request("create, validate only", "CreateTopics", 7, Topics=asked, timeoutMs=10_000, validateOnly=True)
-        request("create", "CreateTopics", 7, Topics=asked, timeoutMs=10_000)
-        request("create again", "CreateTopics", 5, Topics=asked[:1], timeoutMs=10_000)
+        requested = [topic(name), topic(name + "/x"), topic(name + "-3", replicas=3), topic(name + "-0", 0)]
+        request(
+            "create, validate only", "CreateTopics", 7, Topics=requested, timeoutMs=10_000, validateOnly=True
+        )
+        request("create", "CreateTopics", 7, Topics=requested, timeoutMs=10_000)
+        request("create again", "CreateTopics", 5, Topics=requested[:1], timeoutMs=10_000)
         more = [{"Name": name, "Count": 3}, {"Name": "tools-nothing", "Count": 3}]
         request("partitions", "CreatePartitions", 3, Topics=more, TimeoutMs=10_000)
         request("fewer", "CreatePartitions", 3, Topics=[{"Name": name, "Count": 1}], TimeoutMs=10_000)
@@ -265,12 +269,14 @@ def wildcard_listener(broker: Broker) -> Any:
 
             # Apache Kafka's controller registers some time after its start.
             until(lambda: bool(controllers()["Brokers"]))
-            answer = with_named_ports(own, controllers())
-            for known in answer["Brokers"]:
+            response = with_named_ports(own, controllers())
+            for known in response["Brokers"]:
                 known["Host"] = socket.gethostbyname(known["Host"])
-            seen["controllers"] = comparable(answer)
-            asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
-            seen["quorum"] = with_named_ports(own, client.call("DescribeQuorum", 2, Topics=asked)["Nodes"])
+            seen["controllers"] = comparable(response)
+            requested = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
+            seen["quorum"] = with_named_ports(
+                own, client.call("DescribeQuorum", 2, Topics=requested)["Nodes"]
+            )
         own.stop()
         with socket.socket() as probe:
             seen["closed"] = probe.connect_ex(("127.0.0.1", own.controller_port)) != 0

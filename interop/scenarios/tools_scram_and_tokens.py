@@ -45,8 +45,8 @@ def describe_users(broker: Broker, *arguments: str) -> list[str]:
 def has_credentials(broker: Broker, name: str, count: int) -> bool:
     """Return whether the broker has this many credentials of a user."""
     with RawClient(broker.bootstrap) as client:
-        answer = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
-    return len(answer["Results"][0]["CredentialInfos"]) == count
+        response = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
+    return len(response["Results"][0]["CredentialInfos"]) == count
 
 
 @scenario(seconds=180)

@@ -192,8 +192,8 @@ def delete_records(broker: Broker) -> Any:
     produce_lines(broker, "tools-records", 10)
 
     def delete(*partitions: tuple[str, int, int]) -> list[str]:
-        asked = [{"topic": name, "partition": index, "offset": at} for name, index, at in partitions]
-        wanted = json.dumps({"partitions": asked, "version": 1})
+        requested = [{"topic": name, "partition": index, "offset": at} for name, index, at in partitions]
+        wanted = json.dumps({"partitions": requested, "version": 1})
         with a_file(wanted) as path, a_file(IMPATIENT) as settings:
             return said(tool, broker, "--offset-json-file", path, "--command-config", settings)
 

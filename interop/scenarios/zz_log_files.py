@@ -68,8 +68,8 @@ def write(broker: Broker) -> None:
                 producer_epoch=0 if kind == 2 else -1,
                 base_sequence=sum(1 + past % 5 for past in range(2, index, 4)) if kind == 2 else -1,
             )  # fmt: skip
-            answer = produce(client, TOPIC, batch.encode())
-            assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, (index, answer)
+            response = produce(client, TOPIC, batch.encode())
+            assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, (index, response)
         wait_for_coordinator(client, TOPIC)
         member.join()
         member.sync({member.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
