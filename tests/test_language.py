@@ -35,6 +35,7 @@ HELD = [
     "docs/supported.md",
     "docs/swap.md",
     "docs/testing.md",
+    "interop/scenarios",
     "kwire/__main__.py",
     "kwire/broker/__init__.py",
     "kwire/broker/api",
