@@ -15,6 +15,7 @@ from tests.language import (
 )
 
 HELD = [
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "docker",
