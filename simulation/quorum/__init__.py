@@ -1,13 +1,13 @@
-"""A quorum of machines alone, simulated: `python -m simulation.quorum --seed 1`.
+"""Simulation of a metadata quorum: `python -m simulation.quorum --seed 1`.
 
-One seed decides everything: who votes, what the network loses, doubles and delays, whose clock is slow, who
-dies with how much of its disk, and who becomes a voter or is one no more. Whole nodes, with their real files
-and sockets, are simulated in `simulation.cluster`; here a history is short, and there are thousands.
+The state machines of one to ten nodes run with simulated messages, disks and clocks. One seed decides the
+voters, the faults of network and nodes, and the voter changes. Histories are short, so thousands run in
+minutes. `simulation.cluster` simulates complete nodes. The guide is docs/simulation.md.
 
-    log         the log of a node in memory, and what of it is durable
-    node        a node: the machine, and a shell as slow as they come
-    trouble     what goes wrong
-    invariants  what must be true after every step
-    history     one seed: what happens, and how it has to end
-    breakage    safeguards taken out by hand, which the simulation must find
+    log             a node's metadata log in memory, and how much of it is durable
+    node            a node: the state machine with a simulated I/O shell
+    fault_injector  faults of the network and of nodes, and voter changes
+    invariants      conditions that the quorum meets after every step
+    history         one seed: faults, then convergence
+    planted_bugs    removed safeguards, each of which the simulation must detect
 """

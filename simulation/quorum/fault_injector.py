@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated quorum, as chance has it: its network, its nodes, and who votes."""
+"""Random faults of a simulated quorum: its network, its nodes, and changes of its voters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Act = Callable[[], None]
 
 
 class SimulatedQuorum(Protocol):
-    """The history in which trouble is made."""
+    """The history that faults are injected into."""
 
     rng: random.Random
     nodes: dict[int, SimulatedNode]
@@ -41,13 +41,13 @@ class SimulatedQuorum(Protocol):
 
 
 class QuorumFaultInjector:
-    """Makes it, until it heals everything."""
+    """Injects faults until `heal`."""
 
     def __init__(self, history: SimulatedQuorum) -> None:
         self._history = history
         self._rng = history.rng
         self._blocked_links: set[tuple[int, int]] = set()
-        """Links that carry nothing, one way."""
+        """Links that lose every message, per direction."""
         rng = self._rng
         self._loss = rng.choice([0.0, 0.0, 0.02, 0.15])
         self._duplication = rng.choice([0.0, 0.05])
@@ -56,7 +56,7 @@ class QuorumFaultInjector:
         self._targeted_crash_probability = rng.choice([0.0, 0.05, 0.2])
         self._is_over = False
         self._directory_counts: dict[int, int] = {}
-        """How many directories nodes have had."""
+        """The number of replaced directories per node."""
         self._may_wipe = True
         acts: list[tuple[int, Act]] = [
             (8, self._crash),
@@ -70,14 +70,14 @@ class QuorumFaultInjector:
             *([(6, self._add), (5, self._remove), (1, self._remove_leader)] if history.is_dynamic else []),
             *([] if history.is_dynamic else [(4, self._upgrade)]),
         ]
-        # Each history has its own kinds of trouble: where everything happens at once, little comes of it.
+        # Each history has its own kinds of faults. With all of them at once, the quorum commits little.
         self._acts = [(weight * rng.choice([0.0, 0.3, 1.0, 3.0]), act) for weight, act in acts]
         self._acts.append((0.5, self._restore_links))
 
     # --- the network
 
     def delays_ms(self, sender: int, receiver: int) -> list[float]:
-        """When a message arrives: once, not at all, or twice."""
+        """Return the delays of a message's copies; no copy if it is lost."""
         rng = self._rng
         if (sender, receiver) in self._blocked_links or rng.random() < self._loss:
             return []
@@ -91,14 +91,14 @@ class QuorumFaultInjector:
             self._blocked_links.add(link)
             if self._rng.random() < 0.5:
                 self._blocked_links.add(link[::-1])
-        self._history.log_event(f"cut: {sorted(self._blocked_links)}")
+        self._history.log_event(f"blocked links: {sorted(self._blocked_links)}")
 
     def _restore_links(self) -> None:
         self._blocked_links.clear()
-        self._history.log_event("links are mended")
+        self._history.log_event("links are restored")
 
     def _isolate(self) -> None:
-        """One from all others; preferably the leader."""
+        """Disconnect one node, preferably the leader, from all others."""
         leader = self._history.leader
         ids = list(self._history.nodes)
         alone = self._rng.choice(ids) if leader is None or self._rng.random() < 0.4 else leader.key.replica_id
@@ -108,12 +108,12 @@ class QuorumFaultInjector:
                 self._blocked_links.add((alone, other))
             if one_way > 0.3:
                 self._blocked_links.add((other, alone))
-        self._history.log_event(f"n{alone} is cut off")
+        self._history.log_event(f"n{alone} is disconnected")
 
     # --- nodes
 
     def start(self, until_ms: int) -> None:
-        """Go on making trouble until then."""
+        """Inject faults until `heal`."""
 
         def act() -> None:
             if self._is_over:
@@ -125,7 +125,7 @@ class QuorumFaultInjector:
         self._history.run_after(self._pause_ms, act)
 
     def heal(self) -> None:
-        """Let everything be well."""
+        """Stop injecting faults, restore the network and start all nodes."""
         self._is_over = True
         self._blocked_links.clear()
         self._loss, self._duplication = 0.0, 0.0
@@ -151,7 +151,7 @@ class QuorumFaultInjector:
                 self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
     def maybe_cut_power(self, node: SimulatedNode) -> None:
-        """It has just voted, been elected, or cut its log: perhaps it dies of that, and is back at once."""
+        """Sometimes cut a node's power just after it has voted, won an election or truncated its log."""
         incarnation = node.incarnation
 
         def die() -> None:
@@ -160,7 +160,7 @@ class QuorumFaultInjector:
                 and node.incarnation == incarnation
                 and self._history.nodes[node.key.replica_id] is node
             ):
-                self._history.log_node(node, "loses power at a bad moment")
+                self._history.log_node(node, "loses power at a critical moment")
                 node.crash(self._rng, loses_power=True)
                 self._history.run_after(1, partial(self._start, node))
 
@@ -169,11 +169,11 @@ class QuorumFaultInjector:
 
     def _start(self, node: SimulatedNode) -> None:
         if not node.is_up and self._history.nodes[node.key.replica_id] is node:
-            self._history.log_node(node, f"starts with a log to {node.log.end_offset}")
+            self._history.log_node(node, f"starts with a log up to {node.log.end_offset}")
             node.start()
 
     def _stop(self) -> None:
-        """Cleanly."""
+        """Stop a node cleanly."""
         node = self._any()
         if not node.is_up:
             return
@@ -191,7 +191,7 @@ class QuorumFaultInjector:
     def _resign(self) -> None:
         leader = self._history.leader
         if leader is not None:
-            self._history.log_node(leader, "is to resign")
+            self._history.log_node(leader, "resigns")
             leader.run_on_machine(
                 lambda machine: machine.resign(leader.local_ms, ErrorCode.KAFKA_STORAGE_ERROR)
             )
@@ -209,7 +209,7 @@ class QuorumFaultInjector:
                 node.log.trim()
 
     def _wipe(self) -> None:
-        """Give a node a new directory: it has lost everything, and is another one from now on."""
+        """Replace a node's directory, so that it has lost everything and has another replica key."""
         history = self._history
         node = self._any()
         if not history.is_dynamic or not self._survives_without(node):
@@ -225,13 +225,13 @@ class QuorumFaultInjector:
         fresh.knows_pre_vote = node.knows_pre_vote
         history.nodes[node_id] = fresh
         history.invariants.wiped_nodes[node.key] = node
-        history.log_node(fresh, f"is {node}, wiped")
+        history.log_node(fresh, f"replaces {node}, without its data")
         fresh.start()
 
     def _survives_without(self, node: SimulatedNode) -> bool:
-        """Whether in every voter set that anybody has a majority keeps its directories.
+        """Whether every known voter set keeps a majority of its directories without this node.
 
-        And in those with this node as one voter more: a leader may be about to add it.
+        This includes voter sets with this node added, because a leader may be about to add it.
         """
         sets = [one.log.voters for one in self._history.nodes.values() if len(one.log.voters)]
         if node.terms.may_vote:
@@ -239,7 +239,7 @@ class QuorumFaultInjector:
         return all(self._has_majority(voters, excluding=node) for voters in sets)
 
     def _has_majority(self, voters: VoterSet, excluding: SimulatedNode | None = None) -> bool:
-        """Whether a majority of these voters has its directories, without this node."""
+        """Whether a majority of these voters, `excluding` aside, has its directories."""
         nodes = (self._history.nodes.get(voter.key.replica_id) for voter in voters)
         kept = sum(
             node is not None and node is not excluding and node.key == voter.key
@@ -247,7 +247,7 @@ class QuorumFaultInjector:
         )
         return kept >= voters.majority
 
-    # --- who votes
+    # --- voter changes
 
     def _send_to_leader(self, request: Message, what: str) -> None:
         leaders = [one for one in self._history.nodes.values() if one.is_up]
@@ -258,9 +258,9 @@ class QuorumFaultInjector:
 
         def reply(response: Message) -> None:
             assert isinstance(response, adding.AddRaftVoterResponse | RemoveRaftVoterResponse)
-            self._history.log_node(asked, f"answers {what}: {ErrorCode(response.error_code).name}")
+            self._history.log_node(asked, f"responds to {what}: {ErrorCode(response.error_code).name}")
 
-        self._history.log_node(asked, f"is asked to {what}")
+        self._history.log_node(asked, f"gets a request: {what}")
         asked.receive(request, reply)
 
     def _add(self) -> None:
@@ -307,7 +307,7 @@ class QuorumFaultInjector:
         leader = self._history.leader
         if leader is None or leader.machine.role is not QuorumRole.LEADER:
             return
-        self._history.log_node(leader, "is to make the quorum dynamic")
+        self._history.log_node(leader, "changes the static quorum to a dynamic one")
 
         def upgrade(machine: Machine) -> list[Output]:
             try:

@@ -1,7 +1,7 @@
-"""One seed's history of a quorum: its nodes, the network between them, what is done to both, and the end.
+"""One seed of a quorum: its nodes, their network, the injected faults, and the convergence afterwards.
 
-At the end everything is healed, and within a bounded time there has to be a leader, the last command has to
-be committed, and every node has to have the same.
+After the last fault, the quorum must elect a leader within a limited time. The leader must commit a
+command, and every node must get it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LISTENER: Final = "CONTROLLER"
 ELECTION_TIMEOUT_MS: Final = 300
 FETCH_TIMEOUT_MS: Final = 600
 FAULTS_MS: Final = 8_000
-"""How long things go wrong."""
+"""The time with faults."""
 CONVERGENCE_MS: Final = 10_000
-"""Within so long afterwards all is well."""
+"""The time limit for the convergence afterwards."""
 MAX_EVENTS: Final = 200_000
 
 
@@ -45,13 +45,13 @@ def directory_id(node_id: int, number: int) -> Uuid:
 
 
 class History:
-    """See the module."""
+    """A run with its transcript."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.transcript: list[str] = []
         self.nodes: dict[int, SimulatedNode] = {}
-        """By their ids, with the directories that they have now."""
+        """The nodes by id, each with its current directory."""
         self.is_dynamic = self.rng.random() < 0.7
         self.invariants = Invariants(self._find_node, FETCH_TIMEOUT_MS)
         self._seed = seed
@@ -66,7 +66,7 @@ class History:
         for node in self.nodes.values():
             node.start()
 
-    # --- beginning
+    # --- setup
 
     def _make_nodes(self) -> None:
         rng = self.rng
@@ -122,7 +122,7 @@ class History:
         node = self.nodes.get(key.replica_id)
         return node if node is not None and key.directory_id in (ZERO_UUID, node.key.directory_id) else None
 
-    # --- what nodes ask of the world
+    # --- NodeEnvironment
 
     def now_ms(self) -> int:
         return round(self._now_ms)
@@ -135,7 +135,7 @@ class History:
                 act()
                 self._check(node)
 
-        # Rounding must not have the node wake before its own clock is there.
+        # Rounding must not run it before the node's own clock has reached the time.
         self.at(self._now_ms + (max(0, delay_ms) + (node.speed != 1.0)) / node.speed, now)
 
     def at(self, when_ms: float, act: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ class History:
                 self._check(node)
 
         timeout_ms = send.deadline_ms - node.local_ms
-        self.schedule(node, timeout_ms, lambda: complete(PeerUnreachable("no answer in time")))
+        self.schedule(node, timeout_ms, lambda: complete(PeerUnreachable("request timeout")))
         other = self.nodes.get(int(send.to.host[1:]))
         request = send.request
         if other is None:
@@ -176,7 +176,7 @@ class History:
         def arrive() -> None:
             receiver = self.nodes.get(other.key.replica_id)
             if receiver is not other or not other.is_up:
-                self.deliver(other, node, lambda: complete(PeerUnreachable("nobody listens")))
+                self.deliver(other, node, lambda: complete(PeerUnreachable("connection refused")))
                 return
             if isinstance(request, FetchRequest):
                 self.invariants.on_fetch(other, node.key.replica_id, other.local_ms)
@@ -186,7 +186,7 @@ class History:
         self.deliver(node, other, arrive)
 
     def deliver(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
-        """Over the network, as it is."""
+        """Send over the network, which may lose, delay or duplicate the message."""
         for delay_ms in self.faults.delays_ms(sender.key.replica_id, receiver.key.replica_id):
             self.run_after(delay_ms, arrive)
 
@@ -211,7 +211,7 @@ class History:
     def on_snapshot(self, saved: SavedSnapshot) -> None:
         known = self._snapshots.setdefault(saved.snapshot, saved)
         if known._replace(size=saved.size) != saved:
-            raise Violation(f"{saved} and {known} stand for the same")
+            raise Violation(f"{saved} and {known} differ, but have the same id")
 
     def before_output(self, node: SimulatedNode, output: Output) -> None:
         self.invariants.before_output(node, output)
@@ -227,7 +227,7 @@ class History:
         self.invariants.on_leader_visible(node)
 
     def on_node_failure(self, node: SimulatedNode, reason: str) -> None:
-        raise Violation(f"{node} cannot go on: {reason}")
+        raise Violation(f"{node} failed: {reason}")
 
     def _check(self, node: SimulatedNode) -> None:
         machine = node.machine
@@ -239,41 +239,41 @@ class History:
             self.log_node(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
         self.invariants.check(node, node.local_ms)
 
-    # --- the history
+    # --- the run
 
     @property
     def leader(self) -> SimulatedNode | None:
-        """Who leads the latest epoch, of those who lead."""
+        """The leader with the latest epoch."""
         leading = [
             node for node in self.nodes.values() if node.is_up and node.machine.role is QuorumRole.LEADER
         ]
         return max(leading, key=lambda node: node.machine.epoch, default=None)
 
     def propose(self) -> None:
-        """Have whoever leads append a command."""
+        """Append a command on every node that is leader."""
         for node in self.nodes.values():
             if node.propose(f"c{next(self._commands)}") is not None:
                 self._check(node)
 
     def run(self) -> None:
-        """All of it. Whatever is wrong is raised."""
+        """Run the history, and raise what fails."""
         self._keep_proposing()
         self.faults.start(FAULTS_MS)
         self._run_until(FAULTS_MS, lambda: False)
-        self.log_event("everything is healed")
+        self.log_event("no more faults")
         self.faults.heal()
         self._run_until(FAULTS_MS + CONVERGENCE_MS, self._has_converged)
         if not self._has_converged():
             for node in self.nodes.values():
                 self.log_node(node, node.describe())
             raise Violation(
-                f"not well {CONVERGENCE_MS} ms after everything was healed: {self._why_not_converged()}"
+                f"not converged {CONVERGENCE_MS} ms after the last fault: {self._why_not_converged()}"
             )
-        self.log_event(f"well, with {self.invariants.committed_offset} committed")
+        self.log_event(f"converged, with {self.invariants.committed_offset} committed")
 
     def _keep_proposing(self) -> None:
         self.propose()
-        is_over = self._now_ms > FAULTS_MS  # those with slow disks are to catch up
+        is_over = self._now_ms > FAULTS_MS  # nodes with slow disks must be able to catch up
         self.run_after(150 if is_over else self.rng.choice([15, 40, 120]), self._keep_proposing)
 
     def _run_until(self, end_ms: int, is_enough: Callable[[], bool]) -> None:
@@ -283,7 +283,7 @@ class History:
                 return
             self._now_ms, _, act = heapq.heappop(self._events)
             act()
-        raise Violation(f"{MAX_EVENTS} events")
+        raise Violation(f"more than {MAX_EVENTS} events")
 
     def _has_converged(self) -> bool:
         return not self._why_not_converged()
@@ -291,7 +291,7 @@ class History:
     def _why_not_converged(self) -> str:
         leader = self.leader
         if leader is None:
-            return "nobody leads"
+            return "no leader"
         if leader.log.epoch_at(leader.log.high_watermark) != leader.machine.epoch:
             return f"{leader} has committed nothing in its epoch"
         for node in self.nodes.values():

@@ -1,13 +1,14 @@
-"""What must be true of a quorum after every step, whatever happens to it: the properties of Raft, and more.
+"""Conditions that a quorum meets after every step: the properties of Raft, and more.
 
-- Election safety: an epoch has one leader at most, and nobody votes for two in it, over all of its lives.
-- Leader append only: a leader cuts nothing, and appends only in its epoch.
-- Log matching: what stands at an offset in an epoch is the same in all logs, and so is all before it.
-- Leader completeness: who leads has everything that leaders before it have committed.
-- State machine safety: what is committed is the same everywhere.
-- What a leader counts as committed is durable on a majority of its voters, and never goes back in a life.
-- One voter changes at a time: of two voter sets that follow each other, majorities meet.
-- An epoch begins only if a majority would vote for who begins it; and who is not heard leads no more.
+- Election safety: an epoch has at most one leader. No node votes for two candidates in it, across restarts.
+- Leader append-only: a leader never truncates, and appends only in its epoch.
+- Log matching: logs with the same epoch at an offset are equal up to there.
+- Leader completeness: a leader has everything that earlier leaders have committed.
+- State machine safety: committed records are the same everywhere.
+- Records that a leader commits are durable on a majority of its voters. Its high watermark never decreases.
+- Voter changes: consecutive voter sets have overlapping majorities.
+- An epoch begins only with a majority that would grant its votes.
+- A leader without fetches from a majority resigns.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from simulation.quorum.node import SimulatedNode
 
 
 class Violation(AssertionError):
-    """The quorum has done what it must not."""
+    """The quorum violates an invariant."""
 
 
 class GrantedVotes:
-    """Who has given whom a vote, or would have."""
+    """Votes and pre-votes that were granted."""
 
     def __init__(self) -> None:
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
@@ -38,19 +39,19 @@ class GrantedVotes:
 
 
 class Invariants:
-    """Sees all nodes at once."""
+    """The checks, with a view of all nodes."""
 
     def __init__(
         self, find_node: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int
     ) -> None:
         self.leaders: dict[int, ReplicaKey] = {}
         self.committed: list[Batch] = []
-        """What some leader has counted as committed."""
+        """The batches that a leader has committed."""
         self.committed_offset = 0
         self.wiped_nodes: dict[ReplicaKey, SimulatedNode] = {}
-        """The nodes that have lost their directories."""
+        """Nodes that have lost their directories."""
         self._committed_by_epoch: list[tuple[int, int]] = []
-        """End offsets, with the epoch of the leader that committed so far."""
+        """Committed end offsets, each with the epoch of its leader."""
         self._find_node = find_node
         self._fetch_timeout_ms = fetch_timeout_ms
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
@@ -60,21 +61,21 @@ class Invariants:
         self._leader_since_ms: dict[ReplicaKey, int] = {}
         self._leader_voters: dict[ReplicaKey, VoterSet] = {}
 
-    # --- while nodes do things
+    # --- events of nodes
 
     def before_output(self, node: SimulatedNode, output: Output) -> None:
-        """A node is about to do this."""
+        """Check an output that a node is about to execute."""
         if isinstance(output, outputs.Advance):
             self._advance(node, output.high_watermark)
         elif isinstance(output, outputs.AppendControls) and node.machine.epoch == output.epoch:
             self.on_leader_visible(node)
         elif isinstance(output, outputs.Send) and isinstance(output.request, VoteRequest):
             asked = output.request.topics[0].partitions[0]
-            if not asked.pre_vote:  # then its own vote counts
+            if not asked.pre_vote:  # a candidate votes for itself
                 self._vote(node.key, asked.replica_epoch, node.key)
 
     def on_vote(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
-        """A voter has answered."""
+        """Check a voter's response."""
         if response.error_code or not response.topics:
             return
         asked, told = request.topics[0].partitions[0], response.topics[0].partitions[0]
@@ -89,18 +90,18 @@ class Invariants:
     def _vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         given = self._granted.votes.setdefault((voter, epoch), candidate)
         if given != candidate:
-            raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, and has for {given}")
+            raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, after a vote for {given}")
 
     def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
-        """A node appends a batch, before which its log has `prev_epoch`."""
+        """Check an append; the log ends with `prev_epoch` before it."""
         machine = node.machine
         if machine.role is QuorumRole.LEADER and batch.epoch != machine.epoch:
-            raise Violation(f"{node} leads epoch {machine.epoch} and appends {batch}")
+            raise Violation(f"{node} is leader of epoch {machine.epoch} and appends {batch}")
         known, known_prev = self._batches.setdefault((batch.epoch, batch.base_offset), (batch, prev_epoch))
         if known != batch:
-            raise Violation(f"{node} appends {batch}, and there is {known}")
+            raise Violation(f"{node} appends {batch}, but another log has {known} there")
         if -1 not in (known_prev, prev_epoch) and known_prev != prev_epoch:
-            raise Violation(f"{node} appends {batch} after epoch {prev_epoch}, others after {known_prev}")
+            raise Violation(f"{node} appends {batch} after epoch {prev_epoch}, other logs after {known_prev}")
         for _, control in batch.controls:
             if isinstance(control, VotersRecord) and machine.role is QuorumRole.LEADER:
                 self._check_change(node, VoterSet.of_record(control))
@@ -109,18 +110,18 @@ class Invariants:
         log = node.log
         before = log.voters
         if log.kraft_version > 0 and not before.overlaps(voters):
-            raise Violation(f"{node} makes {voters} of {before}")
+            raise Violation(f"{node} changes voters from {before} to {voters}, without a common majority")
         if before.ids != voters.ids and log.voters_offset >= max(0, log.high_watermark):
-            raise Violation(f"{node} makes {voters} of {before}, which is not committed")
+            raise Violation(f"{node} changes voters to {voters}, but {before} is not committed")
 
     def _advance(self, node: SimulatedNode, offset: int) -> None:
         log = node.log
         end_offset = min(offset, log.end_offset)
         if node.machine.role is not QuorumRole.LEADER:
             if end_offset > self.committed_offset:
-                raise Violation(f"{node} takes {end_offset} for committed, and nobody has committed that")
+                raise Violation(f"{node} has the high watermark {end_offset}, which no leader has committed")
         elif end_offset < log.high_watermark:
-            raise Violation(f"the high watermark of {node} goes back from {log.high_watermark} to {offset}")
+            raise Violation(f"the high watermark of {node} decreases from {log.high_watermark} to {offset}")
         else:
             self._check_majority(node, end_offset)
         self._check_committed(node, end_offset)
@@ -130,18 +131,18 @@ class Invariants:
         durable = 0
         for voter in leader.log.voters:
             key = voter.key
-            node = self._find_node(key) or self.wiped_nodes.get(key)  # which had it once
+            node = self._find_node(key) or self.wiped_nodes.get(key)  # its data was durable there once
             if node is None or node.log.synced_offset < offset:
                 continue
             there = node.log.epoch_at(offset)
             durable += there == epoch or (there < 0 and node.log.start_offset >= offset)
         if durable < leader.log.voters.majority:
             raise Violation(
-                f"{leader} counts {offset} as committed, which {durable} of {len(leader.log.voters)} have"
+                f"{leader} commits {offset}, which {durable} of {len(leader.log.voters)} voters have"
             )
 
     def _check_committed(self, node: SimulatedNode, offset: int) -> None:
-        """Everything before `offset` is what others have there, too."""
+        """Check that the batches before `offset` are those that other nodes have committed."""
         if offset > self.committed_offset:
             for batch in node.log.read(self.committed_offset, offset - self.committed_offset):
                 if batch.end_offset <= offset:
@@ -151,7 +152,7 @@ class Invariants:
         last = next((batch for batch in reversed(node.log.batches) if batch.end_offset <= offset), None)
         if last is not None and last != self._committed_at(last.base_offset):
             raise Violation(
-                f"{node} takes {last} for committed, others {self._committed_at(last.base_offset)}"
+                f"{node} has {last} committed, other nodes {self._committed_at(last.base_offset)}"
             )
 
     def _committed_at(self, base_offset: int) -> Batch | None:
@@ -165,7 +166,7 @@ class Invariants:
         return self.committed[low] if low < len(self.committed) else None
 
     def on_leader_visible(self, node: SimulatedNode) -> None:
-        """Others hear of its lead, or could: what it has not told is lost with it."""
+        """Check that the epoch has one leader. A leader that no other node has seen yet does not count."""
         epoch = node.machine.epoch
         first = self.leaders.setdefault(epoch, node.key)
         if first != node.key:
@@ -174,7 +175,7 @@ class Invariants:
     # --- after each step
 
     def check(self, node: SimulatedNode, local_ms: int) -> None:
-        """Something has happened at this node."""
+        """Check a node after an event."""
         machine = node.machine
         was = self._last_state.get(node.key)
         now = (machine.epoch, machine.role, node.incarnation)
@@ -184,7 +185,7 @@ class Invariants:
             return
         self._last_state[node.key] = now
         if was is not None and was[2] == node.incarnation and machine.epoch < was[0]:
-            raise Violation(f"{node} goes back from epoch {was[0]} to {machine.epoch}")
+            raise Violation(f"the epoch of {node} decreases from {was[0]} to {machine.epoch}")
         if machine.role is QuorumRole.LEADER:
             self._check_leader_completeness(node)
             self._leader_since_ms[node.key] = local_ms
@@ -200,21 +201,23 @@ class Invariants:
         counted = sum(1 for voter in voters if any(voter.is_named(key) for key in would))
         knowing = [self._find_node(ReplicaKey(voter_id, ZERO_UUID)) for voter_id in voters.ids]
         if counted < voters.majority and all(one is None or one.knows_pre_vote for one in knowing):
-            raise Violation(f"{node} begins epoch {epoch}, and {counted} of {len(voters)} would vote for it")
+            raise Violation(f"{node} begins epoch {epoch} with {counted} of {len(voters)} votes")
 
     def _check_leader_completeness(self, node: SimulatedNode) -> None:
-        """Who leads has what leaders before it have committed."""
+        """Check that a leader has everything that earlier leaders have committed."""
         epoch = node.machine.epoch
         offset = max((end for end, by in self._committed_by_epoch if by < epoch), default=0)
         if node.log.end_offset < offset:
-            raise Violation(f"{node} leads epoch {epoch} with a log to {node.log.end_offset}, not {offset}")
+            raise Violation(
+                f"{node} is leader of epoch {epoch} with {node.log.end_offset} of {offset} records"
+            )
         if offset > node.log.start_offset:
             last = next(batch for batch in reversed(node.log.batches) if batch.base_offset < offset)
             if last != self._committed_at(last.base_offset):
-                raise Violation(f"{node} leads epoch {epoch} with {last}, where others have committed")
+                raise Violation(f"{node} is leader of epoch {epoch} with {last}, unlike what is committed")
 
     def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: int) -> None:
-        """A voter has fetched from a leader."""
+        """Note a fetch of a voter."""
         self._last_fetch_ms.setdefault(leader.key, {})[voter_id] = local_ms
 
     def _check_leader_is_followed(self, node: SimulatedNode, local_ms: int) -> None:
@@ -223,9 +226,9 @@ class Invariants:
         if needed <= 0:
             self._leader_since_ms[node.key] = local_ms
             return
-        if self._leader_voters.get(node.key) != voters:  # others count now
+        if self._leader_voters.get(node.key) != voters:  # other voters count now
             self._leader_voters[node.key], self._leader_since_ms[node.key] = voters, local_ms
         heard, since_ms = self._last_fetch_ms[node.key], self._leader_since_ms[node.key]
         times = sorted((max(since_ms, heard.get(voter_id, 0)) for voter_id in voters.ids), reverse=True)
         if local_ms - times[needed - 1] > 4 * self._fetch_timeout_ms:
-            raise Violation(f"{node} leads on, and was not heard for {local_ms - times[needed - 1]} ms")
+            raise Violation(f"{node} stays leader without fetches for {local_ms - times[needed - 1]} ms")

@@ -1,4 +1,4 @@
-"""The metadata log of a simulated node, as the machine sees it, with what of it is durable."""
+"""The metadata log of a simulated node, and how much of it is durable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.wire.schema import Message
 
 
 class Batch(NamedTuple):
-    """What was appended at once: records of the quorum, or a command."""
+    """Records appended together: control records of the quorum, or one command."""
 
     base_offset: int
     epoch: int
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class SavedSnapshot(NamedTuple):
-    """What a snapshot says of the quorum; of the rest, only where it ends."""
+    """The voters and kraft.version of a snapshot. Its other content is not simulated, except for the size."""
 
     snapshot: Snapshot
     voters: VoterSet | None
@@ -39,23 +39,23 @@ class SavedSnapshot(NamedTuple):
 
 
 class SimulatedLog:
-    """`QuorumLog`, in memory: batches from `start_offset` on, behind a snapshot where that is not 0."""
+    """`QuorumLog` in memory: batches from `start_offset` on, after a snapshot unless that is 0."""
 
     def __init__(self, static: VoterSet) -> None:
         self.start_offset = 0
         self.end_offset = 0
         self.high_watermark = 0
         self.synced_offset = 0
-        """What a loss of power leaves at least."""
+        """Records before this offset survive a power loss."""
         self.awaits_sync = False
-        """Whether it was cut or begun anew, and a loss of power may bring back what there was."""
+        """Whether the log was truncated or restarted without a sync, so that a power loss may undo that."""
         self._synced_content: tuple[int, list[Batch]] = 0, []
-        """That, with where it began."""
+        """The start offset and the batches before that."""
         self.batches: list[Batch] = []
         self.snapshots: list[SavedSnapshot] = []
         self.history = VoterHistory(static)
         self._epochs: list[tuple[int, int]] = []
-        """Epochs with their starts."""
+        """Leader epochs with their start offsets."""
 
     # --- QuorumLog
 
@@ -103,10 +103,10 @@ class SimulatedLog:
             return EndOfEpoch(earliest.epoch, earliest.end_offset)
         return EndOfEpoch(found, end_offset)
 
-    # --- what is done to it
+    # --- changes
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of the record before `offset`; -1 where that is not known any more."""
+        """Return the epoch of the record before `offset`; -1 if it is no longer known."""
         if self.snapshots and offset == self.snapshots[0].snapshot.end_offset == self.start_offset:
             return self.snapshots[0].snapshot.epoch
         if offset == 0:
@@ -117,7 +117,7 @@ class SimulatedLog:
         return -1
 
     def append(self, batch: Batch) -> None:
-        assert not self.awaits_sync, f"{batch} may be followed by what was cut off"
+        assert not self.awaits_sync, f"{batch} is appended, and the truncation before it is not synced"
         assert batch.base_offset == self.end_offset, f"{batch} follows {self.end_offset}"
         assert batch.epoch >= self.last_epoch
         if not self._epochs or batch.epoch > self._epochs[-1][0]:
@@ -132,7 +132,7 @@ class SimulatedLog:
         while self.batches and self.batches[-1].end_offset > offset:
             self.batches.pop()
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
-        assert self.end_offset == offset, f"{offset} is within a batch"
+        assert self.end_offset == offset, f"offset {offset} is within a batch"
         self._epochs = [entry for entry in self._epochs if entry[1] < offset]
         self.history.cut(offset)
         self.synced_offset = min(self.synced_offset, offset)
@@ -142,7 +142,7 @@ class SimulatedLog:
             self.awaits_sync, self._synced_content = True, (self.start_offset, self.batches.copy())
 
     def restore_unsynced(self) -> None:
-        """Power is lost, and what was done last was not durable: `crash` follows."""
+        """Undo unsynced truncations, as a power loss may do. A call of `crash` must follow."""
         self.start_offset, self.batches = self._synced_content
 
     def read(self, offset: int, max_batches: int) -> list[Batch]:
@@ -155,7 +155,7 @@ class SimulatedLog:
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def take_snapshot(self, size: int) -> SavedSnapshot | None:
-        """Of what is committed, if that is more than the last one has."""
+        """Take a snapshot up to the high watermark; None if the latest snapshot has as much."""
         offset = self.high_watermark
         epoch = self.epoch_at(offset)
         if offset <= self.start_offset or epoch < 0:
@@ -171,7 +171,7 @@ class SimulatedLog:
         return saved
 
     def trim(self) -> None:
-        """Begin at the latest snapshot."""
+        """Remove everything before the latest snapshot."""
         start_offset = self.snapshots[-1].snapshot.end_offset
         del self.snapshots[:-1]
         self.batches = [batch for batch in self.batches if batch.base_offset >= start_offset]
@@ -186,7 +186,7 @@ class SimulatedLog:
                 self._epochs.append((batch.epoch, batch.base_offset))
 
     def install(self, saved: SavedSnapshot) -> None:
-        """Begin anew behind a snapshot that was fetched."""
+        """Replace the log with a fetched snapshot."""
         self._mark_awaiting_sync()
         offset = saved.snapshot.end_offset
         self.batches.clear()
@@ -197,7 +197,7 @@ class SimulatedLog:
         self.load(saved)
 
     def load(self, saved: SavedSnapshot) -> None:
-        """Have the voters be those of a snapshot."""
+        """Set the voters to those of a snapshot."""
         self.history.clear()
         offset = saved.snapshot.end_offset - 1
         if saved.kraft_version:
@@ -206,7 +206,7 @@ class SimulatedLog:
             self.history.note(offset, saved.voters.record())
 
     def crash(self, kept_offset: int, static: VoterSet) -> None:
-        """Only what is before `kept_offset`, or in a snapshot, is left; the rest is read anew."""
+        """Keep the batches before `kept_offset` and the snapshots, and read them again."""
         self.batches = [batch for batch in self.batches if batch.end_offset <= kept_offset]
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
         self.synced_offset = self.end_offset

@@ -1,7 +1,7 @@
-"""A simulated node of a quorum: the machine, and a shell around it that does what it says.
+"""A simulated node of a quorum: the state machine, and a simulated I/O shell that executes its outputs.
 
-The shell is as slow, and crashes as badly, as a real one may: what is written is durable only after a sync,
-`quorum-state` is written beside the loop, and what comes behind a promise waits for it.
+The shell is as slow and unreliable as a real one may be. Written data is durable only after a sync,
+`quorum-state` is written in parallel, and outputs after a promise wait until its state is durable.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from simulation.quorum.log import Batch, SavedSnapshot, SimulatedLog
 Reply = Callable[[Message], None]
 
 MAX_BATCHES = 16
-"""How many are sent in one answer."""
+"""The largest number of batches in a Fetch response."""
 SNAPSHOT_CHUNKS = 3
-"""In how many a snapshot is loaded."""
+"""The number of FetchSnapshot responses that a snapshot takes."""
 
 
 class NodeEnvironment(Protocol):
-    """What a node asks of the simulation."""
+    """The simulation as a node sees it."""
 
     rng: random.Random
 
     def now_ms(self) -> int: ...
     def schedule(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
-        """In the node's own time, and its present life."""
+        """Call `act` after a delay on the node's clock, unless the node has crashed since."""
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None: ...
     def log_node(self, node: SimulatedNode, text: str) -> None: ...
@@ -54,11 +54,11 @@ class NodeEnvironment(Protocol):
     def encode_batches(self, batches: list[Batch]) -> bytes: ...
     def find_snapshot(self, snapshot: Snapshot) -> SavedSnapshot: ...
     def before_output(self, node: SimulatedNode, output: Output) -> None:
-        """Look at what a node is about to do."""
+        """Check an output that a node is about to execute."""
 
     def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None: ...
     def on_leader_visible(self, node: SimulatedNode) -> None:
-        """Others hear that it does."""
+        """Note that other nodes may now see this node as leader."""
 
     def on_node_failure(self, node: SimulatedNode, reason: str) -> None: ...
 
@@ -70,14 +70,14 @@ class _DelayedFetch(NamedTuple):
 
 
 class DiskLatency(NamedTuple):
-    """How slow a node's disk is, at least and at most."""
+    """The range of a disk's latencies."""
 
     min_ms: int
     max_ms: int
 
 
 class SimulatedNode:
-    """A node with one directory, over all of its lives."""
+    """A node with one metadata log directory, across its restarts."""
 
     def __init__(
         self,
@@ -101,15 +101,15 @@ class SimulatedNode:
         self.speed = speed
         self.knows_pre_vote = knows_pre_vote
         self.quorum_state = QuorumState()
-        """What quorum-state says, durably."""
+        """The durable content of quorum-state."""
         self.committed = 0
-        """How far this life has been told that all is committed."""
+        """The high watermark that this process knew at its start, or installed with a snapshot."""
         self._environment = environment
         self._queue: deque[Output] = deque()
         self._pending_states: list[tuple[int, QuorumState]] = []
         self._state_in_flight: QuorumState | None = None
         self._last_state_number = self._durable_state_number = self._awaited_state_number = 0
-        """The numbers of the last state to be remembered, that is durable, and that is a promise."""
+        """The numbers of the last requested state, the last durable one, and the last that is a promise."""
         self._syncing_to: int | None = None
         self._delayed_fetches: list[_DelayedFetch] = []
         self._held_requests: list[tuple[Message, Reply]] = []
@@ -117,14 +117,14 @@ class SimulatedNode:
         self._fetched_snapshot: SavedSnapshot | None = None
         self._tick_at_ms: int | None = None
         self.last_logged: object = None
-        """What the transcript has said of it last."""
+        """The role, epoch and leader that the transcript has."""
 
     def __str__(self) -> str:
         return f"n{self.key.replica_id}.{self.key.directory_id[-1]}"
 
     @property
     def local_ms(self) -> int:
-        """The time by the node's own clock."""
+        """The time on the node's clock."""
         return round(self._environment.now_ms() * self.speed)
 
     @property
@@ -134,7 +134,7 @@ class SimulatedNode:
         return found
 
     def describe(self) -> str:
-        """How it is doing, for whoever reads a transcript."""
+        """Return the node's state for the transcript."""
         log, machine = self.log, self.machine
         return (
             f"{machine.role.name.lower()} ({machine.stage.name.lower()}) in {machine.epoch}: log from "
@@ -143,7 +143,7 @@ class SimulatedNode:
             f"due {machine.due_ms} at {self.local_ms}"
         )
 
-    # --- lives
+    # --- crashes and restarts
 
     def start(self) -> None:
         self.incarnation += 1
@@ -159,7 +159,7 @@ class SimulatedNode:
         self._handle(lambda: self.machine.start(self.local_ms))
 
     def crash(self, rng: random.Random, *, loses_power: bool) -> None:
-        """Die, and lose of what is not durable some, or nothing if only the process dies."""
+        """Crash. A power loss may take unsynced data, a kill takes none."""
         self.is_up = False
         self._queue.clear()
         self._delayed_fetches.clear()
@@ -179,10 +179,10 @@ class SimulatedNode:
             kept_offset = rng.choice([self.log.synced_offset, *ends])
         self.log.crash(kept_offset, self.static)
 
-    # --- driving the machine
+    # --- driving the state machine
 
     def _handle(self, act: Callable[[], list[Output]]) -> None:
-        """Do what comes of an event, and of the time that it is then."""
+        """Execute the outputs of an event, and of timers that are due."""
         if not self.is_up or self.failed:
             return
         self._enqueue(act())
@@ -192,7 +192,7 @@ class SimulatedNode:
                 break
             self._enqueue(self.machine.tick(self.local_ms))
         else:
-            raise AssertionError(f"{self} has no end of things to do as {self.machine.role.name}")
+            raise AssertionError(f"{self} has timers that stay due as {self.machine.role.name}")
         self._serve_delayed_fetches()
         due_ms = self.machine.due_ms
         if self.is_up and due_ms is not None and due_ms != self._tick_at_ms:
@@ -219,7 +219,7 @@ class SimulatedNode:
 
     @property
     def _awaits_durable_state(self) -> bool:
-        """Whether something waits until a promise is durable."""
+        """Whether outputs wait until a promise is durable."""
         return self._awaited_state_number > self._durable_state_number
 
     def _execute(self, output: Output) -> None:
@@ -243,7 +243,7 @@ class SimulatedNode:
             case outputs.Cut():
                 assert machine.role is not QuorumRole.LEADER, "a leader truncates its log"
                 assert output.offset >= log.high_watermark
-                environment.log_node(self, f"cuts at {output.offset} of {log.end_offset}")
+                environment.log_node(self, f"truncates from {log.end_offset} to {output.offset}")
                 assert self._syncing_to is None
                 log.truncate(output.offset)
                 self._sync()
@@ -260,7 +260,7 @@ class SimulatedNode:
             case outputs.Unlead():
                 pass
             case outputs.Complain():
-                environment.log_node(self, f"complains: {output.text}")
+                environment.log_node(self, f"warns: {output.text}")
             case outputs.Fail():
                 self.failed = output.reason
                 environment.on_node_failure(self, output.reason)
@@ -308,7 +308,7 @@ class SimulatedNode:
         return batch.base_offset
 
     def _sync(self) -> None:
-        """Have the end of the log become durable, one sync at a time."""
+        """Sync the end of the log, one sync at a time."""
         log = self.log
         is_durable = not self.terms.may_vote or log.synced_offset >= log.end_offset
         if self._syncing_to is not None or (is_durable and not log.awaits_sync):
@@ -340,10 +340,10 @@ class SimulatedNode:
 
         self._handle(installed)
 
-    # --- what comes from outside
+    # --- requests and responses
 
     def propose(self, command: str) -> int | None:
-        """Have the leader append a command; its offset, or None if this is not the leader."""
+        """Append a command as leader and return its offset; None on other nodes."""
         machine, log = self.machine, self.log
         if not self.is_up or self.failed or self._queue or machine.role is not QuorumRole.LEADER:
             return None
@@ -354,11 +354,13 @@ class SimulatedNode:
         return offset
 
     def receive(self, request: Message, reply: Reply) -> None:
-        """Another node asks something."""
+        """Handle a request from another node."""
         if not self.is_up or self.failed:
             return
         if self._awaits_durable_state and isinstance(request, FetchRequest | FetchSnapshotRequest):
-            self._held_requests.append((request, reply))  # it would hear of what is only being promised
+            self._held_requests.append(
+                (request, reply)
+            )  # a response could reveal a promise before it is durable
         elif isinstance(request, FetchRequest):
             self._serve_fetch(_DelayedFetch(request, reply, self.machine.role), may_delay=True)
         elif isinstance(request, FetchSnapshotRequest):
@@ -371,11 +373,11 @@ class SimulatedNode:
             self._handle(lambda: self.machine.asked(request, reply, self.local_ms, api_version=1))
 
     def receive_response(self, number: int, response: Message | PeerUnreachable) -> None:
-        """What this node has asked is answered, or is not."""
+        """Handle the response to this node's request, or its failure."""
         self._handle(lambda: self.machine.answered(number, response, self.local_ms))
 
     def run_on_machine(self, act: Callable[[Machine], list[Output]]) -> None:
-        """Have the machine do something."""
+        """Call a method of the state machine and execute its outputs."""
         self._handle(lambda: act(self.machine))
 
     # --- serving the log
@@ -391,7 +393,7 @@ class SimulatedNode:
         return ErrorCode.NONE if machine.role is QuorumRole.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _serve_fetch(self, delayed: _DelayedFetch, *, may_delay: bool) -> bool:
-        """Answer a Fetch, or park it; whether it is answered."""
+        """Respond to a Fetch, or delay it; return whether there was a response."""
         request = delayed.request
         [asked] = request.topics[0].partitions
         code = self._epoch_error(asked.current_leader_epoch)
@@ -414,7 +416,7 @@ class SimulatedNode:
             data.high_watermark = self.machine.high_watermark
             is_enough = other is not None or bool(data.records) or data.high_watermark > asked.high_watermark
             if self._epoch_error(asked.current_leader_epoch) != ErrorCode.NONE:
-                is_enough = False  # to be answered anew
+                is_enough = False  # the role or epoch has changed since
         leader_id, epoch = self._leader_and_epoch()
         data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
         if not is_enough and may_delay:

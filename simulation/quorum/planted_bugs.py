@@ -1,4 +1,4 @@
-"""Safeguards of the quorum taken out by hand, one at a time, which the simulation must find."""
+"""Planted bugs of the quorum. Each removes one safeguard, and a test checks that the simulation finds it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from simulation.quorum.log import SimulatedLog
 from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
 
-def _nothing(*arguments: object, **named: object) -> None:
+def _do_nothing(*arguments: object, **named: object) -> None:
     return None
 
 
-def _votes_are_not_waited_for(replace: SetAttribute) -> None:
+def _votes_are_sent_before_quorum_state_is_durable(replace: SetAttribute) -> None:
     original = Standing._remember
 
     def remember(self: Standing, *, is_promise: bool) -> list[Output]:
-        is_lead = self.role is QuorumRole.LEADER
-        return original(self, is_promise=is_promise and is_lead)
+        is_leader = self.role is QuorumRole.LEADER
+        return original(self, is_promise=is_promise and is_leader)
 
     replace(Standing, "_remember", remember)
 
 
-def _the_lead_is_not_waited_for(replace: SetAttribute) -> None:
+def _a_leader_acts_before_quorum_state_is_durable(replace: SetAttribute) -> None:
     original = Standing._remember
 
     def remember(self: Standing, *, is_promise: bool) -> list[Output]:
@@ -42,7 +42,7 @@ def _the_lead_is_not_waited_for(replace: SetAttribute) -> None:
     replace(Standing, "_remember", remember)
 
 
-def _who_votes_forgets_for_whom(replace: SetAttribute) -> None:
+def _the_candidate_of_a_vote_is_not_stored(replace: SetAttribute) -> None:
     original = Standing._remember
 
     def remember(self: Standing, *, is_promise: bool) -> list[Output]:
@@ -56,28 +56,28 @@ def _who_votes_forgets_for_whom(replace: SetAttribute) -> None:
     replace(Standing, "_remember", remember)
 
 
-def _votes_are_given_twice(replace: SetAttribute) -> None:
-    def asked(*arguments: Any, **named: Any) -> bool:
+def _a_voter_votes_twice_in_an_epoch(replace: SetAttribute) -> None:
+    def grants_vote(*arguments: Any, **named: Any) -> bool:
         return may_have_vote(*arguments, **{**named, "voted": None})
 
-    replace(listening, "may_have_vote", asked)
+    replace(listening, "may_have_vote", grants_vote)
 
 
-def _any_log_will_do(replace: SetAttribute) -> None:
-    def asked(*arguments: Any, **named: Any) -> bool:
+def _candidates_with_outdated_logs_get_votes(replace: SetAttribute) -> None:
+    def grants_vote(*arguments: Any, **named: Any) -> bool:
         return may_have_vote(*arguments, **{**named, "is_up_to_date": True})
 
-    replace(listening, "may_have_vote", asked)
+    replace(listening, "may_have_vote", grants_vote)
 
 
-def _a_leader_votes_for_others(replace: SetAttribute) -> None:
-    def asked(role: QuorumRole, *arguments: Any, **named: Any) -> bool:
+def _a_leader_votes_for_another_candidate(replace: SetAttribute) -> None:
+    def grants_vote(role: QuorumRole, *arguments: Any, **named: Any) -> bool:
         return may_have_vote(QuorumRole.UNATTACHED, *arguments, **{**named, "leader_id": -1})
 
-    replace(listening, "may_have_vote", asked)
+    replace(listening, "may_have_vote", grants_vote)
 
 
-def _former_epochs_are_committed(replace: SetAttribute) -> None:
+def _records_of_earlier_epochs_are_committed(replace: SetAttribute) -> None:
     def commit(self: Leading, synced_offset: int) -> bool:
         self.epoch_offset = None if self.epoch_offset is None else min(self.epoch_offset, UNKNOWN)
         return original(self, synced_offset)
@@ -86,26 +86,26 @@ def _former_epochs_are_committed(replace: SetAttribute) -> None:
     replace(Leading, "commit", commit)
 
 
-def _a_leader_counts_what_it_has_not_synced(replace: SetAttribute) -> None:
+def _a_leader_commits_before_its_own_sync(replace: SetAttribute) -> None:
     original = Leading.commit
     replace(Leading, "commit", lambda self, synced_offset: original(self, self._log.end_offset))
 
 
-def _fetches_come_before_syncs(replace: SetAttribute) -> None:
+def _followers_fetch_before_their_log_is_synced(replace: SetAttribute) -> None:
     def is_settled(self: Fetching) -> bool:
         return self.stage is not Stage.INSTALLING and not self._log.awaits_sync
 
     replace(Fetching, "is_settled", property(is_settled))
 
 
-def _it_stands_while_a_snapshot_is_installed(replace: SetAttribute) -> None:
+def _a_node_becomes_candidate_while_it_installs_a_snapshot(replace: SetAttribute) -> None:
     def is_settled(self: Fetching) -> bool:
         return self.synced_offset >= self._log.end_offset and not self._log.awaits_sync
 
     replace(Fetching, "is_settled", property(is_settled))
 
 
-def _a_cut_is_not_waited_for(replace: SetAttribute) -> None:
+def _followers_fetch_before_a_truncation_is_synced(replace: SetAttribute) -> None:
     def is_settled(self: Fetching) -> bool:
         is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
         return is_durable and self.stage is not Stage.INSTALLING
@@ -113,21 +113,21 @@ def _a_cut_is_not_waited_for(replace: SetAttribute) -> None:
     replace(Fetching, "is_settled", property(is_settled))
 
 
-def _half_is_a_majority(replace: SetAttribute) -> None:
+def _half_of_the_voters_is_a_majority(replace: SetAttribute) -> None:
     replace(VoterSet, "majority", property(lambda self: (len(self) + 1) // 2))
 
 
-def _directories_do_not_matter(replace: SetAttribute) -> None:
+def _directory_ids_are_ignored(replace: SetAttribute) -> None:
     replace(Standing, "_is_me", lambda self, key: self._terms.node_id == key.replica_id)
     replace(Voter, "is_named", lambda self, key: self.key.replica_id == key.replica_id)
 
 
-def _voters_change_twice_at_once(replace: SetAttribute) -> None:
+def _two_voter_changes_run_at_once(replace: SetAttribute) -> None:
     replace(Membership, "_is_changing", False)
     replace(Membership, "_is_uncommitted", False)
 
 
-def _voters_change_too_early(replace: SetAttribute) -> None:
+def _voters_change_before_the_leader_has_committed_in_its_epoch(replace: SetAttribute) -> None:
     original = Membership._why_not
 
     def why_not(self: Membership) -> Any:
@@ -137,14 +137,14 @@ def _voters_change_too_early(replace: SetAttribute) -> None:
     replace(Membership, "_why_not", why_not)
 
 
-def _voters_count_once_they_are_committed(replace: SetAttribute) -> None:
+def _voter_changes_take_effect_when_they_are_committed(replace: SetAttribute) -> None:
     def voters(self: SimulatedLog) -> VoterSet:
         return self.history.voters_at(self.high_watermark - 1) or self.history.voters
 
     replace(SimulatedLog, "voters", property(voters))
 
 
-def _nobody_is_asked_before_an_election(replace: SetAttribute) -> None:
+def _candidates_skip_the_pre_vote(replace: SetAttribute) -> None:
     original = Standing._count
 
     def count(self: Standing, now_ms: int) -> list[Output]:
@@ -155,15 +155,15 @@ def _nobody_is_asked_before_an_election(replace: SetAttribute) -> None:
     replace(Standing, "_count", count)
 
 
-def _old_answers_count(replace: SetAttribute) -> None:
-    replace(Calls, "forget", _nothing)
+def _responses_of_earlier_epochs_count(replace: SetAttribute) -> None:
+    replace(Calls, "forget", _do_nothing)
 
 
-def _who_is_not_heard_leads_on(replace: SetAttribute) -> None:
+def _a_leader_without_fetches_does_not_resign(replace: SetAttribute) -> None:
     replace(Leading, "is_alone", lambda self, now_ms: False)
 
 
-def _a_former_leader_is_nobody(replace: SetAttribute) -> None:
+def _a_restarted_leader_forgets_that_it_was_leader(replace: SetAttribute) -> None:
     original = Standing._recall
 
     def recall(self: Standing, remembered: QuorumState, now_ms: int) -> None:
@@ -173,41 +173,71 @@ def _a_former_leader_is_nobody(replace: SetAttribute) -> None:
     replace(Standing, "_recall", recall)
 
 
-def _votes_are_not_recalled(replace: SetAttribute) -> None:
-    replace(Standing, "_recall", _nothing)
+def _quorum_state_is_not_read_at_startup(replace: SetAttribute) -> None:
+    replace(Standing, "_recall", _do_nothing)
 
 
-def _the_removed_never_stand(replace: SetAttribute) -> None:
+def _removed_voters_never_become_candidates(replace: SetAttribute) -> None:
     replace(Standing, "_may_stand", property(lambda self: self.is_voter))
 
 
-def _a_vote_refused_is_one(replace: SetAttribute) -> None:
+def _rejected_votes_count_as_granted(replace: SetAttribute) -> None:
     original = Tally.count
     replace(Tally, "count", lambda self, voter_id, is_granted: original(self, voter_id, is_granted=True))
 
 
 PLANTED_BUGS = [
-    PlantedBug("votes are not waited for", _votes_are_not_waited_for, seed=5),
-    PlantedBug("the lead is not waited for", _the_lead_is_not_waited_for, seed=154),
-    PlantedBug("who votes forgets for whom", _who_votes_forgets_for_whom, seed=33),
-    PlantedBug("votes are given twice", _votes_are_given_twice),
-    PlantedBug("any log will do", _any_log_will_do),
-    PlantedBug("a leader votes for others", _a_leader_votes_for_others, seed=2),
-    PlantedBug("former epochs are committed", _former_epochs_are_committed),
-    PlantedBug("a leader counts what it has not synced", _a_leader_counts_what_it_has_not_synced, seed=1),
-    PlantedBug("fetches come before syncs", _fetches_come_before_syncs),
-    PlantedBug("it stands while a snapshot is installed", _it_stands_while_a_snapshot_is_installed, seed=1),
-    PlantedBug("a cut is not waited for", _a_cut_is_not_waited_for, seed=1),
-    PlantedBug("half is a majority", _half_is_a_majority, seed=7),
-    PlantedBug("directories do not matter", _directories_do_not_matter, seed=184),
-    PlantedBug("voters change twice at once", _voters_change_twice_at_once, seed=9),
-    PlantedBug("voters change before the epoch is committed", _voters_change_too_early, seed=8),
-    PlantedBug("voters count once they are committed", _voters_count_once_they_are_committed, seed=57),
-    PlantedBug("nobody is asked before an election", _nobody_is_asked_before_an_election, seed=2),
-    PlantedBug("old answers count", _old_answers_count, seed=44),
-    PlantedBug("who is not heard leads on", _who_is_not_heard_leads_on, seed=20),
-    PlantedBug("a former leader is nobody", _a_former_leader_is_nobody, seed=216),
-    PlantedBug("votes are not recalled", _votes_are_not_recalled, seed=33),
-    PlantedBug("the removed never stand", _the_removed_never_stand, seed=72),
-    PlantedBug("a vote refused is one", _a_vote_refused_is_one),
-]  # fmt: skip
+    PlantedBug(
+        "votes are sent before quorum-state is durable",
+        _votes_are_sent_before_quorum_state_is_durable,
+        seed=5,
+    ),
+    PlantedBug(
+        "a leader acts before quorum-state is durable",
+        _a_leader_acts_before_quorum_state_is_durable,
+        seed=154,
+    ),
+    PlantedBug("the candidate of a vote is not stored", _the_candidate_of_a_vote_is_not_stored, seed=33),
+    PlantedBug("a voter votes twice in an epoch", _a_voter_votes_twice_in_an_epoch),
+    PlantedBug("candidates with outdated logs get votes", _candidates_with_outdated_logs_get_votes),
+    PlantedBug("a leader votes for another candidate", _a_leader_votes_for_another_candidate, seed=2),
+    PlantedBug("records of earlier epochs are committed", _records_of_earlier_epochs_are_committed),
+    PlantedBug("a leader commits before its own sync", _a_leader_commits_before_its_own_sync, seed=1),
+    PlantedBug("followers fetch before their log is synced", _followers_fetch_before_their_log_is_synced),
+    PlantedBug(
+        "a node becomes candidate while it installs a snapshot",
+        _a_node_becomes_candidate_while_it_installs_a_snapshot,
+        seed=1,
+    ),
+    PlantedBug(
+        "followers fetch before a truncation is synced",
+        _followers_fetch_before_a_truncation_is_synced,
+        seed=1,
+    ),
+    PlantedBug("half of the voters is a majority", _half_of_the_voters_is_a_majority, seed=7),
+    PlantedBug("directory ids are ignored", _directory_ids_are_ignored, seed=184),
+    PlantedBug("two voter changes run at once", _two_voter_changes_run_at_once, seed=9),
+    PlantedBug(
+        "voters change before the leader has committed in its epoch",
+        _voters_change_before_the_leader_has_committed_in_its_epoch,
+        seed=8,
+    ),
+    PlantedBug(
+        "voter changes take effect when they are committed",
+        _voter_changes_take_effect_when_they_are_committed,
+        seed=57,
+    ),
+    PlantedBug("candidates skip the pre-vote", _candidates_skip_the_pre_vote, seed=2),
+    PlantedBug("responses of earlier epochs count", _responses_of_earlier_epochs_count, seed=44),
+    PlantedBug(
+        "a leader without fetches does not resign", _a_leader_without_fetches_does_not_resign, seed=20
+    ),
+    PlantedBug(
+        "a restarted leader forgets that it was leader",
+        _a_restarted_leader_forgets_that_it_was_leader,
+        seed=216,
+    ),
+    PlantedBug("quorum-state is not read at startup", _quorum_state_is_not_read_at_startup, seed=33),
+    PlantedBug("removed voters never become candidates", _removed_voters_never_become_candidates, seed=72),
+    PlantedBug("rejected votes count as granted", _rejected_votes_count_as_granted),
+]

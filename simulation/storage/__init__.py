@@ -1,12 +1,15 @@
-"""Storage under crashes and failing disks, simulated: `python -m simulation.storage --seed 1`.
+"""Simulation of storage with crashes and failing disks: `python -m simulation.storage --seed 1`.
 
-One seed decides everything: the configuration, what is done to the logs, when the disk fails or the machine
-dies, and what of the unsynced then survives. So a seed that fails does so again by its number alone.
+One seed decides the configuration, the operations on the logs, when the disk fails or the process dies, and
+which unsynced data survives. So a failing seed fails again exactly. The guide is docs/simulation.md.
 
-    disk        what a disk may do to files: the fault model
-    promises    what the outside world was told, and so may rely on
-    invariants  what must be true of a log after every step
-    history     one seed: steps, crashes, recoveries
-    flips       bits that turn over at rest
-    breakage    bugs put into the code by hand, which the simulation must find
+    broker        the logs of one broker on a simulated disk, and their idempotent producers
+    expected_log  the records that must exist, and those that may
+    invariants    conditions that a log meets after every step
+    history       one seed: operations, crashes, recoveries
+    bit_flips     a flipped bit in a file while the broker is down
+    planted_bugs  removed safeguards, each of which the simulation must detect
+    run           the command line, which all simulations share
+
+`kwire.testing.disk` is the simulated disk.
 """

@@ -1,9 +1,9 @@
-"""Bits that turn over at rest: what is damaged is noticed, never served as good, and nothing else is lost.
+"""A flipped bit in a file while the broker is down.
 
-Noticed means that a reader is told so, or gets a batch with a CRC that does not match. Lost may be the batch
-that was hit, and what lies in the same segment behind it, whose place only the lengths before it tell. Where
-recovery reads the segment, after a crash, the log ends before the damage: nobody can tell it from a write
-that was torn.
+The damage must be detected or harmless: no reader gets a wrong record, and no other record is lost. A reader
+detects damage by an error or by a CRC that does not match. The damaged batch may be lost, and the rest of its
+segment, because the position of a batch follows from the lengths of the batches before it. After a crash,
+recovery ends the log before the damage, because it cannot distinguish the damage from a torn write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIXES = (".log", ".log", ".log", ".index", ".timeindex", ".snapshot")
 
 
 def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str | None:
-    """Turn a bit over in one of a log's files, where there is one; the file's name."""
+    """Flip a bit in one of the log's files, and return the file's name; None if no file fits."""
     suffix = rng.choice(SUFFIXES)
     files = {
         path: content for path, content in disk.tree(directory).items() if path.endswith(suffix) and content
@@ -35,9 +35,9 @@ def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str
 
 
 def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_clean: bool) -> int:
-    """Read every offset that was promised; how many cannot be read. Violation.
+    """Read every expected offset, and return how many cannot be read. Raise Violation.
 
-    `flipped` is the file's name.
+    `flipped` is the name of the damaged file.
     """
     lost = 0
     is_log = flipped.endswith(".log")
@@ -48,23 +48,25 @@ def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_c
         if offset < log.log_start_offset:
             continue
         if log.failure is not None:
-            raise Violation(f"{flipped} was damaged, and the log went offline: {log.failure}")
+            raise Violation(f"a bit of {flipped} was flipped, and the log went offline: {log.failure}")
         found = _read(log, offset)
         if found == record:
             continue
-        # The CRC leaves out the offset: a batch may stand at another one, as in Kafka.
+        # The CRC does not cover the base offset, so the batch may move to another offset, as in Kafka.
         is_shifted = is_log and damaged_base <= offset < damaged_end and found in expected.records.values()
         if found is not None and not is_shifted:
-            raise Violation(f"{flipped} was damaged, and offset {offset} is served as {found}, not {record}")
+            raise Violation(
+                f"a bit of {flipped} was flipped, and a read of offset {offset} returns {found}, not {record}"
+            )
         lost += 1
         is_in_reach = is_log and offset >= damaged_base and (offset < damaged_end or not was_clean)
         if not is_in_reach:
-            raise Violation(f"{flipped} was damaged, and offset {offset} is lost, which held {record}")
+            raise Violation(f"a bit of {flipped} was flipped, and offset {offset} is lost: {record}")
     return lost
 
 
 def _read(log: Log, offset: int) -> RecordContent | None:
-    """The record at an offset; None where a reader notices that it is not to be had."""
+    """Return the record at an offset; None if a reader would detect damage."""
     try:
         data = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset).read()
     except ApiError:
@@ -75,7 +77,7 @@ def _read(log: Log, offset: int) -> RecordContent | None:
     if header.size_bytes != len(data) or not crc_is_valid(data, 0, header):
         return None
     if not header.base_offset <= offset <= header.last_offset:
-        # The CRC does not cover the offset: a consumer is told a batch that does not hold what it asked for.
+        # The CRC does not cover the offset: the consumer gets a batch without the offset that it fetched.
         return None
     try:
         for record in records(data, 0, header):

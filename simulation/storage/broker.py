@@ -1,5 +1,7 @@
-"""A broker's logs with their cleaner on a simulated disk, and the clients' side of each: one process after
-another, each of which ends in a shutdown, a kill or a loss of power."""
+"""The logs of one broker on a simulated disk, with their cleaner and their idempotent producers.
+
+Processes follow one another on the same disk. Each ends with a clean shutdown, a kill or a power loss.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,22 @@ from simulation.storage.invariants import LogScan, ScannedBatch, check_log
 DATA = "/disk/data"
 BACKOFF_MS = 15_000
 OFFSET_MAP_KEYS = (2, 400, 3, 4)
-"""How many keys the cleaner's map takes, life by life. There are five of them: it is full at times."""
+"""The cleaner's offset map has space for this many keys, per process. Five keys exist, so some maps fill."""
 NEVER = (1 << 63) - 1
 
 
 class IdempotentProducer:
-    """What an idempotent producer knows of itself."""
+    """The state of an idempotent producer."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.next_sequence = 0
         self.last: tuple[memoryview, int] | None = None
-        """The last batch, as it was sent, and where it was put: to be sent again."""
+        """The last batch as sent, for retries, and its base offset."""
 
 
 class SimulatedPartition:
-    """A log, what was promised of it, and who writes to it."""
+    """A log, its expected content, and its producers."""
 
     def __init__(self, topic: str, config: LogConfig) -> None:
         self.topic = topic
@@ -49,12 +51,12 @@ class SimulatedPartition:
         self.producers = {producer_id: IdempotentProducer() for producer_id in (7, 8)}
         self.leader_epoch = 0
         self.written = 0
-        """Counts records, so that no two values are equal."""
+        """The number of records created, which makes all values different."""
 
     def make_batch(
         self, rng: random.Random, now_ms: int, producer_id: int
     ) -> tuple[bytearray, list[RecordContent]]:
-        """A batch as a client sends it, and its records."""
+        """Return a batch as a producer sends it, and its records."""
         contents: list[RecordContent] = []
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.written += 1
@@ -74,9 +76,9 @@ class SimulatedPartition:
         return sent, contents
 
     def resume_producers(self, found: list[ScannedBatch]) -> None:
-        """After a crash: a client whose batches were lost goes on from what is there, in an epoch of its own.
+        """Give producers whose last batch was lost in a crash a new epoch.
 
-        A real one would be told OUT_OF_ORDER_SEQUENCE_NUMBER first, and bump its epoch.
+        A stock producer gets OUT_OF_ORDER_SEQUENCE_NUMBER first and then increments its epoch.
         """
         for producer_id, producer in self.producers.items():
             own = [batch.header for batch in found if batch.header.producer_id == producer_id]
@@ -87,7 +89,7 @@ class SimulatedPartition:
 
 
 def random_config(rng: random.Random) -> LogConfig:
-    """What a topic may be configured with, scaled to batches of some hundred bytes."""
+    """Return a topic configuration, scaled to batches of some hundred bytes."""
     compact = rng.random() < 0.35
     segment_bytes = rng.choice((900, 1500, 4000))
     return LogConfig(
@@ -114,7 +116,7 @@ def random_config(rng: random.Random) -> LogConfig:
 
 
 class SimulatedStorage:
-    """The logs as a broker has them, one life after another."""
+    """The logs of a broker across its restarts."""
 
     def __init__(self, disk: MemoryDisk, partitions: list[SimulatedPartition], rng: random.Random) -> None:
         self.disk = disk
@@ -126,12 +128,12 @@ class SimulatedStorage:
         self.manager: LogManager
         self.cleaner: LogCleaner
         self.between_cleaner_steps: Callable[[], None] = lambda: None
-        """Called between the steps of the cleaner: what a broker does while a log is being cleaned."""
+        """A function called between two steps of the cleaner. It runs other operations meanwhile."""
 
-    # --- a life
+    # --- the process
 
     def open(self) -> None:
-        """Start a process. StorageError when the disk fails; Died."""
+        """Start a process. Raise StorageError if the disk fails, and ProcessDied."""
         host = self.host = VirtualHost(
             seed=self._rng.getrandbits(32), now_ms=self.host.now_ms() + self._rng.choice((0, 1000))
         )
@@ -161,18 +163,20 @@ class SimulatedStorage:
         host.end_turn = lambda: self.between_cleaner_steps()
 
     def create_logs(self) -> None:
-        """Make the logs that are not there: a topic's creation that was lost is done again, as a controller
-        has it done. StorageError; Died."""
+        """Create missing logs, as after a lost topic creation that the controller repeats.
+
+        Raise StorageError and ProcessDied.
+        """
         for number, partition in enumerate(self.partitions):
             log = self.manager.get(partition.topic, 0)
             if log is not None and log.topic_id == ZERO_UUID:
-                self.manager.mark_stray(log)  # as a broker does
+                self.manager.mark_stray(log)  # as a broker does with a log without a topic id
                 log = None
             if log is None:
                 expected = partition.expected
                 if expected.durable_end:
                     raise Violation(
-                        f"the log of {partition.topic} is gone, durable up to {expected.durable_end}"
+                        f"the log of {partition.topic} is missing, durable up to {expected.durable_end}"
                     )
                 partition.expected = ExpectedLog(is_compacted=expected.is_compacted)
                 partition.expected.ever_appended = expected.ever_appended
@@ -189,18 +193,18 @@ class SimulatedStorage:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk's failure has put the directory offline."""
+        """Whether a disk failure has put the log directory offline."""
         return self.manager.directories()[0].offline
 
     def shut_down(self) -> None:
-        """A clean shutdown, as far as the disk lets."""
+        """Shut down cleanly, as far as the disk permits."""
         self.cleaner.stop()
         self.manager.shutdown(self.host.now_ms())
 
-    # --- looking
+    # --- checks
 
     def check_all(self) -> None:
-        """The invariants, and that each log is what its clients were told. Violation."""
+        """Check the invariants and the expected content of every log. Raise Violation."""
         with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)
@@ -214,7 +218,7 @@ class SimulatedStorage:
                     )
                     if log.high_watermark < expected.high_watermark:
                         raise Violation(
-                            f"the high watermark went back from {expected.high_watermark} "
+                            f"the high watermark decreased from {expected.high_watermark} "
                             f"to {log.high_watermark}"
                         )
                     expected.high_watermark = log.high_watermark
@@ -228,7 +232,7 @@ class SimulatedStorage:
         expected.records = {**scan.records, **staged}
 
     def check_recovered(self, *, power_lost: bool) -> None:
-        """The invariants after a crash, and that it took away nothing that was promised. Violation."""
+        """Check the invariants after a crash, and that no acknowledged or durable record is lost."""
         with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)
@@ -237,38 +241,40 @@ class SimulatedStorage:
                 try:
                     self._check_recovered(partition, log, power_lost=power_lost)
                 except Violation as error:
-                    raise Violation(f"{partition.topic}, recovered: {error}") from error
+                    raise Violation(f"{partition.topic} after recovery: {error}") from error
 
     def _check_recovered(self, partition: SimulatedPartition, log: Log, *, power_lost: bool) -> None:
         expected = partition.expected
         if log.failure is not None:
-            raise Violation(f"it is offline: {log.failure}")
+            raise Violation(f"the log is offline: {log.failure}")
         if power_lost and not expected.is_compacted:
             expected.record_gaps(LogScan(self.disk, log).gaps(log.written_end_offset))
         required_end = expected.durable_end if power_lost else expected.acknowledged_end
         if log.topic_id == ZERO_UUID:
             if required_end:
-                raise Violation(f"it does not tell whose it is, and was promised up to {required_end}")
+                raise Violation(f"the log has no topic id, but must have records up to {required_end}")
             expected.before_truncate(0)
             return
         scan = check_log(self.disk, log, expected, self._check_rng)
         end = log.log_end_offset
         expected.check(scan.records, log.log_start_offset, end, required_end)
         if not power_lost and end > expected.max_end:
-            raise Violation(f"the log ends at {end}; nothing beyond {expected.max_end} was ever written")
+            raise Violation(
+                f"the log ends at {end}, but no record at or after {expected.max_end} was written"
+            )
         if log.log_start_offset > max(expected.allowed_start, expected.checkpointed_start):
             raise Violation(
-                f"the log starts at {log.log_start_offset}, not at {expected.allowed_start} or before"
+                f"the log starts at {log.log_start_offset}, after the expected {expected.allowed_start}"
             )
         if log.log_start_offset < expected.checkpointed_start:
             raise Violation(
-                f"the log starts at {log.log_start_offset} again; "
-                f"the checkpoint said {expected.checkpointed_start}"
+                f"the log start offset decreased to {log.log_start_offset}; "
+                f"the checkpoint has {expected.checkpointed_start}"
             )
         if log.high_watermark < min(expected.checkpointed_high_watermark, end):
             raise Violation(
-                f"the high watermark went back to {log.high_watermark}; "
-                f"the checkpoint said {expected.checkpointed_high_watermark}"
+                f"the high watermark decreased to {log.high_watermark}; "
+                f"the checkpoint has {expected.checkpointed_high_watermark}"
             )
         expected.on_recovery(scan.records, end, durable=power_lost)
         expected.high_watermark = log.high_watermark
@@ -277,21 +283,21 @@ class SimulatedStorage:
         )
 
     def recovery_points(self) -> bytes:
-        """The checkpoint that says where recovery starts."""
+        """Return the content of recovery-point-offset-checkpoint."""
         path = f"{DATA}/{RECOVERY_POINTS}"
         with self.disk.without_faults():
             return self.disk.read(path) if self.disk.exists(path) else b""
 
     def recoverable_files(self) -> dict[str, bytes]:
-        """What recovery is to leave as it is when it is done again: all but what is on its way out."""
+        """Return the files that a second recovery must not change."""
         empty = {
             f"{log.topic}-0/leader-epoch-checkpoint"
             for log in self.manager.logs()
             if log.log_start_offset == log.log_end_offset
         }
-        # An epoch that began where an empty log ends is forgotten at the next recovery only, as in Kafka.
-        # So is what was preallocated for a log that recovery has begun: zeros at the end. The cleaner's
-        # checkpoint says nothing while it is empty, as it is made where it is not found.
+        # Some changes are harmless and ignored: the leader epochs of an empty log, which the next recovery
+        # removes (as in Kafka), preallocated zeros at the end of a file, files that are already marked as
+        # deleted, and an empty checkpoint of the cleaner.
         return {
             path: content if path.endswith(".snapshot") else content.rstrip(b"\0")
             for path, content in self.disk.tree(DATA).items()

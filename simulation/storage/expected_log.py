@@ -1,4 +1,4 @@
-"""What the outside world was told of one log, and may rely on: the oracle that a history keeps beside it."""
+"""The expected content of a log: the oracle that a history updates with every operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.testing.simulated.violation import Violation
 
 
 class RecordContent(NamedTuple):
-    """A record as a client would see it."""
+    """A record as a client sees it."""
 
     timestamp: int
     key: bytes | None
@@ -16,31 +16,31 @@ class RecordContent(NamedTuple):
 
 
 class ExpectedLog:
-    """Records by offset, and which of them must be there after what."""
+    """The records that a log may have, and those that must survive a kill or a power loss."""
 
     def __init__(self, *, is_compacted: bool) -> None:
         self.is_compacted = is_compacted
         self.records: dict[int, RecordContent] = {}
-        """What the log holds, as far as was seen or acknowledged; compaction may have thinned it."""
+        """The records by offset, as appended or as last read; compaction may have removed some."""
         self.ever_appended: dict[int, set[RecordContent]] = {}
-        """Whatever was handed to the log to be stored at an offset. Nothing else may be found there."""
+        """Every record that was ever appended at an offset. The log may have no others."""
         self.allowed_start = 0
-        """Records before it may be gone: the greatest start offset that anybody asked for."""
+        """The largest requested log start offset. Records before it may be missing."""
         self.checkpointed_start = 0
-        """The log starts here or later, even after a crash."""
+        """The log starts at or after this offset, even after a crash."""
         self.acknowledged_end = 0
-        """A killed process has lost nothing before it."""
+        """Records before this offset survive a kill."""
         self.durable_end = 0
-        """A loss of power has lost nothing before it."""
+        """Records before this offset survive a power loss."""
         self.max_end = 0
-        """A killed process has nothing from here on."""
+        """The log ends at or before this offset after a kill."""
         self.gaps: set[tuple[int, int]] = set()
-        """Offsets that are missing, from one to another, which nobody had been promised."""
+        """Ranges of missing offsets (first, next) that were not durable."""
         self.high_watermark = 0
         self.checkpointed_high_watermark = 0
 
     def on_append(self, offset: int, record: RecordContent) -> None:
-        """A record was given an offset; it is not acknowledged yet."""
+        """Note a record that got an offset and is not acknowledged yet."""
         self.records[offset] = record
         self.ever_appended.setdefault(offset, set()).add(record)
         self.max_end = max(self.max_end, offset + 1)
@@ -55,7 +55,7 @@ class ExpectedLog:
         self.allowed_start = max(self.allowed_start, offset)
 
     def before_truncate(self, offset: int) -> None:
-        """From here on nothing is promised of what lies beyond."""
+        """Stop expecting records from `offset` on; a crash may still leave them."""
         self.acknowledged_end = min(self.acknowledged_end, offset)
         self.durable_end = min(self.durable_end, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -63,32 +63,34 @@ class ExpectedLog:
         self.checkpointed_start = min(self.checkpointed_start, offset)
 
     def on_truncate(self, offset: int) -> None:
-        """A killed process has it truncated, too."""
+        """Note a truncation that survives a kill."""
         self.records = {at: record for at, record in self.records.items() if at < offset}
         self.max_end = offset
 
     def on_recovery(self, found: dict[int, RecordContent], end: int, *, durable: bool) -> None:
-        """After a crash: what was found is what the log is from here on."""
+        """Take over what recovery found after a crash."""
         self.records = dict(found)
         self.acknowledged_end = self.max_end = end
         self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
         self.durable_end = end if durable else min(self.durable_end, end)
 
     def record_gaps(self, gaps: list[tuple[int, int]]) -> None:
-        """After a loss of power: a segment that was not synced may have lost its end, and one that came after
-        it nothing. Violation where the hole begins before the durable end."""
+        """Note gaps after a power loss: a lost end of an unsynced segment with a later segment that survived.
+
+        Raise Violation if a gap begins before the durable end.
+        """
         for first, after in gaps:
             if (first, after) not in self.gaps and first < self.durable_end and first >= self.allowed_start:
                 raise Violation(f"offsets {first} to {after - 1} are missing; {self.durable_end} was durable")
         self.gaps.update(gaps)
 
     def check(self, found: dict[int, RecordContent], start: int, end: int, required_end: int) -> None:
-        """Everything before `promised_end` is there and equal; nothing is there that was never written."""
+        """Check that records before `required_end` exist unchanged, and that no other records exist."""
         if end < required_end:
-            raise Violation(f"the log ends at {end}, although everything before {required_end} was promised")
+            raise Violation(f"the log ends at {end}, but must have all records before {required_end}")
         for offset, record in found.items():
             if record not in self.ever_appended.get(offset, ()):
-                raise Violation(f"offset {offset} holds {record}, which nobody wrote there")
+                raise Violation(f"offset {offset} has {record}, which was never written there")
         last_of_key: dict[bytes | None, int] = {}
         first_of_key: dict[bytes | None, int] = {}
         required = {at: each for at, each in self.records.items() if at < required_end}
@@ -100,15 +102,15 @@ class ExpectedLog:
             if offset < max(start, self.allowed_start) or found.get(offset) == record:
                 continue
             if offset in found:
-                raise Violation(f"offset {offset} holds {found[offset]}, and {record} was promised")
+                raise Violation(f"offset {offset} has {found[offset]} instead of {record}")
             if not self.is_compacted:
-                raise Violation(f"offset {offset} is gone; it held {record}")
+                raise Violation(f"offset {offset} is missing: {record}")
             if last_of_key.get(record.key, -1) > offset:
                 continue
             if record.value is not None:
-                raise Violation(f"offset {offset} is gone, with no later record of its key; it held {record}")
+                raise Violation(f"offset {offset} is missing, without a later record of its key: {record}")
             if first_of_key.get(record.key, offset) < offset:
                 raise Violation(
-                    f"the tombstone at {offset} is gone, and {record.key!r} is back at "
+                    f"the tombstone at {offset} is missing, but {record.key!r} has reappeared at "
                     f"{first_of_key[record.key]}"
                 )

@@ -1,7 +1,7 @@
-"""One seed's history: what is done to the logs, how each life ends, and what is found in the next.
+"""One seed: the operations on the logs, how each process ends, and what recovery finds.
 
-A step that the disk refuses ends the life, as a broker whose only directory has failed ends; a step in which
-the process dies does so, too. What the step was about to promise is not promised then.
+A process ends when an operation fails on the disk, as a broker does whose only log directory has failed, and
+when it dies during an operation. The records of that operation were not acknowledged, so they may be lost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from simulation.storage.invariants import LogScan
 
 STEPS = 60
 RECOVERIES = 20
-"""How often a recovery may die before the disk is let alone."""
+"""The number of attempts after which recovery runs without faults."""
 
 
 class History:
-    """A run, with its transcript."""
+    """A run with its transcript."""
 
     def __init__(self, seed: int, *, steps: int = STEPS) -> None:
         self.seed = seed
@@ -73,7 +73,7 @@ class History:
     # --- running
 
     def run(self) -> None:
-        """All of it. Violation, or whatever storage raises that it must not."""
+        """Run the history. Raise Violation, or an error that storage must not raise."""
         for partition in self._partitions:
             self._log_detail(f"{partition.topic}: {_describe_config(partition)}")
         with self._disk.without_faults():
@@ -91,7 +91,7 @@ class History:
             self._flip_bit()
 
     def _flip_bit(self) -> None:
-        """The last thing: while the broker is down, a bit turns over."""
+        """Flip a bit while the broker is down. This is the last step."""
         disk, storage, rng = self._disk, self._storage, self._rng
         partition = rng.choice(self._partitions)
         was_clean = rng.random() < 0.6
@@ -104,7 +104,7 @@ class History:
         if name is None:
             return
         how = "a shutdown" if was_clean else "a kill"
-        self._log(f"a bit of {partition.topic}-0/{name} turns over after {how}")
+        self._log(f"a bit of {partition.topic}-0/{name} flips after {how}")
         storage.open()
         self._log("open: " + self._describe_logs())
         with disk.without_faults():
@@ -128,11 +128,11 @@ class History:
         except (StorageError, ApiError) as error:
             if isinstance(error, ApiError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-            self._log(f"refused: {error}")
+            self._log(f"failed: {error}")
             if not self._storage.is_offline:
-                raise Violation(f"an operation failed, and the directory is online: {error}") from error
+                raise Violation(f"an operation failed, but the directory is online: {error}") from error
         if self._storage.is_offline:
-            self._log("the directory is offline: the broker ends")
+            self._log("the directory is offline: the broker shuts down")
             self._crash()
             return
         self._storage.check_all()
@@ -149,7 +149,7 @@ class History:
         else:
             disk.free_bytes = rng.randrange(1500)
 
-    # --- ends and beginnings
+    # --- crashes and restarts
 
     def _end_process(self) -> None:
         if self._rng.random() < 0.4:
@@ -158,10 +158,10 @@ class History:
             self._crash()
 
     def _restart(self) -> None:
-        """A clean shutdown; the machine may lose power once it is over."""
+        """Shut down cleanly and start again, sometimes with a power loss in between."""
         self._log("shutdown")
         disk = self._disk
-        # Its order is commit, flush, checkpoint: what dies in it dies with all of these promises.
+        # A shutdown commits, flushes, then writes the checkpoints. If the process dies, nothing is expected.
         for partition in self._partitions:
             self._commit(partition)
             log = self._storage.log(partition)
@@ -174,7 +174,7 @@ class History:
                 partition.expected.on_flush(partition.expected.acknowledged_end)
         power_lost = self._rng.random() < 0.4
         if power_lost:
-            self._log("power cut after the shutdown")
+            self._log("power loss after the shutdown")
             disk.power_cut()
         else:
             disk.kill()
@@ -182,7 +182,7 @@ class History:
 
     def _crash(self) -> None:
         power_lost = self._rng.random() < 0.6
-        self._log("power cut" if power_lost else "kill")
+        self._log("power loss" if power_lost else "kill")
         if power_lost:
             self._disk.power_cut()
         else:
@@ -190,7 +190,7 @@ class History:
         self._start(power_lost=power_lost)
 
     def _start(self, *, power_lost: bool) -> None:
-        """Recover, maybe dying in the middle of it, and go on."""
+        """Recover, also with faults during recovery."""
         rng, disk, storage = self._rng, self._disk, self._storage
         attempts = 0
         while True:
@@ -207,7 +207,7 @@ class History:
             try:
                 storage.open()
                 if storage.is_offline:
-                    raise StorageError("the directory is offline at once")  # what the cleaner keeps there
+                    raise StorageError("the directory is offline at once")  # the cleaner's checkpoint failed
                 disk.repair()
                 self._log("open: " + self._describe_logs())
                 storage.check_recovered(power_lost=power_lost)
@@ -218,7 +218,7 @@ class History:
                 return
             except ProcessDied:
                 again = rng.random() < 0.5
-                self._log(f"died in recovery, {'by a power cut' if again else 'killed'}")
+                self._log(f"died in recovery, {'by a power loss' if again else 'killed'}")
                 if again:
                     disk.power_cut()
                 else:
@@ -227,11 +227,11 @@ class History:
             except StorageError as error:
                 if not faulty:
                     raise
-                self._log(f"cannot be opened: {error}")
+                self._log(f"start failed: {error}")
                 disk.kill()
 
     def _recover_again(self, recovery_points: bytes) -> None:
-        """Recovery has nothing left to do: doing it again, from the same point on, changes no byte."""
+        """Repeat recovery from the same recovery point, and check that it changes no byte."""
         storage, disk = self._storage, self._disk
         if (
             storage.manager.directories()[0].had_clean_shutdown
@@ -247,7 +247,7 @@ class History:
         for path in sorted({*before, *after}):
             if before.get(path) != after.get(path):
                 raise Violation(
-                    f"recovering again changes {path} from {before.get(path)!r} to {after.get(path)!r}"
+                    f"repeating recovery changes {path} from {before.get(path)!r} to {after.get(path)!r}"
                 )
         storage.check_recovered(power_lost=False)
 
@@ -259,7 +259,7 @@ class History:
             for log in self._storage.manager.logs()
         )
 
-    # --- steps
+    # --- operations
 
     def _append(self, partition: SimulatedPartition) -> None:
         rng = self._rng
@@ -281,12 +281,12 @@ class History:
             producer.next_sequence = 0
         now_ms = self._storage.host.now_ms()
         sent, contents = partition.make_batch(rng, now_ms, producer_id)
-        # What dies while a roll is under way was not written, but its client cannot know.
+        # If the process dies while the log rolls, the batch was not written, but the client cannot know.
         appended = log.append(memoryview(bytearray(sent)), leader_epoch=partition.leader_epoch, now_ms=now_ms)
         if appended.is_duplicate:
-            raise Violation(f"a new batch of producer {producer_id} was taken for a duplicate: {appended}")
+            raise Violation(f"a new batch of producer {producer_id} counted as a duplicate: {appended}")
         if appended.first_offset != max(partition.expected.max_end, appended.first_offset):
-            raise Violation(f"an append got offset {appended.first_offset} again")
+            raise Violation(f"offset {appended.first_offset} was assigned twice")
         for number, record in enumerate(contents):
             if appended.log_append_time_ms >= 0:
                 record = RecordContent(appended.log_append_time_ms, record.key, record.value)
@@ -301,7 +301,7 @@ class History:
         )
 
     def _append_fetched(self, partition: SimulatedPartition) -> None:
-        """A follower takes batches of its leader, the last of which is cut short."""
+        """Append batches as a follower: fetched from the leader, the last one incomplete."""
         log, rng, now_ms = self._storage.log(partition), self._rng, self._storage.host.now_ms()
         fetched, offset = b"", log.log_end_offset
         contents: list[RecordContent] = []
@@ -335,16 +335,16 @@ class History:
         self._flush_due()
 
     def _flush_partition_metadata(self, partition: SimulatedPartition) -> None:
-        """Nobody is told of what a new log has got before a worker has seen to its name."""
+        """Write partition.metadata of a new log, which precedes its first acknowledgement."""
         log = self._storage.log(partition)
         ticket = log.begin_partition_metadata_flush()
         assert ticket is not None
         self._run_disk_work(partition, ticket.work)
         self._run_disk_work(partition, ticket.finish)
-        self._log(f"{partition.topic}: tells its topic's id")
+        self._log(f"{partition.topic}: partition.metadata is written")
 
     def _retry(self, partition: SimulatedPartition) -> None:
-        """A client that has seen no answer sends its last batch again: it is not stored twice."""
+        """Send the last batch of each producer again, as after a lost response. It must be a duplicate."""
         log = self._storage.log(partition)
         for producer_id, producer in partition.producers.items():
             if producer.last is None or producer.last[1] < log.log_start_offset:
@@ -355,20 +355,20 @@ class History:
                 leader_epoch=partition.leader_epoch,
                 now_ms=self._storage.host.now_ms(),
             )
-            self._log(f"{partition.topic}: producer {producer_id} sends again what is at {offset}")
+            self._log(f"{partition.topic}: producer {producer_id} retries the batch at {offset}")
             if not appended.is_duplicate or appended.first_offset != offset:
                 raise Violation(
                     f"the batch of producer {producer_id} at {offset} was stored again: {appended}"
                 )
 
     def _flush_due(self) -> None:
-        """What flush.messages and flush.ms ask for, and what rolling does."""
+        """Flush what flush.messages, flush.ms and rolls require."""
         for log in self._storage.manager.due_for_flush(self._storage.host.now_ms()):
             partition = next(each for each in self._partitions if each.topic == log.topic)
             end_offset = log.written_end_offset
             log.flush()
             partition.expected.on_flush(end_offset)
-            self._log(f"{log.topic}: flush was due, up to {end_offset}")
+            self._log(f"{log.topic}: due flush up to {end_offset}")
 
     def _flush(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
@@ -378,7 +378,7 @@ class History:
         self._log(f"{partition.topic}: flush up to {end_offset}")
 
     def _flush_concurrently(self, partition: SimulatedPartition) -> None:
-        """A thread syncs while the loop goes on."""
+        """Flush as a worker thread does, with another operation at the same time."""
         log = self._storage.log(partition)
         if not log.is_recoverable:
             self._flush_partition_metadata(partition)
@@ -396,7 +396,7 @@ class History:
             self._run_disk_work(partition, ticket.work)
         end_offset = min(end_offset, log.log_end_offset)
         ticket.finish()
-        # Of what a truncation took away nothing is durable, nor of what has come in its place.
+        # After a truncation neither the removed records nor their replacements are durable.
         if log.recovery_point >= end_offset:
             partition.expected.on_flush(end_offset)
         self._log(f"{partition.topic}: flush finished, the recovery point is {log.recovery_point}")
@@ -413,8 +413,8 @@ class History:
         for each in self._partitions:
             log = self._storage.log(each)
             if log.log_start_offset <= log.segment_base_offsets[0]:
-                # The first segment tells it, whose predecessors may come back at a loss of power. Kafka does
-                # so, too. What dies in here may have removed what the last checkpoint said.
+                # The log start offset is the start of the first segment. As in Kafka, a power loss may
+                # bring back earlier segments. If the process dies here, the last checkpoint may be gone.
                 each.expected.checkpointed_start = 0
         self._storage.manager.write_checkpoints()
         if self._storage.is_offline:
@@ -438,7 +438,7 @@ class History:
         self._log(f"{partition.topic}: retention deletes {count} segments")
 
     def _allow_retention(self, partition: SimulatedPartition) -> None:
-        """What retention deletes is gone even where it dies before it has said so."""
+        """Note that deleted segments stay deleted, even if the process dies before retention returns."""
         log, expected = self._storage.log(partition), partition.expected
         if log.config.delete:
             expected.allow_start_at(log.high_watermark)
@@ -452,7 +452,7 @@ class History:
             self._log(f"{partition.topic}: delete records before {offset}")
 
     def _truncate(self, partition: SimulatedPartition) -> None:
-        """A new leader has less than this log. Afterwards recovery points are checkpointed, as Kafka does."""
+        """Truncate to a new leader's log, then write the recovery points, as Kafka does."""
         log, expected = self._storage.log(partition), partition.expected
         if partition.config.compact or log.log_end_offset == log.log_start_offset:
             return
@@ -487,8 +487,8 @@ class History:
         self._flush_due()
 
     def _run_cleaner(self, partition: SimulatedPartition) -> None:
-        """Let the cleaner look, with others at work in between."""
-        self._log("the cleaner looks")
+        """Run the cleaner, sometimes with other operations between its steps."""
+        self._log("the cleaner runs")
         self._may_interleave = self._rng.random() < 0.5
         try:
             self._advance(BACKOFF_MS)

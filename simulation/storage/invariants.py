@@ -1,7 +1,6 @@
-"""What must be true of a log between any two steps, found out from the bytes of its files.
+"""Conditions that a log meets after every step.
 
-The files are parsed here, batch by batch, and not through storage; then whatever storage answers is held
-against that.
+The log's files are parsed here, without storage. Then the results of storage are compared with them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from kwire.wire.batch import (
 from simulation.storage.expected_log import ExpectedLog, RecordContent
 
 LOOKUPS = 3
-"""How many offsets and timestamps are looked up each time."""
+"""The number of offsets and timestamps to look up in each check."""
 
 
 class ScannedBatch(NamedTuple):
@@ -40,16 +39,16 @@ class ScannedBatch(NamedTuple):
 
 
 class LogScan:
-    """All that the files of a log hold."""
+    """The content of a log's files."""
 
     def __init__(self, disk: MemoryDisk, log: Log) -> None:
-        """Violation: a segment is no row of sound batches."""
+        """Scan the files. Raise Violation if a segment is not a sequence of valid batches."""
         self.batches: list[ScannedBatch] = []
         self.segment_content: dict[int, bytes] = {}
         for segment in log.segments:
             content = disk.read(segment.log_path)
             if segment.size_bytes > len(content):
-                raise Violation(f"{segment!r} is {len(content)} bytes long in its file")
+                raise Violation(f"{segment!r} has only {len(content)} bytes in its file")
             data = self.segment_content[segment.base_offset] = content[: segment.size_bytes]
             self.batches += _parse(segment, data)
         start = log.log_start_offset
@@ -61,7 +60,7 @@ class LogScan:
         }
 
     def gaps(self, end: int) -> list[tuple[int, int]]:
-        """Where offsets are missing between segments, or at the end."""
+        """Return the ranges of missing offsets between segments and at the end."""
         found = []
         for before, after in pairwise(self.batches):
             if (
@@ -88,14 +87,14 @@ def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
     try:
         for position, header in batches(data):
             if not crc_is_valid(data, position, header):
-                raise Violation(f"{segment!r} holds a batch with a wrong CRC at byte {position}")
+                raise Violation(f"{segment!r} has a batch with a wrong CRC at byte {position}")
             contents = {
                 record.offset: RecordContent(record.timestamp, record.key, record.value)
                 for record in records(data, position, header)
             }
             found.append(ScannedBatch(segment.base_offset, position, header, contents))
     except CorruptBatch as error:
-        raise Violation(f"{segment!r} holds no sound batch at byte {position}: {error}") from error
+        raise Violation(f"{segment!r} has no valid batch at byte {position}: {error}") from error
     end = found[-1].position + found[-1].header.size_bytes if found else 0
     if end != len(data):
         raise Violation(f"{segment!r} has {len(data) - end} bytes after its last batch")
@@ -103,7 +102,7 @@ def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
 
 
 def check_log(disk: MemoryDisk, log: Log, expected: ExpectedLog, rng: random.Random) -> LogScan:
-    """All of it, but what is promised of the content. Violation."""
+    """Check all invariants except the expected content, and return the scan. Raise Violation."""
     scan = LogScan(disk, log)
     _check_offsets(log, expected, scan)
     _check_epochs(log, expected, scan)
@@ -121,7 +120,7 @@ def _check_offsets(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     if bases != sorted(set(bases)) or bases != [segment.base_offset for segment in log.segments]:
         raise Violation(f"segments start at {bases}")
     if not bases[0] <= log.log_start_offset <= log.log_end_offset:
-        raise Violation(f"{log!r} has segments from {bases[0]} on")
+        raise Violation(f"{log!r} has segments from offset {bases[0]}")
     if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
         raise Violation(f"{log!r} has the high watermark {log.high_watermark}")
     if log.recovery_point > log.written_end_offset:
@@ -130,7 +129,7 @@ def _check_offsets(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     for batch in scan.batches:
         header = batch.header
         if header.base_offset < max(next_offset, batch.segment_base):
-            raise Violation(f"offset {header.base_offset} where {next_offset} was to come: {batch}")
+            raise Violation(f"offset {header.base_offset} follows, expected {next_offset}: {batch}")
         is_gap = (next_offset, header.base_offset) in expected.gaps
         if header.base_offset > next_offset and not expected.is_compacted and not is_gap:
             raise Violation(f"offsets {next_offset} to {header.base_offset - 1} are missing")
@@ -141,7 +140,7 @@ def _check_offsets(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
         next_offset, epoch = header.next_offset, header.leader_epoch
         after = bisect_right(bases, batch.segment_base)
         if after < len(bases) and header.last_offset >= bases[after]:
-            raise Violation(f"offset {header.last_offset} lies before the segment {bases[after]}")
+            raise Violation(f"offset {header.last_offset} is in the segment before {bases[after]}")
     end = log.written_end_offset
     is_gap = not scan.batches or (next_offset, end) in expected.gaps
     if next_offset > end or (next_offset < end and not expected.is_compacted and not is_gap):
@@ -154,18 +153,18 @@ def _check_epochs(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     if starts != sorted(set(starts)) or [epoch for epoch, _ in epochs] != sorted(
         {each for each, _ in epochs}
     ):
-        raise Violation(f"the leader epochs do not grow: {epochs}")
+        raise Violation(f"the leader epochs do not increase: {epochs}")
     for batch in scan.batches:
         header = batch.header
-        # Epochs go when somebody asks for a later start; a crash before the checkpoint brings back the start
-        # alone, in Kafka too.
+        # Moving the log start offset removes leader epochs. After a crash before the checkpoint, the old
+        # start offset returns without them, as in Kafka.
         start = max(log.log_start_offset, expected.allowed_start)
         if header.last_offset < start:
             continue
         after = bisect_right(starts, max(header.base_offset, start))
         if not after or epochs[after - 1][0] != header.leader_epoch:
             raise Violation(
-                f"the batch at {header.base_offset} is of epoch {header.leader_epoch}, not as in {epochs}"
+                f"the batch at {header.base_offset} has leader epoch {header.leader_epoch}, unlike {epochs}"
             )
 
 
@@ -191,18 +190,18 @@ def _check_indexes(segment: LogSegment, found: list[ScannedBatch]) -> None:
         )
         if timestamp <= previous_timestamp or largest > timestamp or offset not in last_offsets:
             raise Violation(
-                f"{segment.time_index.path} says {timestamp} at {offset}; the greatest so far is {largest}"
+                f"{segment.time_index.path} has timestamp {timestamp} at {offset}; the largest is {largest}"
             )
         previous_timestamp = timestamp
     largest = max((batch.header.max_timestamp for batch in found), default=-1)
     if segment.max_timestamp_entry()[0] != largest:
         raise Violation(
-            f"{segment!r} says {segment.max_timestamp_entry()}, its greatest timestamp is {largest}"
+            f"{segment!r} has {segment.max_timestamp_entry()}, its largest timestamp is {largest}"
         )
 
 
 def _check_reads(log: Log, scan: LogScan, rng: random.Random) -> None:
-    """Read the log as a consumer does: the bytes of the files come, each of them once."""
+    """Read the log as a consumer does, and compare with the bytes of the files."""
     offset, end = log.log_start_offset, log.written_end_offset
     expected = [batch for batch in scan.batches if batch.header.last_offset >= offset]
     max_bytes = rng.choice((1, 300, 1 << 20))
@@ -216,15 +215,15 @@ def _check_reads(log: Log, scan: LogScan, rng: random.Random) -> None:
         while position + HEADER_BYTES <= len(data):
             header = read_header(data, position)
             if position + header.size_bytes > len(data):
-                break  # The last batch may be cut short.
+                break  # The last batch may be incomplete.
             batch = expected[number] if number < len(expected) else None
             if batch is None or data[position : position + header.size_bytes] != _bytes(scan, batch):
-                raise Violation(f"reading at {offset} gives {header} where {batch} was to come")
+                raise Violation(f"reading at {offset} returns {header}, expected {batch}")
             number += 1
             offset = header.next_offset
             position += header.size_bytes
         if not position:
-            raise Violation(f"reading at {offset} gives less than a batch: {len(data)} bytes")
+            raise Violation(f"reading at {offset} returns less than a batch: {len(data)} bytes")
     if number != len(expected):
         raise Violation(f"reading ends at {offset}, before {expected[number]}")
 
@@ -234,33 +233,33 @@ def _bytes(scan: LogScan, batch: ScannedBatch) -> bytes:
 
 
 def _check_lookups(log: Log, scan: LogScan, rng: random.Random) -> None:
-    """By offset and by timestamp, as a scan of everything would find it."""
+    """Compare lookups by offset and timestamp with a linear scan."""
     start, end = log.log_start_offset, log.written_end_offset
     for _ in range(LOOKUPS if end > start else 0):
         offset = rng.randrange(start, end)
         first = next((batch for batch in scan.batches if batch.header.last_offset >= offset), None)
         data = log.read(offset, max_bytes=1, up_to_offset=end).read()
         if (data or None) != (_bytes(scan, first) if first is not None else None):
-            raise Violation(f"reading at {offset} does not give {first}")
+            raise Violation(f"reading at {offset} does not return {first}")
     timestamps = [record.timestamp for record in scan.records.values()]
     for _ in range(LOOKUPS):
         timestamp = rng.choice(timestamps or [0]) + rng.choice((-1, 0, 0, 1))
         found = log.offset_for_timestamp(timestamp)
         linear = _at_timestamp(scan, timestamp)
         if (found.offset if found is not None else None) != linear:
-            raise Violation(f"timestamp {timestamp} is found at {found}, the first is at {linear}")
-    # Kafka answers from headers, and so may look in vain in a batch that compaction has emptied, or for a
-    # record before the log's start.
+            raise Violation(f"a lookup of timestamp {timestamp} returns {found}, not {linear}")
+    # As in Kafka, the lookup uses batch headers. Its batch may be empty after compaction, or its record may be
+    # before the log start offset.
     greatest = max((batch.header.max_timestamp for batch in scan.batches), default=-1)
     holding = [batch for batch in scan.batches if batch.header.max_timestamp == greatest]
     if timestamps and max(timestamps) == greatest and all(batch.records for batch in holding):
         largest = log.max_timestamp()
         if largest is None or largest.timestamp != greatest:
-            raise Violation(f"the greatest timestamp is {greatest}, not {largest}")
+            raise Violation(f"the largest timestamp is {greatest}, not {largest}")
 
 
 def _at_timestamp(scan: LogScan, timestamp: int) -> int | None:
-    """The first record that is no older, of the segment that is the first to have a batch as new."""
+    """Return the first offset with this timestamp or a later one, in the first segment with such a batch."""
     base = next((each.segment_base for each in scan.batches if each.header.max_timestamp >= timestamp), None)
     return next(
         (
@@ -275,9 +274,9 @@ def _at_timestamp(scan: LogScan, timestamp: int) -> int | None:
 
 
 def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
-    """The last batch of each producer that the log tells of is the last one that it remembers.
+    """Check that the producer state has the last batch of each producer.
 
-    But for those that were deleted, and came back by a loss of power: they may have been forgotten by then.
+    Deleted batches that return after a power loss do not count, because their state may have expired.
     """
     last: dict[int, BatchHeader] = {}
     for batch in scan.batches:
@@ -288,10 +287,10 @@ def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
             continue
         state = log.producers.producers.get(producer_id)
         if state is None or not state.batches:
-            raise Violation(f"producer {producer_id} is not known, which wrote {header}")
+            raise Violation(f"producer {producer_id} has no state, but wrote {header}")
         remembered = state.batches[-1]
         if expected.is_compacted and remembered.last_offset > header.last_offset:
-            # Its last batch was cleaned away when it had a later one, which a loss of power took.
+            # Compaction removed its earlier batch, and a power loss the later one.
             continue
         told = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
         if told != (
@@ -300,14 +299,12 @@ def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
             header.last_offset,
             header.last_offset_delta,
         ):
-            raise Violation(f"producer {producer_id} is remembered with {told}; its last batch is {header}")
+            raise Violation(f"producer {producer_id} has the state {told}; its last batch is {header}")
         if not expected.is_compacted and remembered.timestamp != header.max_timestamp:
-            raise Violation(
-                f"producer {producer_id} is remembered with {remembered}; its last batch is {header}"
-            )
+            raise Violation(f"producer {producer_id} has the state {remembered}; its last batch is {header}")
     for producer_id, state in log.producers.producers.items():
         newest = state.batches[-1].last_offset if state.batches else -1
         if newest >= log.log_end_offset:
-            raise Violation(f"producer {producer_id} is remembered up to {newest}, beyond the end of {log!r}")
+            raise Violation(f"producer {producer_id} has state up to {newest}, beyond the end of {log!r}")
         if producer_id not in last and newest >= log.log_start_offset and not expected.is_compacted:
-            raise Violation(f"producer {producer_id} is remembered at {newest}, where it wrote nothing")
+            raise Violation(f"producer {producer_id} has state at {newest}, where it wrote nothing")

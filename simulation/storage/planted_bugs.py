@@ -1,4 +1,4 @@
-"""Bugs made by hand, for the test that the simulation finds them. Each takes one safeguard out of storage."""
+"""Planted bugs of storage. Each removes one safeguard, and a test checks that the simulation finds it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 
 class PlantedBug(NamedTuple):
+    """A removed safeguard."""
+
     name: str
     plant: Callable[[SetAttribute], None]
     seed: int = 0
-    """The one to try first: it found this bug once."""
+    """The seed to try first. It once found this bug."""
 
 
-def _nothing(*arguments: object, **named: object) -> None:
+def _do_nothing(*arguments: object, **named: object) -> None:
     return None
 
 
 def _files_are_not_synced(replace: SetAttribute) -> None:
-    replace(MemoryFile, "sync", _nothing)
+    replace(MemoryFile, "sync", _do_nothing)
 
 
 def _directories_are_not_synced(replace: SetAttribute) -> None:
-    replace(MemoryDisk, "sync_directory", _nothing)
+    replace(MemoryDisk, "sync_directory", _do_nothing)
 
 
 def _flush_syncs_nothing(replace: SetAttribute) -> None:
-    replace(FlushTicket, "work", _nothing)
+    replace(FlushTicket, "work", _do_nothing)
 
 
-def _crcs_are_ignored(replace: SetAttribute) -> None:
+def _recovery_ignores_crcs(replace: SetAttribute) -> None:
     replace(recovery, "crc_is_valid", lambda *arguments: True)
 
 
-def _recovery_cuts_nothing(replace: SetAttribute) -> None:
+def _log_files_are_not_truncated(replace: SetAttribute) -> None:
     original = MemoryFile.truncate
 
     def truncate(file: MemoryFile, size: int) -> None:
@@ -56,19 +58,19 @@ def _recovery_cuts_nothing(replace: SetAttribute) -> None:
     replace(MemoryFile, "truncate", truncate)
 
 
-def _later_segments_stay(replace: SetAttribute) -> None:
-    replace(recovery._LogLoader, "_delete_segments", _nothing)
+def _recovery_keeps_later_segments(replace: SetAttribute) -> None:
+    replace(recovery._LogLoader, "_delete_segments", _do_nothing)
 
 
 def _truncation_keeps_the_recovery_point(replace: SetAttribute) -> None:
-    replace(Durability, "on_truncated", _nothing)
+    replace(Durability, "on_truncated", _do_nothing)
 
 
-def _indexes_are_not_rebuilt(replace: SetAttribute) -> None:
-    replace(recovery._LogLoader, "_check_indexes", _nothing)
+def _indexes_are_not_checked(replace: SetAttribute) -> None:
+    replace(recovery._LogLoader, "_check_indexes", _do_nothing)
 
 
-def _time_index_forgets_its_last_entry(replace: SetAttribute) -> None:
+def _time_index_lacks_its_last_entry(replace: SetAttribute) -> None:
     def become_inactive(segment: LogSegment) -> None:
         segment.index.finish()
         segment.time_index.finish()
@@ -76,24 +78,24 @@ def _time_index_forgets_its_last_entry(replace: SetAttribute) -> None:
     replace(LogSegment, "become_inactive", become_inactive)
 
 
-def _snapshots_stay_after_truncation(replace: SetAttribute) -> None:
-    replace(ProducerStateManager, "_remove_snapshot", _nothing)
+def _truncation_keeps_producer_snapshots(replace: SetAttribute) -> None:
+    replace(ProducerStateManager, "_remove_snapshot", _do_nothing)
 
 
-def _old_segments_stay_beside_the_new(replace: SetAttribute) -> None:
-    replace(DelayedDeletion, "rename_files", _nothing)
+def _replaced_segments_are_not_renamed(replace: SetAttribute) -> None:
+    replace(DelayedDeletion, "rename_files", _do_nothing)
 
 
-def _the_marker_stays(replace: SetAttribute) -> None:
+def _clean_shutdown_marker_is_not_removed(replace: SetAttribute) -> None:
     import kwire.broker.storage.dirs.log_dir as log_dir
 
-    def look(disk: MemoryDisk, directory: str) -> int | None:
+    def read_marker(disk: MemoryDisk, directory: str) -> int | None:
         return 0 if disk.exists(f"{directory}/{checkpoints.CLEAN_SHUTDOWN}") else None
 
-    replace(log_dir, "consume_clean_shutdown", look)
+    replace(log_dir, "consume_clean_shutdown", read_marker)
 
 
-def _a_full_map_claims_everything(replace: SetAttribute) -> None:
+def _full_offset_map_claims_every_record(replace: SetAttribute) -> None:
     original = OffsetMap.add
 
     def add(self: OffsetMap, data: bytes, at: int, end: int, base: int, count: int, start: int) -> None:
@@ -104,11 +106,11 @@ def _a_full_map_claims_everything(replace: SetAttribute) -> None:
     replace(OffsetMap, "add", add)
 
 
-def _what_the_map_does_not_know_goes(replace: SetAttribute) -> None:
+def _cleaner_drops_records_beyond_the_map(replace: SetAttribute) -> None:
     replace(offset_map, "bisect_right", lambda offsets, latest_offset: len(offsets))
 
 
-def _logs_are_promised_of_before_they_have_names(replace: SetAttribute) -> None:
+def _new_logs_acknowledge_before_their_names_are_synced(replace: SetAttribute) -> None:
     replace(Log, "is_recoverable", property(lambda self: True))
     replace(Durability, "begin_flush", lambda self: self._ticket(closes=False))
 
@@ -116,19 +118,21 @@ def _logs_are_promised_of_before_they_have_names(replace: SetAttribute) -> None:
 PLANTED_BUGS = [
     PlantedBug("files are not synced", _files_are_not_synced),
     PlantedBug("directories are not synced", _directories_are_not_synced, 1),
-    PlantedBug("a flush syncs nothing", _flush_syncs_nothing, 1),
-    PlantedBug("recovery ignores CRCs", _crcs_are_ignored, 1),
-    PlantedBug("log files are not truncated", _recovery_cuts_nothing, seed=2),
-    PlantedBug("segments after a cut stay", _later_segments_stay, 1),
+    PlantedBug("flushes do not sync", _flush_syncs_nothing, 1),
+    PlantedBug("recovery ignores CRCs", _recovery_ignores_crcs, 1),
+    PlantedBug("log files are not truncated", _log_files_are_not_truncated, seed=2),
+    PlantedBug("recovery keeps segments after a truncated one", _recovery_keeps_later_segments, 1),
     PlantedBug("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point, seed=2),
-    PlantedBug("indexes are not checked", _indexes_are_not_rebuilt, 140),
-    PlantedBug("the time index lacks its last entry", _time_index_forgets_its_last_entry),
-    PlantedBug("snapshots stay after a truncation", _snapshots_stay_after_truncation, 71),
-    PlantedBug("old segments stay beside the new", _old_segments_stay_beside_the_new, 1),
-    PlantedBug("the marker of a clean shutdown stays", _the_marker_stays, 5),
-    PlantedBug("a full offset map claims everything", _a_full_map_claims_everything, 1),
-    PlantedBug("records beyond the map are dropped", _what_the_map_does_not_know_goes, 486),
+    PlantedBug("indexes are not checked", _indexes_are_not_checked, 140),
+    PlantedBug("the time index lacks its last entry", _time_index_lacks_its_last_entry),
+    PlantedBug("a truncation keeps producer snapshots", _truncation_keeps_producer_snapshots, 71),
+    PlantedBug("replaced segments are not renamed", _replaced_segments_are_not_renamed, 1),
+    PlantedBug("the clean-shutdown marker is not removed", _clean_shutdown_marker_is_not_removed, 5),
+    PlantedBug("a full offset map claims every record", _full_offset_map_claims_every_record, 1),
+    PlantedBug("the cleaner drops records beyond the map", _cleaner_drops_records_beyond_the_map, 486),
     PlantedBug(
-        "logs are promised of before they have names", _logs_are_promised_of_before_they_have_names, 119
+        "new logs acknowledge before their names are synced",
+        _new_logs_acknowledge_before_their_names_are_synced,
+        119,
     ),
 ]

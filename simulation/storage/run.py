@@ -1,4 +1,4 @@
-"""Seeds on demand: one with its transcript, or many on all cores."""
+"""The command line of all simulations: one seed with its transcript, or many seeds on all cores."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kwire.testing.disk import ProcessDied
 
 
 class SeedHistory(Protocol):
-    """One seed's history."""
+    """The history of one seed."""
 
     @property
     def transcript(self) -> list[str]:
-        """What has happened so far."""
+        """The events up to now."""
 
     def run(self) -> None:
-        """All of it. Whatever is wrong is raised."""
+        """Run the history, and raise what fails."""
 
 
 HistoryFactory = Callable[[int], SeedHistory]
 
 
 def find_failure(seed: int, make: HistoryFactory, module: str) -> str | None:
-    """Run a seed: what went wrong, with the transcript and how to see it again; None if nothing did."""
+    """Run a seed and return its failure with the transcript; None if it passes."""
     history = make(seed)
     try:
         history.run()
@@ -53,13 +53,13 @@ def _disable_logging() -> None:
 
 
 def main(make: HistoryFactory, module: str, arguments: list[str] | None = None) -> int:
-    """The command of a simulation, which is the package `module`."""
+    """Run the command of the simulation in package `module`."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
-    parser.add_argument("--seed", type=int, help="run this one, and show its transcript")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many to run")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
-    parser.add_argument("--stop-after", type=int, default=3, help="how many failures are enough")
+    parser.add_argument("--seed", type=int, help="run this seed and print its transcript")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds to run (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
+    parser.add_argument("--stop-after", type=int, default=3, help="stop at this many failures (default: 3)")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         logging.basicConfig(level=logging.ERROR)
@@ -69,14 +69,14 @@ def main(make: HistoryFactory, module: str, arguments: list[str] | None = None) 
             history.run()
         finally:
             print("\n".join(history.transcript))
-        print(f"seed {options.seed} holds")
+        print(f"seed {options.seed} passes")
         return 0
     find = partial(find_failure, make=make, module=module)
     return _run_in_processes(find, options.first, options.seeds, options.jobs, options.stop_after)
 
 
 def run_seeds(seeds: Sequence[int], make: HistoryFactory, module: str) -> list[str]:
-    """The failures of these seeds, on all cores."""
+    """Run seeds on all cores and return their failures."""
     find = partial(find_failure, make=make, module=module)
     with multiprocessing.get_context("spawn").Pool(initializer=_disable_logging) as pool:
         return [failure for failure in pool.imap(find, seeds, chunksize=10) if failure is not None]

@@ -1,4 +1,4 @@
-"""What is asked of every simulation: that seeds hold, that one decides everything, that bugs are found."""
+"""Checks for every simulation: seeds pass, a seed is deterministic, planted bugs are found."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from simulation.storage.planted_bugs import PlantedBug
 from simulation.storage.run import HistoryFactory, find_failure, run_seeds
 
 MAX_SEEDS = 1000
-"""Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
+"""A planted bug is found within this many seeds, if the seed that once found it no longer does."""
 
 
 def check_seeds(seeds: Sequence[int], make: HistoryFactory, module: str) -> None:
-    """Every promise holds after every step."""
+    """Check that no invariant is violated under these seeds."""
     failures = run_seeds(seeds, make, module)
     assert not failures, failures[0]
 
 
 def check_determinism(make: HistoryFactory) -> None:
-    """A seed comes to the same, run again."""
+    """Check that running a seed twice gives the same transcript."""
     transcripts = []
     for _ in range(2):
         history = make(7)
@@ -37,13 +37,13 @@ def check_bug_is_found(
     module: str,
     max_seeds: int = MAX_SEEDS,
 ) -> None:
-    """The seed that found a bug made by hand, or another one, finds it."""
+    """Check that the seed that once found a planted bug, or another one, fails."""
     bug.plant(monkeypatch.setattr)
     for seed in (bug.seed, *range(max_seeds)):
         failure = find_failure(seed, make, module)
         if failure is not None:
             break
-    assert failure is not None, f"{bug.name} goes unnoticed"
+    assert failure is not None, f"no seed finds the planted bug: {bug.name}"
     if seed != bug.seed:
-        warnings.warn(f"{bug.name} is found by seed {seed} now: note that, it saves time", stacklevel=1)
+        warnings.warn(f"seed {seed} now finds {bug.name}: update its seed, it saves time", stacklevel=1)
     assert f"replay with: python -m {module} --seed" in failure

@@ -1,4 +1,4 @@
-"""A simulated cluster, whole and in trouble: some seeds. `make simulate` runs as many as one likes."""
+"""Some seeds of the simulated cluster. `make simulate` runs more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each safeguard of replication is needed: without it, some seed of the simulated cluster fails."""
+"""Without any of its safeguards, the cluster fails under some seed."""
 
 from __future__ import annotations
 

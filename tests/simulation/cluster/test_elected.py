@@ -1,4 +1,4 @@
-"""Simulated clusters whose controllers are elected: some seeds."""
+"""Some seeds of simulated clusters with several controllers."""
 
 from __future__ import annotations
 

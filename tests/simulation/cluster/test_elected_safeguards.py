@@ -1,4 +1,4 @@
-"""Each safeguard of elected controllers is needed: without it, some seed of their simulation fails."""
+"""Without any of their safeguards, clusters with several controllers fail under some seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quorum's machine, simulated: some hundreds of seeds."""
+"""Some hundred seeds of the quorum's state machines. `make simulate` runs more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each safeguard of the quorum is needed: without it, some seed of the simulation fails."""
+"""Without any of its safeguards, the quorum fails under some seed."""
 
 from __future__ import annotations
 

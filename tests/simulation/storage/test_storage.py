@@ -1,4 +1,4 @@
-"""Storage against the simulated disk: some hundreds of seeds. `make simulate` runs as many as one likes."""
+"""Some hundred seeds of storage on the simulated disk. `make simulate` runs more."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.simulation import seeds
 MODULE = "simulation.storage"
 SEEDS = range(220)
 MAX_SEEDS = 2000
-"""Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
+"""A planted bug is found within this many seeds, if the seed that once found it no longer does."""
 
 FORMERLY_FAILING_SEEDS = {
-    16: "a checkpoint that could not be read counted as empty, so that deleted records and start were back",
-    18: "the leader epochs before the recovery point were lost with their file, which was not synced",
-    57: "a truncation was not synced by the flush after it: a loss of power undid it behind a clean shutdown",
-    102: "the end of a write that failed came back after a clean shutdown",
-    153: "preallocated zeros came back behind a segment that had rolled, after a clean shutdown",
-    429: "what recovery had cut off came back after a clean shutdown",
+    16: "an unreadable checkpoint counted as empty, so that deleted records and an old start offset returned",
+    18: "leader epochs before the recovery point were lost with their file, which was not synced",
+    57: "a truncation was not synced by the next flush: a power loss undid it after a clean shutdown",
+    102: "the end of a failed write returned after a clean shutdown",
+    153: "preallocated zeros at the end of a rolled segment returned after a clean shutdown",
+    429: "data that recovery had truncated returned after a clean shutdown",
     478: "an index that recovery had rebuilt was never synced",
-    873: "a recovery point beyond the log's end outlived a crash, and what was appended next was trusted",
-    2994: "a wrong length near the end of a cleanly closed log ended it there, and appends went behind it",
+    873: "a recovery point beyond the log end survived a crash, so that later appends were not checked",
+    2994: "a wrong length near the end of a cleanly closed log ended it there, and appends followed it",
     3856: "rebuilding an index from a damaged log overflowed an entry",
     12344: "an index whose rebuilding was interrupted was empty, and trusted",
-    13665: "a snapshot taken in recovery told of a producer what was true before the log's start",
-    1301: "the marker of a clean shutdown came back, since its removal was not synced after a kill",
+    13665: "a producer snapshot taken in recovery had state from before the log start offset",
+    1301: "the clean-shutdown marker returned, because its removal was not synced after a kill",
 }
-"""Seeds that found a bug when it was there. They go other ways now, since the histories have grown."""
+"""Seeds that once found a bug. Histories have changed since then, so they now do something else."""
 
 
 @pytest.fixture(autouse=True)
