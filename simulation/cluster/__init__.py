@@ -1,16 +1,21 @@
-"""A cluster of whole nodes under trouble, simulated: `python -m simulation.cluster --seed 1`.
+"""Simulation of a cluster with complete nodes and its clients: `python -m simulation.cluster --seed 1`.
 
-One seed decides everything: what the cluster consists of, how long each frame takes, who dies and when, what
-of the unsynced a disk then keeps, what clients do. So a seed that fails does so again by its number alone.
+One seed decides the cluster, the latency of each frame, the failures, which unsynced data a disk keeps, and
+what clients do. So a failing seed fails again exactly. The guide is docs/simulation.md. Nodes, network, fault
+injector and invariants are in `kwire.testing.simulated`, which also serves simulated clusters for users'
+programs. Clients behave as stock clients on the wire.
 
-    nodes        the nodes, and their settings
-    client       what clients have in common; producers, consumers and others do what stock clients do
-    ledger       what clients were told, and what is committed
-    watch        what must be true of all nodes after every step
-    quorum_watch the same of the quorum that keeps the metadata
-    trouble      what goes wrong
-    convergence  what a cluster comes to when nothing goes wrong any more
-    history      one seed
-    elected      the same with controllers that elect one of them: `python -m simulation.cluster.elected`
-    breakage     bugs put into the code by hand, which the simulation must find
+    history                 one seed: start, clients, faults, convergence
+    elected                 the same with several controllers: `python -m simulation.cluster.elected`
+    producers               producers with acks=all or acks=1
+    transactional_producer  transactional producers, before and since KIP-890
+    transactional_copier    a transactional producer that commits offsets in its transactions
+    consumers               consumers of both isolation levels
+    group_members           members of consumer groups, of both protocols
+    group_oracle            the expected assignments and committed offsets of a group
+    offset_committer        a client that commits offsets without a group's members
+    operator                an operator: reassignments, elections, configurations
+    delayed_requests        requests that arrive at the worst moment
+    planted_bugs            removed safeguards, each of which the simulation must detect
+    elected_planted_bugs    the same for several controllers
 """

@@ -1,4 +1,4 @@
-"""Consumers that read partitions from their beginning, and hold what they see to what is committed."""
+"""Consumers that read partitions from the beginning and compare them with what is committed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LIST_OFFSETS_VERSION: Final = 7
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
 PREFERRED_REPLICA_MS: Final = 2_000
-"""After this a leader is asked again; as long as metadata counts, in stock clients."""
+"""The consumer returns to the leader after this time, as stock clients do when their metadata expires."""
 NO_BROKER: Final = -1
 
 
 class Consumer(SimulatedClient):
-    """Reads some partitions, each in turn. The epoch that it names lets no leader of before answer it."""
+    """Reads its partitions in turn. Requests have the leader epoch, so that former leaders reject them."""
 
     def __init__(
         self, *arguments: Any, oracle: Oracle, partitions: list[TopicPartition], read_committed: bool = False
@@ -41,17 +41,17 @@ class Consumer(SimulatedClient):
         self._isolation_level = int(read_committed)
         self.positions: defaultdict[TopicPartition, int] = defaultdict(int)
         self.received: set[bytes] = set()
-        """What it was given, with read_committed."""
+        """The values received with read_committed."""
         self.rack = ""
-        """Where it stands: it reads from followers there, as leaders tell it to (KIP-392)."""
+        """The consumer's rack. It fetches from followers there if the leader says so (KIP-392)."""
         self._preferred_replicas: dict[TopicPartition, tuple[int, int]] = {}
-        """The follower to read from, and until when."""
+        """The follower to fetch from, and until when."""
         self._high_watermarks: dict[TopicPartition, tuple[int, int]] = {}
-        """The greatest that was seen of leaders, and in which epoch."""
+        """The leader epoch of the last response, and its high watermark."""
 
     @property
     def reads_committed(self) -> bool:
-        """Whether it reads with read_committed."""
+        """Whether the isolation level is read_committed."""
         return bool(self._isolation_level)
 
     def run(self) -> Steps[None]:
@@ -91,17 +91,17 @@ class Consumer(SimulatedClient):
             return
         ((data,),) = (topic.partitions for topic in response.responses)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and replica is not None:
-            return  # the leader knows better
+            return  # the leader is next
         committed = self._oracle.committed_in(tp)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
-            # auto.offset.reset=earliest, after records were deleted.
+            # Records were deleted, so reset as auto.offset.reset=earliest does.
             earliest = yield from self._list_offset(tp, EARLIEST)
             self.positions[tp] = max(position, earliest)
             return
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (
             committed.unclean_discards or committed.awaits_unclean_leader
         ):
-            self.positions[tp] = 0  # the same, after they were lost
+            self.positions[tp] = 0  # the same, after an unclean election has lost records
             return
         if data.error_code:
             self.check_retriable(data.error_code, f"Fetch of {tp} from {position}")
@@ -117,23 +117,23 @@ class Consumer(SimulatedClient):
         self._consume(tp, None if replica else epoch, data)
 
     def _check_end_offset(self, tp: TopicPartition) -> Steps[None]:
-        """KIP-207: the end is not before what anybody has been told, whoever leads."""
+        """KIP-207: check that the end offset is not below one that was returned earlier."""
         told = self._oracle.committed_in(tp).reported_end
         leader, _ = yield from self.leader_of(tp)
         before = self._oracle.led_epoch(tp, leader)
         end = yield from self._list_offset(tp, LATEST)
         if before is None or before != self._oracle.led_epoch(tp, leader):
-            return  # who was cut off, or has paused, may tell what was so before
+            return  # a disconnected or paused leader may not know yet that it was replaced
         if (
             self._oracle.committed_in(tp).unclean_discards
             or self._oracle.committed_in(tp).awaits_unclean_leader
         ):
-            return  # leaders of before tell what is lost
+            return  # a former leader may still return offsets of lost records
         if 0 <= end < told and not self._isolation_level:
-            raise Violation(f"{self.name} is told that {tp} ends at {end}; somebody has read up to {told}")
+            raise Violation(f"{self.name} gets the end offset {end} of {tp}, after an earlier one of {told}")
 
     def _list_offset(self, tp: TopicPartition, timestamp: int) -> Steps[int]:
-        """What ListOffsets gives; -1 where it gives nothing."""
+        """Return the offset that ListOffsets returns; -1 after an error."""
         leader, epoch = yield from self.leader_of(tp)
         wanted = ListOffsetsPartition(
             partition_index=tp.partition, current_leader_epoch=epoch, timestamp=timestamp
@@ -156,12 +156,12 @@ class Consumer(SimulatedClient):
         return int(found.offset)
 
     def _consume(self, tp: TopicPartition, epoch: int | None, data: Any) -> None:
-        """`epoch` is that of the leader who has answered; None where a follower has."""
+        """Check and count the records of a response. `epoch` is the leader epoch; None for a follower."""
         before = self._high_watermarks.get(tp, (-1, -1))
         if before[0] == epoch and data.high_watermark < before[1]:
             raise Violation(
-                f"{self.name} is told that the high watermark of {tp} is {data.high_watermark} in epoch "
-                f"{epoch}, after it was {before[1]}"
+                f"{self.name} gets the high watermark {data.high_watermark} of {tp} in leader epoch {epoch}, "
+                f"after {before[1]}"
             )
         if epoch is not None:
             self._high_watermarks[tp] = (epoch, data.high_watermark)

@@ -1,11 +1,10 @@
-"""Words that arrive late, made likely: chance alone comes to them in none of thousands of seeds.
+"""Requests that arrive at the worst moment, which random latencies would not produce in thousands of seeds.
 
-What KIP-903 is about: a leader's word that a follower is in sync arrives when that one has lost everything
-and lives again. One frame has to take as long as the session of the follower, in whose place the controller
-takes nobody else before that is over.
+KIP-903: a leader's AlterPartition that adds a follower to the ISR arrives after the follower has restarted
+without its data. The request must be under way for longer than the follower's session.
 
-What generations are for: a member's commit arrives when others have taken its partitions over, have committed
-more, and are about to ask how far the group is.
+Generations: a member's commit arrives after other members have taken over its partitions and committed more,
+just before they fetch their offsets.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from kwire.wire.messages.offset_fetch import OffsetFetchRequest
 CHECK_INTERVAL_MS: Final = 20
 PAUSE_MS: Final = 1_500
 MEMBER_EXPIRED_MS: Final = 3_200
-"""After this a member that said nothing is out of its group, and has given up what it asked."""
+"""After this time a silent member's session has timed out, and the member has given up its request."""
 API_KEY: Final = struct.Struct(">4xh")
-"""In a request's frame."""
+"""The position of the API key in a request frame."""
 
 
 class DelayedAlterPartition:
-    """See the module. It begins when it is made, and ends with the trouble."""
+    """Delays AlterPartition requests until a joining follower has lost its data. It stops with the faults."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector) -> None:
         self._environment = environment
         self._injector = injector
         self._follower: ClusterNode | None = None
-        """Who was replaced, and is not back."""
+        """The follower that was replaced and is not back yet."""
         self._delayed: list[Connection] = []
         self._paused_until_ms = 0
         environment.network.on_request = self._on_request
@@ -46,7 +45,7 @@ class DelayedAlterPartition:
         if API_KEY.unpack_from(frame)[0] != AlterPartitionRequest.API_KEY:
             return
         if self._follower is not None:
-            # Any word that arrives before the follower is back is true, as far as anybody can know.
+            # A request that arrives before the follower is back would be correct as far as anyone can know.
             self._delayed.append(connection)
             connection.to_server.stall()
         elif not self._injector.is_stopped and self._environment.now_ms >= self._paused_until_ms:
@@ -66,13 +65,13 @@ class DelayedAlterPartition:
                 self._follower = node
                 self._delayed.append(connection)
                 connection.to_server.stall()
-                # It must not have caught up by then.
+                # The follower must not catch up before it is replaced.
                 self._environment.network.cut(node.host.name, leader.host.name)
                 injector.permanent_cuts = {
                     (node.host.name, leader.host.name),
                     (leader.host.name, node.host.name),
                 }
-                # Not now, in the middle of what the leader does.
+                # Replace it after the current event, which is still running in the leader.
                 self._environment.events.soon.append(partial(injector.replace, node))
                 self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
                 return
@@ -90,7 +89,7 @@ class DelayedAlterPartition:
         self._injector.heal()
 
     def _is_back(self, node: ClusterNode) -> bool:
-        """Whether the controller knows the process that runs, and has unfenced it."""
+        """Whether the controller has registered the node's current process and unfenced it."""
         known = self._environment.invariants.image.brokers.get(node.node_id)
         return (
             node.is_running
@@ -101,10 +100,10 @@ class DelayedAlterPartition:
 
 
 class DelayedCommits:
-    """Holds back commits of a group's members; see the module."""
+    """Delays commits of a group's members until other members fetch their offsets."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector, members: str) -> None:
-        """`members` is what the names of the members begin with."""
+        """Delay commits of clients with names that begin with `members`."""
         self._environment = environment
         self._injector = injector
         self._members = members
@@ -139,5 +138,5 @@ class DelayedCommits:
         late, self._delayed = self._delayed, None
         self._since_ms = self._environment.now_ms
         if late is not None:
-            self._environment.note(f"a commit of {late.client} arrives late")
+            self._environment.note(f"a delayed commit of {late.client} arrives")
             late.to_server.resume()

@@ -1,4 +1,4 @@
-"""Histories of clusters whose controllers are elected: `python -m simulation.cluster.elected --seed 1`."""
+"""Clusters with several controllers that elect one: `python -m simulation.cluster.elected --seed 1`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPECS: Final = (
 
 
 def elected_history(seed: int) -> History:
-    """One seed's history with several controllers."""
+    """Return the history of a seed with several controllers."""
     rng = random.Random(f"kwire elected {seed}")
     fetch_bytes = rng.choice((150, 600, 1 << 20))
     return History(seed, spec=rng.choice(SPECS)._replace(fetch_bytes=fetch_bytes))

@@ -1,6 +1,6 @@
-"""Safeguards of elected controllers, taken out by hand one at a time: how a node drives its quorum.
+"""Planted bugs of elected controllers: safeguards of a node's I/O shell around the raft state machine.
 
-Those of the machine itself are in `simulation.quorum.planted_bugs`.
+The planted bugs of the state machine are in `simulation.quorum.planted_bugs`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kwire.wire.schema import Message
 from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
 
-def _active_before_its_epoch_is_committed(replace: SetAttribute) -> None:
+def _a_controller_is_active_before_its_epoch_is_committed(replace: SetAttribute) -> None:
     original = Decisions.append_controls
 
     def append_controls(self: Decisions, epoch: int, controls: Sequence[tuple[int, Message]]) -> int:
@@ -32,7 +32,7 @@ def _active_before_its_epoch_is_committed(replace: SetAttribute) -> None:
     replace(Decisions, "append_controls", append_controls)
 
 
-def _what_was_decided_is_kept_by_who_leads_no_more(replace: SetAttribute) -> None:
+def _a_former_leader_keeps_its_uncommitted_records(replace: SetAttribute) -> None:
     original = Decisions.end
 
     def end(self: Decisions, reason: ApiError) -> None:
@@ -43,7 +43,7 @@ def _what_was_decided_is_kept_by_who_leads_no_more(replace: SetAttribute) -> Non
     replace(Decisions, "end", end)
 
 
-def _commands_are_answered_before_a_majority_has_them(replace: SetAttribute) -> None:
+def _controllers_respond_before_a_majority_has_the_records(replace: SetAttribute) -> None:
     original = ControllerRuntime.submit
 
     def submit(self: ControllerRuntime, command: Any, on_done: Any) -> None:
@@ -53,14 +53,14 @@ def _commands_are_answered_before_a_majority_has_them(replace: SetAttribute) -> 
     replace(ControllerRuntime, "submit", submit)
 
 
-def _voters_fetch_on_before_their_disk_has_it(replace: SetAttribute) -> None:
+def _voters_fetch_before_their_log_is_synced(replace: SetAttribute) -> None:
     def is_settled(self: Fetching) -> bool:
         return self.stage is not Stage.INSTALLING and not self._log.awaits_sync
 
     replace(Fetching, "is_settled", property(is_settled))
 
 
-def _promises_are_not_waited_for(replace: SetAttribute) -> None:
+def _quorum_state_is_not_durable_before_outputs_are_executed(replace: SetAttribute) -> None:
     original = Quorum._remember
 
     def remember(self: Quorum, remember: Remember) -> None:
@@ -70,9 +70,23 @@ def _promises_are_not_waited_for(replace: SetAttribute) -> None:
 
 
 PLANTED_BUGS = [
-    PlantedBug("active before its epoch is committed", _active_before_its_epoch_is_committed, 9),
-    PlantedBug("decided and kept by who leads no more", _what_was_decided_is_kept_by_who_leads_no_more, 8),
-    PlantedBug("answered before a majority has it", _commands_are_answered_before_a_majority_has_them, 3),
-    PlantedBug("voters fetch on before their disk has it", _voters_fetch_on_before_their_disk_has_it, 180),
-    PlantedBug("promises are not waited for", _promises_are_not_waited_for, 122),
+    PlantedBug(
+        "a controller is active before its epoch is committed",
+        _a_controller_is_active_before_its_epoch_is_committed,
+        9,
+    ),
+    PlantedBug(
+        "a former leader keeps its uncommitted records", _a_former_leader_keeps_its_uncommitted_records, 8
+    ),
+    PlantedBug(
+        "controllers respond before a majority has the records",
+        _controllers_respond_before_a_majority_has_the_records,
+        3,
+    ),
+    PlantedBug("voters fetch before their log is synced", _voters_fetch_before_their_log_is_synced, 180),
+    PlantedBug(
+        "quorum-state is not durable before outputs are executed",
+        _quorum_state_is_not_durable_before_outputs_are_executed,
+        122,
+    ),
 ]

@@ -1,7 +1,8 @@
-"""Members of groups: they share the partitions of some topics, read them, and commit how far they have come.
+"""Members of a consumer group, which share partitions, read them and commit offsets.
 
-They do as stock consumers do, of the classic protocol (whose leader assigns) or of the consumer protocol,
-KIP-848 (whose coordinator does). Now and then one leaves, or dies and comes again as another.
+They behave as stock consumers of the classic protocol, with assignments by the group's leader, or of the
+consumer protocol (KIP-848), with assignments by the coordinator. Some leave, or fail and join again under
+another member id.
 """
 
 from __future__ import annotations
@@ -73,30 +74,30 @@ RETRY_ERRORS: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
 
 
 class CoordinatorMoved(Exception):
-    """The coordinator is somebody else, or cannot be reached."""
+    """Another broker is the coordinator, or the coordinator is not reachable."""
 
 
 class MemberFenced(Exception):
-    """The group goes on without this member, until it joins again."""
+    """The coordinator has removed the member from the group."""
 
 
 class RebalanceNeeded(Exception):
-    """There is another generation to join."""
+    """The group rebalances, so that the member must join again."""
 
 
 class Member(Consumer):
-    """What members of both protocols do."""
+    """The common part of members of both protocols."""
 
     def __init__(self, *arguments: Any, group: GroupOracle, **named: Any) -> None:
         super().__init__(*arguments, partitions=group.partitions, **named)
         self.group = group
         self.generation = NOTHING
-        """The generation, or the member's epoch; NOTHING while it is not of the group."""
+        """The generation or member epoch; NOTHING outside the group."""
         self.member_id = ""
         self.owned: dict[TopicPartition, bool] = {}
-        """Its partitions, and whether it knows where to go on."""
+        """The assigned partitions, and whether their committed offset is known."""
         self._committed: dict[TopicPartition, int] = {}
-        """What it was told is committed of what it has."""
+        """The acknowledged offsets of the assigned partitions."""
         self._process_numbers = count(1)
         self._process_name = self.name
         self._next_heartbeat_ms = 0
@@ -114,7 +115,7 @@ class Member(Consumer):
             except RebalanceNeeded:
                 self._give_up_partitions()
             except MemberFenced as error:
-                self.log(f"is out of its group: {error}")
+                self.log(f"was removed from its group: {error}")
                 self._on_fenced()
                 self._give_up_partitions()
             if self.is_stopping and self.group.why_not_complete() is None:
@@ -139,29 +140,29 @@ class Member(Consumer):
                 self.log("leaves its group")
                 yield from self._leave(coordinator)
             else:
-                self.log("dies, and comes again")
+                self.log("fails, and restarts")
             self._give_up_partitions()
             self._start_process()
 
-    # --- its membership
+    # --- membership
 
     @abstractmethod
     def _join(self, coordinator: PeerAddress) -> Steps[None]:
-        """Become a member, or one of the next generation."""
+        """Join the group, or its next generation."""
 
     @abstractmethod
     def _heartbeat(self, coordinator: PeerAddress) -> Steps[None]:
-        """Tell that it lives."""
+        """Send a heartbeat."""
 
     @abstractmethod
     def _leave(self, coordinator: PeerAddress) -> Steps[None]:
-        """Go, with a word."""
+        """Leave the group."""
 
     def _on_fenced(self) -> None:
-        """The coordinator does not know it, or not as it is."""
+        """Reset the identity after the coordinator has rejected it."""
 
     def _start_process(self) -> None:
-        """As a new process."""
+        """Continue as a new process."""
         self._process_name = f"{self.name}.{next(self._process_numbers)}"
 
     def _give_up_partitions(self) -> None:
@@ -174,12 +175,12 @@ class Member(Consumer):
         self.owned = {tp: self.owned.get(tp, False) for tp in partitions}
 
     def _check_error(self, code: int, what: str) -> Steps[bool]:
-        """Whether there is no error, after a pause where there is. Elsewhere, Out, Rejoin."""
+        """Return whether there is no error; pause after one. Raise what the error requires."""
         if not code:
             return True
         error = ErrorCode(code)
         if error in FENCED_ERRORS:
-            raise MemberFenced(f"{what} is answered {error.name}")
+            raise MemberFenced(f"{what} returned {error.name}")
         if error in REJOIN_ERRORS:
             raise RebalanceNeeded
         if error not in RETRY_ERRORS and error not in COORDINATOR_ERRORS:
@@ -195,10 +196,10 @@ class Member(Consumer):
             raise CoordinatorMoved
         return response
 
-    # --- how far it has come
+    # --- offsets
 
     def _fetch_offset(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
-        """Ask where to go on."""
+        """Fetch the committed offset."""
         topic = OffsetFetchRequestTopics(name=tp.topic, partition_indexes=[tp.partition])
         wanted = OffsetFetchRequestGroup(group_id=self.group.name, topics=[topic])
         self._add_member_identity(wanted)
@@ -213,7 +214,7 @@ class Member(Consumer):
         if not (yield from self._check_error(code, "OffsetFetch")):
             return
         ((found,),) = (each.partitions for each in group.topics)
-        # Who was cut off, or has paused, may tell what was so before.
+        # A disconnected or paused coordinator may not know yet that it was replaced.
         if before is not None and before == self._oracle.led_epoch(OFFSETS, coordinator):
             self.group.on_offset_fetched(self._process_name, tp, generation, found.committed_offset)
         self.positions[tp] = max(0, found.committed_offset)
@@ -221,7 +222,7 @@ class Member(Consumer):
         self.owned[tp] = True
 
     def _add_member_identity(self, wanted: OffsetFetchRequestGroup) -> None:
-        """KIP-848: who asks for offsets says who he is."""
+        """Add the member id and epoch to an OffsetFetch (KIP-848)."""
 
     def _commit(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
         offset, generation = self.positions[tp], self.generation
@@ -243,12 +244,12 @@ class Member(Consumer):
 
 
 class ClassicMember(Member):
-    """Joins, is told the generation, and gets its assignment from whichever member leads."""
+    """A member of the classic protocol."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._assigned_count = 0
-        """How many partitions, where it leads its group."""
+        """The number of partitions that this member assigned as the group's leader."""
 
     def _on_fenced(self) -> None:
         self.member_id = ""
@@ -277,7 +278,7 @@ class ClassicMember(Member):
         yield from self._sync(coordinator, response.generation_id, members)
 
     def _sync(self, coordinator: PeerAddress, generation: int, members: list[str]) -> Steps[None]:
-        """`members` are there for the leader alone, who assigns each partition to one of them."""
+        """Send SyncGroup; as leader, assign each partition to one of `members`."""
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
         self._assigned_count = len(self.group.partitions) if members else 0
         for tp in self.group.partitions if members else ():
@@ -304,7 +305,7 @@ class ClassicMember(Member):
 
     def _heartbeat(self, coordinator: PeerAddress) -> Steps[None]:
         if 0 < self._assigned_count < len(self.group.partitions):
-            raise RebalanceNeeded  # topics have grown, which the leader looks after
+            raise RebalanceNeeded  # the leader must assign the added partitions
         request = HeartbeatRequest(
             group_id=self.group.name, generation_id=self.generation, member_id=self.member_id
         )
@@ -320,7 +321,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """Tells in its heartbeats what it has, and is told what it is to have."""
+    """A member of the consumer protocol."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -383,7 +384,7 @@ class ConsumerMember(Member):
                 for each in response.assignment.topic_partitions
                 for partition in each.partitions
             ]
-        # Who was cut off, or has paused, may tell what was so before.
+        # A disconnected or paused coordinator may not know yet that it was replaced.
         is_current = before is not None and before == self._oracle.led_epoch(OFFSETS, coordinator)
         if is_current:
             self.group.on_heartbeat_response(self._process_name, requested_at, self.owned)
@@ -395,7 +396,7 @@ class ConsumerMember(Member):
 
 
 def _serialize(message: Message) -> bytes:
-    """What consumers of the classic protocol put into its opaque fields."""
+    """Return a version and a message, as in the opaque fields of the classic protocol."""
     data = bytearray(PROTOCOL_VERSION)
     encoder(type(message), 0)(message, data, [])
     return bytes(data)

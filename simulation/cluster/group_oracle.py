@@ -1,10 +1,9 @@
-"""A group of consumers as its members were told that it is: who has what, and how far they have come.
+"""The assignments and committed offsets that a group's members may get: the oracle of a consumer group.
 
-- A partition has one owner in a generation. In a group of the consumer protocol, where members come to their
-  epochs one by one, nobody is told to go on with a partition while somebody else is, who had it before.
-- Whoever takes a partition over begins where the group is: at the last offset that was acknowledged, or at
-  one that nobody knows of whether it was committed. What a generation of before has still under way does not
-  count once a later one has asked.
+- A partition has one owner per generation. In the consumer protocol, members get their epochs one by one. A
+  partition's previous owner must have given it up before the coordinator confirms the next one.
+- A new owner starts at the last acknowledged offset, or at one whose commit got no response. Requests in
+  flight from earlier generations have no effect after a later one has fetched its offsets.
 """
 
 from __future__ import annotations
@@ -22,41 +21,41 @@ NOTHING: Final = -1
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """How far a group has come in a partition."""
+    """The committed offset of a partition."""
 
     offset: int = NOTHING
     generation: int = NOTHING
-    """Of who was told that."""
+    """The generation that committed or fetched it."""
     unacknowledged: set[tuple[int, int]] = field(default_factory=set)
-    """Generations and offsets that were sent, and may be committed or not, now or later."""
+    """Commits without a response, as (generation, offset), which may take effect at any time."""
 
 
 class GroupOracle:
-    """See the module."""
+    """The oracle of one group."""
 
     def __init__(
         self, name: str, oracle: Oracle, partitions: list[TopicPartition], note: Callable[[str], None]
     ) -> None:
-        """`places` are those that it reads; they may become more."""
+        """Start with these partitions of the group's topics. The list may grow."""
         self.name = name
         self.partitions = partitions
         self.is_finished = False
-        """Whether its members are to leave."""
+        """Whether the members must leave, because everything is consumed."""
         self.ownership: dict[str, tuple[int, frozenset[TopicPartition]]] = {}
-        """What each member holds, and in which generation, as far as it knows itself."""
+        """The generation and partitions of each member, as far as the member knows."""
         self._oracle = oracle
         self._note = note
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._committed: dict[TopicPartition, CommittedOffset] = {}
         self._confirmed_owners: dict[TopicPartition, list[tuple[str, int]]] = {}
-        """Of each partition who was let go on with it, one after the other, and when."""
+        """The confirmed owners of a partition in order, each with the response count at that time."""
         self.response_count = 0
-        """Counts what members are told."""
+        """The number of responses to heartbeats."""
 
-    # --- who has what
+    # --- assignments
 
     def on_assignment(self, member: str, generation: int, partitions: Collection[TopicPartition]) -> None:
-        """A member of the classic protocol has its assignment. Violation where somebody else has it, too."""
+        """Note an assignment of the classic protocol. Raise Violation if another member has the partition."""
         for tp in partitions:
             owner = self._owners.setdefault((generation, tp), member)
             if owner != member:
@@ -64,11 +63,11 @@ class GroupOracle:
         self.on_ownership(member, generation, partitions)
 
     def on_ownership(self, member: str, generation: int, partitions: Collection[TopicPartition]) -> None:
-        """A member goes on with these."""
+        """Note the partitions that a member now has."""
         now = frozenset(partitions)
         before = self.ownership.get(member, (NOTHING, frozenset()))[1]
         if now != before:
-            when = f"in generation {generation}" if generation >= 0 else "any more"
+            when = f"in generation {generation}" if generation >= 0 else "now"
             self._note(f"{member} has {', '.join(map(str, sorted(now))) or 'nothing'} {when}")
         for tp in before - now:
             self._confirmed_owners[tp] = [one for one in self._confirmed_owners[tp] if one[0] != member]
@@ -77,7 +76,7 @@ class GroupOracle:
         self.ownership[member] = generation, now
 
     def on_member_gone(self, member: str) -> None:
-        """A member is out, or gone."""
+        """Note that a member has left the group or failed."""
         if member in self.ownership:
             self.on_ownership(member, *(NOTHING, ()))
             del self.ownership[member]
@@ -85,8 +84,10 @@ class GroupOracle:
     def on_heartbeat_response(
         self, member: str, requested_at: int, partitions: Collection[TopicPartition]
     ) -> None:
-        """The coordinator has let a member of the consumer protocol go on, who asked with these, after that
-        moment, or is given them. Violation where it had let it before, and in between somebody else.
+        """Note that the coordinator confirmed these partitions of a member of the consumer protocol.
+
+        The member sent its heartbeat at the response count `requested_at`. Raise Violation if the coordinator
+        confirmed another owner in between.
         """
         self.response_count += 1
         for tp in partitions:
@@ -94,33 +95,33 @@ class GroupOracle:
             if owners and (owners[-1][0] == member or owners[-1][1] > requested_at):
                 continue
             if any(one == member for one, _ in owners):
-                raise Violation(f"{tp} is had by {member} and {owners[-1][0]} at once")
+                raise Violation(f"{tp} belongs to {member} and {owners[-1][0]} at the same time")
             owners.append((member, self.response_count))
 
-    # --- how far it has come
+    # --- committed offsets
 
     def on_commit_sent(self, tp: TopicPartition, generation: int, offset: int) -> None:
-        """A member is about to commit."""
+        """Note that a member sends a commit."""
         self._committed_of(tp).unacknowledged.add((generation, offset))
 
     def on_commit_ack(self, tp: TopicPartition, generation: int, offset: int) -> None:
-        """A member was told that this is committed."""
+        """Note an acknowledged commit."""
         committed = self._committed_of(tp)
         if generation >= committed.generation:
             committed.offset, committed.generation = offset, generation
             committed.unacknowledged.discard((generation, offset))
 
     def on_offset_fetched(self, member: str, tp: TopicPartition, generation: int, offset: int) -> None:
-        """A member that begins with a partition was told this. Violation where it cannot be."""
+        """Check the offset that a member fetched for a newly assigned partition. Raise Violation."""
         committed = self._committed_of(tp)
         if generation < committed.generation:
-            return  # it is told what was so before, and will learn that it is not of the group any more
+            return  # the member does not know yet that it was removed from the group
         possible = {committed.offset, *(each for _, each in committed.unacknowledged)}
         if offset not in possible:
             raise Violation(
-                f"{member} is told in generation {generation} that {self.name} is at {offset} of {tp}, "
-                f"where {committed.offset} was acknowledged in {committed.generation}, and nobody knows of "
-                f"{sorted(committed.unacknowledged)}"
+                f"{member} fetches offset {offset} of {tp} for {self.name} in generation {generation}; "
+                f"{committed.offset} was acknowledged in generation {committed.generation}, and "
+                f"{sorted(committed.unacknowledged)} got no response"
             )
         committed.offset, committed.generation = offset, generation
         committed.unacknowledged = {one for one in committed.unacknowledged if one[0] >= generation}
@@ -131,12 +132,12 @@ class GroupOracle:
     # --- at the end
 
     def why_not_complete(self) -> str | None:
-        """Why the group has not come to the end of all that there is; None where it has."""
+        """Return why the group has not consumed and committed everything; None if it has."""
         ownership = {tp for _, partitions in self.ownership.values() for tp in partitions}
         for tp in self.partitions:
             if tp not in ownership:
-                return f"nobody of {self.name} reads {tp}"
+                return f"no member of {self.name} has {tp}"
             end = self._oracle.committed_in(tp).end
             if end and self._committed_of(tp).offset < end:
-                return f"{self.name} is at {self._committed_of(tp).offset} of {end} in {tp}"
+                return f"{self.name} has committed {self._committed_of(tp).offset} of {end} in {tp}"
         return None

@@ -1,4 +1,4 @@
-"""One seed's history of a cluster: it starts, is used, gets into trouble, and has to be whole again."""
+"""One seed of a cluster: it starts, serves clients, has faults, and must converge afterwards."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ FAULTS_MS: Final = 10_000
 MEMBER_PREFIX: Final = "member"
 UNCLEAN: Final = "unclean leaders"
 CONVERGENCE_MS: Final = 20_000
-"""How long a cluster may take to be whole again."""
+"""The time limit for the convergence after the last fault."""
 
 
 class History:
-    """A run, with its transcript."""
+    """A run with its transcript."""
 
     def __init__(self, seed: int, *, spec: ClusterSpec | None = None) -> None:
         self.seed = seed
@@ -47,14 +47,14 @@ class History:
         self._spec = spec or self._rng.choice(
             (ONE_NODE, THREE_NODES, THREE_NODES, FOUR_NODES, FIVE_NODES)
         )._replace(
-            # Few bytes at once: a follower that was away needs many fetches to catch up.
+            # With small fetches, a follower that was down needs many of them to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
         disks = self._random_for("disks")
         if disks.random() < 0.2:
             self._spec = self._spec._replace(log_dirs=2)
         if disks.random() < 0.15:
-            # An election has four syncs in a row, within half its timeout where clocks are fast.
+            # An election has four syncs in a row, within half its timeout if clocks are fast.
             slow_ms = 300 if len(self._spec.controllers) == 1 else 100
             self._spec = self._spec._replace(max_work_ms=slow_ms)
         if self._random_for("racks").random() < 0.25:
@@ -69,16 +69,16 @@ class History:
         self._group: GroupOracle | None = None
 
     def _random_for(self, purpose: str) -> random.Random:
-        """Decides upon something that most seeds do without, who go on in their ways."""
+        """Return a generator for a rare choice, so that adding the choice does not change other seeds."""
         return random.Random(f"kwire cluster {self.seed}: {purpose}")
 
     @property
     def transcript(self) -> list[str]:
-        """What has happened so far."""
+        """The events up to now."""
         return self._environment.transcript if self._environment is not None else []
 
     def run(self) -> None:
-        """All of it. Violation, or whatever a node raises that it must not."""
+        """Run the history. Raise Violation, or an error that a node must not raise."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
         self._environment = environment = SimulatedEnvironment(
@@ -128,7 +128,7 @@ class History:
                 replicas=spec.replicas,
                 max_partitions=MAX_PARTITIONS if self._random_for("growth").random() < 0.3 else 0,
             )
-        if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
+        if self.seed % 9 == 8:  # no random number, so that other seeds do not change
             environment.add_client(
                 TransactionalCopier, "copier", oracle=oracle, partitions=partitions, source=partitions[0]
             )
@@ -144,7 +144,7 @@ class History:
                     client.rack = rack_rng.choice(RACKS)
 
     def _start_clients_that_tolerate_loss(self, environment: SimulatedEnvironment) -> None:
-        """Those who know nothing of transactions, groups and sequences, which do not survive a loss."""
+        """Start clients that an unclean election does not break: no transactions, groups or sequences."""
         oracle, partitions = environment.oracle, environment.partitions
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
             environment.add_client(
@@ -196,7 +196,7 @@ class History:
         def why_not() -> str:
             waiting = [client.name for client in writers if not client.is_done]
             group = None if self._group is None or self._group.is_finished else self._group.why_not_complete()
-            return group or why_not_converged(environment) or f"{', '.join(waiting)} cannot end"
+            return group or why_not_converged(environment) or f"{', '.join(waiting)} cannot finish"
 
         slowest = min([100, *(drift.speed_percent for drift in environment.spec.clock_drifts.values())])
         environment.advance_until(has_converged, CONVERGENCE_MS * 100 // slowest, why_not)
@@ -208,7 +208,7 @@ class History:
         environment.oracle.check()
 
     def _check_reauthentication(self, environment: SimulatedEnvironment) -> None:
-        """Where nothing is wrong, nodes renew their logins before they end: no connection is lost by it."""
+        """Check that without faults, nodes reauthenticate in time, so that no connection ends."""
         spec = environment.spec
         if (
             not spec.uses_sasl
@@ -222,7 +222,7 @@ class History:
         now_renewed, now_ended = count_reauthentications(environment.nodes.values())
         if now_ended > ended or now_renewed == renewed:
             raise Violation(
-                f"logins that were renewed, and that ended: {before}, now {(now_renewed, now_ended)}"
+                f"reauthentications and expired connections: {before}, later {(now_renewed, now_ended)}"
             )
 
     def _read_to_the_end(self, environment: SimulatedEnvironment) -> None:
@@ -248,7 +248,7 @@ class History:
 
 
 def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
-    """Its clocks may go at their own speed, and be hours apart."""
+    """Return the cluster with clocks of different speeds, or hours apart, in some seeds."""
     if rng.random() < 0.7:
         return spec
     speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)
@@ -260,5 +260,5 @@ def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
 
 
 def _is_plain_consumer(client: SimulatedClient) -> bool:
-    """Whether it goes on until all has been read, and has no end of its own."""
+    """Whether the client reads to the end without stopping before."""
     return isinstance(client, Consumer) and not isinstance(client, Member)

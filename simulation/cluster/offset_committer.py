@@ -1,4 +1,4 @@
-"""Consumers' offsets: somebody who commits them and asks for them, whoever coordinates his group."""
+"""A client that commits and fetches offsets of a group without members."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 
 
 class OffsetCommitter(SimulatedClient):
-    """The only one of his group, which has no members. He commits ever greater offsets of one partition."""
+    """Commits increasing offsets of one partition, as the only client of its group."""
 
     def __init__(self, *arguments: Any, oracle: Oracle, tp: TopicPartition) -> None:
         super().__init__(*arguments)
         self._oracle = oracle
         self._tp = tp
         self._min_expected = -1
-        """What was acknowledged, or told: it never goes back behind this."""
+        """The last offset that was acknowledged or fetched. Later fetches return no smaller one."""
         self._unacknowledged: set[int] = set()
-        """Those that nobody answered: they may still arrive, and be taken, after later ones."""
+        """Commits without a response, which may take effect after later ones."""
         self._last_sent = -1
-        """The last that was sent, which may have been committed, or still be."""
+        """The last offset that was sent."""
 
     def run(self) -> Steps[None]:
         coordinator = yield from self.coordinator_of(self.name, GROUP)
@@ -51,7 +51,7 @@ class OffsetCommitter(SimulatedClient):
             coordinator = yield from self.coordinator_of(self.name, GROUP)
 
     def _commit(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Commit the next one; whether the coordinator is to be asked again."""
+        """Commit the next offset; return whether the coordinator is still usable."""
         self._last_sent += 1
         offset = self._last_sent
         wanted = OffsetCommitRequestPartition(
@@ -74,7 +74,7 @@ class OffsetCommitter(SimulatedClient):
         return True
 
     def _fetch(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Ask for what is committed; whether the coordinator is to be asked again."""
+        """Fetch and check the committed offset; return whether the coordinator is still usable."""
         topic = OffsetFetchRequestTopics(name=self._tp.topic, partition_indexes=[self._tp.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
         before = self._oracle.led_epoch(OFFSETS, coordinator)
@@ -91,14 +91,14 @@ class OffsetCommitter(SimulatedClient):
             return False
         ((found,),) = (each.partitions for each in group.topics)
         if before is None or before != self._oracle.led_epoch(OFFSETS, coordinator):
-            # Who was cut off, or has paused, may tell what was so before: nobody has to ask the others first.
+            # A disconnected or paused coordinator may not know yet that it was replaced, as in Kafka.
             return bool(found.committed_offset <= self._last_sent)
         if found.committed_offset in self._unacknowledged:
             return True
         if not self._min_expected <= found.committed_offset <= self._last_sent:
             raise Violation(
-                f"{self.name} is told that {found.committed_offset} is committed of {self._tp}, where "
-                f"{self._min_expected} was before, and {self._last_sent} was the last to be sent"
+                f"{self.name} fetches offset {found.committed_offset} of {self._tp}, after "
+                f"{self._min_expected}; the last commit was {self._last_sent}"
             )
         self._min_expected = found.committed_offset
         return True

@@ -1,4 +1,4 @@
-"""An operator, who moves replicas, has leaders elected and deletes records, while all the rest goes on."""
+"""An operator who reassigns partitions, elects leaders, deletes records, and changes topics meanwhile."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CONFIGS: Final = (
     ("message.timestamp.type", "CreateTime"),
     ("message.timestamp.type", "LogAppendTime"),
 )
-"""What changes the batches that a leader writes."""
+"""Topic configurations that change the batches of a leader."""
 
 
 class Operator(SimulatedClient):
-    """Does one thing after another, and looks at the answer only for what must not be said."""
+    """Performs one operation after another, and checks only that errors are retriable or expected."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Operator(SimulatedClient):
         replicas: int,
         max_partitions: int = 0,
     ) -> None:
-        """`grows_to` is how many partitions he may give a topic."""
+        """Create an operator that may add partitions to a topic, up to `max_partitions`."""
         super().__init__(*arguments)
         self._oracle = oracle
         self._partitions = partitions
@@ -81,7 +81,7 @@ class Operator(SimulatedClient):
             (action,) = self.rng.choices(actions, weights)
             yield from action(self.rng.choice(self._partitions))
         for tp in self._partitions:
-            # A move that another one has replaced may wait for ever for who was to be added, and now is not.
+            # A reassignment that replaced another one may wait forever for a replica that is no longer added.
             while not (yield from self._alter_reassignment(tp, None)):
                 yield self.backoff()
                 yield from self.refresh()
@@ -94,19 +94,19 @@ class Operator(SimulatedClient):
         yield from self._alter_reassignment(tp, None)
 
     def _alter_reassignment(self, tp: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
-        """Whether it was done, or there was nothing to do."""
+        """Return whether the change was made, or there was nothing to cancel."""
         wanted = ReassignablePartition(partition_index=tp.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=tp.topic, partitions=[wanted])]
         )
-        what = "stops the move of" if replicas is None else "moves"
+        what = "cancels the reassignment of" if replicas is None else "reassigns"
         self.log(f"{what} {tp}{'' if replicas is None else f' to {replicas}'}")
         response = yield from self.request(self.any_broker(), REASSIGN_VERSION, request)
         codes: list[int] = []
         if response is not None:
             codes = [response.error_code]
             codes += [one.error_code for topic in response.responses for one in topic.partitions]
-            # A move cannot be stopped when none of those from before are in sync.
+            # A reassignment cannot be canceled if none of the original replicas is in sync.
             allowed = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
             self._check_errors(codes, "a reassignment", *allowed)
         return set(codes) in ({0}, {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
@@ -117,7 +117,7 @@ class Operator(SimulatedClient):
             topic_partitions=[TopicPartitions(topic=tp.topic, partitions=[tp.partition])],
             timeout_ms=TIMEOUT_MS,
         )
-        self.log(f"has the preferred leader of {tp} elected")
+        self.log(f"elects the preferred leader of {tp}")
         response = yield from self.request(self.any_broker(), ELECT_VERSION, request)
         if response is not None:
             codes = [response.error_code]
@@ -133,7 +133,7 @@ class Operator(SimulatedClient):
         if committed.end <= committed.start or self.rng.random() < 0.5:
             return
         offset = self.rng.randrange(committed.start, committed.end) + 1
-        committed.start = offset  # from here on it may happen, whatever is answered
+        committed.start = offset  # the deletion may happen from now on, even without a response
         leader, _ = yield from self.leader_of(tp)
         wanted = DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
         request = DeleteRecordsRequest(
@@ -144,7 +144,7 @@ class Operator(SimulatedClient):
         if response is None:
             yield from self.refresh()
         else:
-            # A leader that is new may not know yet that all this is committed.
+            # A new leader may not know yet that these records are committed.
             codes = [one.error_code for topic in response.topics for one in topic.partitions]
             self._check_errors(codes, "a deletion", ErrorCode.OFFSET_OUT_OF_RANGE)
 
@@ -164,12 +164,12 @@ class Operator(SimulatedClient):
         count = 1 + sum(each.topic == tp.topic for each in self._partitions)
         if count > self._max_partitions:
             return
-        self.log(f"gives {tp.topic} {count} partitions")
+        self.log(f"increases {tp.topic} to {count} partitions")
         topic = CreatePartitionsTopic(name=tp.topic, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
         response = yield from self.request(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
         if response is not None:
-            # He may not have heard that it has them.
+            # An earlier request without a response may have added the partitions.
             codes = [one.error_code for one in response.results]
             self._check_errors(
                 codes, "a growth", ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR

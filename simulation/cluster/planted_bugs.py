@@ -1,4 +1,4 @@
-"""Bugs made by hand, which the simulation has to find. Each takes one safeguard out of the nodes."""
+"""Planted bugs of nodes. Each removes one safeguard, and a test checks that the simulation finds it."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from kwire.coordinator.transactions.state_machine import TransactionStateMachine
 from kwire.wire.batch import read_header
 from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
-EVERYWHERE = 1 << 60
+ANY_OFFSET = 1 << 60
 
 
-def _nothing(*arguments: object, **named: object) -> None:
+def _do_nothing(*arguments: object, **named: object) -> None:
     return None
 
 
-def _no(*arguments: object, **named: object) -> bool:
+def _return_false(*arguments: object, **named: object) -> bool:
     return False
 
 
-def _yes(*arguments: object, **named: object) -> bool:
+def _return_true(*arguments: object, **named: object) -> bool:
     return True
 
 
 def _leader_epochs_are_not_compared(replace: SetAttribute) -> None:
-    replace(follower_fetch, "find_divergence", _nothing)
-    replace(consumers_fetch, "find_divergence", _nothing)
+    replace(follower_fetch, "find_divergence", _do_nothing)
+    replace(consumers_fetch, "find_divergence", _do_nothing)
 
 
-def _followers_cut_nothing(replace: SetAttribute) -> None:
-    replace(Follower, "truncate_to", _nothing)
+def _followers_do_not_truncate(replace: SetAttribute) -> None:
+    replace(Follower, "truncate_to", _do_nothing)
 
 
-def _followers_cut_nothing_that_was_committed(replace: SetAttribute) -> None:
+def _followers_do_not_truncate_below_their_high_watermark(replace: SetAttribute) -> None:
     original = Follower.truncate_to
 
     def truncate_to(self: Follower, offset: int) -> Any:
@@ -64,91 +64,91 @@ def _followers_cut_nothing_that_was_committed(replace: SetAttribute) -> None:
     replace(Follower, "truncate_to", truncate_to)
 
 
-def _cut_logs_are_not_waited_for(replace: SetAttribute) -> None:
-    replace(Log, "awaits_sync", property(_no))
+def _followers_fetch_before_a_truncation_is_synced(replace: SetAttribute) -> None:
+    replace(Log, "awaits_sync", property(_return_false))
 
 
-def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
-    """As before KIP-101."""
+def _followers_truncate_to_their_high_watermark(replace: SetAttribute) -> None:
+    """Truncate as before KIP-101."""
     original = Partition.become_follower
 
-    def follow(self: Partition, image: PartitionImage) -> None:
+    def become_follower(self: Partition, image: PartitionImage) -> None:
         original(self, image)
         self.log.truncate_to(self.log.high_watermark)
 
-    replace(Partition, "become_follower", follow)
+    replace(Partition, "become_follower", become_follower)
 
 
-def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
+def _the_high_watermark_is_the_leaders_end_offset(replace: SetAttribute) -> None:
     replace(RemoteReplicas, "high_watermark", lambda self, written, end, least: written)
 
 
-def _too_few_are_enough(replace: SetAttribute) -> None:
-    replace(RemoteReplicas, "is_under_min_isr", _no)
-    replace(RemoteReplicas, "is_maximal_isr_under_min", _no)
+def _min_insync_replicas_is_ignored(replace: SetAttribute) -> None:
+    replace(RemoteReplicas, "is_under_min_isr", _return_false)
+    replace(RemoteReplicas, "is_maximal_isr_under_min", _return_false)
 
 
-def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
+def _the_high_watermark_does_not_wait_for_joining_replicas(replace: SetAttribute) -> None:
     def set_isr(self: RemoteReplicas, isr: tuple[int, ...]) -> None:
         self.isr = isr
         for broker_id, state in self.followers.items():
             state.is_in_sync = broker_id in isr
 
     replace(RemoteReplicas, "_set_isr", set_isr)
-    replace(RemoteReplicas, "_may_join_soon", _no)
+    replace(RemoteReplicas, "_may_join_soon", _return_false)
 
 
-def _who_lags_joins(replace: SetAttribute) -> None:
+def _lagging_replicas_join_the_isr(replace: SetAttribute) -> None:
     original = RemoteReplicas.prepare_expand
 
-    def expanded(
-        self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
+    def prepare_expand(
+        self: RemoteReplicas, tp: Any, state: FollowerState, high_watermark: int
     ) -> PendingIsr | None:
-        end_offset, state.end_offset = state.end_offset, EVERYWHERE
+        end_offset, state.end_offset = state.end_offset, ANY_OFFSET
         try:
-            return original(self, place, state, high_watermark)
+            return original(self, tp, state, high_watermark)
         finally:
             state.end_offset = end_offset
 
-    replace(RemoteReplicas, "prepare_expand", expanded)
+    replace(RemoteReplicas, "prepare_expand", prepare_expand)
 
 
-def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
+def _replicas_join_the_isr_before_the_leader_epochs_start(replace: SetAttribute) -> None:
     original = RemoteReplicas.prepare_expand
 
-    def expanded(
-        self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
+    def prepare_expand(
+        self: RemoteReplicas, tp: Any, state: FollowerState, high_watermark: int
     ) -> PendingIsr | None:
         self.epoch_start_offset = -1
-        return original(self, place, state, high_watermark)
+        return original(self, tp, state, high_watermark)
 
-    replace(RemoteReplicas, "prepare_expand", expanded)
+    replace(RemoteReplicas, "prepare_expand", prepare_expand)
 
 
-def _who_was_refused_is_forgotten(replace: SetAttribute) -> None:
+def _replicas_that_the_controller_rejected_stay_in_the_isr(replace: SetAttribute) -> None:
     def set_isr(self: RemoteReplicas, isr: tuple[int, ...]) -> None:
         self.isr = isr
-        joins = None if self.pending is None else self.pending.new_member
+        joining = None if self.pending is None else self.pending.new_member
         for broker_id, state in self.followers.items():
-            state.is_in_sync = broker_id in isr or broker_id == joins
+            state.is_in_sync = broker_id in isr or broker_id == joining
 
     replace(RemoteReplicas, "_set_isr", set_isr)
 
 
-def _acknowledged_when_written(replace: SetAttribute) -> None:
-    def keep(self: Partition, promises: Any) -> None:
-        for _, tell, _ in promises:
-            tell(None)
+def _produce_is_acknowledged_before_replication(replace: SetAttribute) -> None:
+    def acknowledge(self: Partition, delayed: Any) -> None:
+        for _, on_done, _ in delayed:
+            on_done(None)
 
-    replace(Partition, "_acknowledge", keep)
-
-
-def _stale_alterations_are_taken(replace: SetAttribute) -> None:
-    replace(alter_partition, "_fault", _nothing)
+    replace(Partition, "_acknowledge", acknowledge)
 
 
-def _lives_are_not_told_apart(replace: SetAttribute) -> None:
-    """As before KIP-903."""
+def _outdated_alterpartition_requests_are_accepted(replace: SetAttribute) -> None:
+    replace(alter_partition, "_fault", _do_nothing)
+
+
+def _broker_epochs_are_ignored(replace: SetAttribute) -> None:
+    """Ignore broker epochs, as before KIP-903."""
 
     def is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
         broker = image.brokers.get(broker_id)
@@ -157,7 +157,7 @@ def _lives_are_not_told_apart(replace: SetAttribute) -> None:
     replace(alter_partition, "_is_eligible", is_eligible)
 
 
-def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
+def _brokers_stay_in_the_isr_after_an_unclean_shutdown(replace: SetAttribute) -> None:
     original = broker_registration.register_broker
 
     def register(command: RegisterBroker, image: MetadataImage, *arguments: Any, **named: Any) -> Any:
@@ -167,46 +167,46 @@ def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
     replace(broker_registration, "register_broker", register)
 
 
-def _anybody_leads(replace: SetAttribute) -> None:
-    replace(PartitionChangeBuilder, "_is_in_sync", _yes)
+def _replicas_outside_the_isr_become_leader(replace: SetAttribute) -> None:
+    replace(PartitionChangeBuilder, "_is_in_sync", _return_true)
 
 
-def _unfenced_before_caught_up(replace: SetAttribute) -> None:
-    """Broker and controller both look."""
+def _brokers_are_unfenced_before_they_have_caught_up(replace: SetAttribute) -> None:
+    """Remove the checks of the broker and of the controller."""
 
-    def look(self: BrokerLifecycleManager, image: MetadataImage) -> None:
+    def check_registration(self: BrokerLifecycleManager, image: MetadataImage) -> None:
         self._transition(LifecycleEvent.REGISTRATION_SEEN)
         self._host.call_soon(self._on_caught_up)
 
     replace(BrokerHeartbeatManager, "registration_offset", lambda self, broker: -1)
-    replace(BrokerLifecycleManager, "_check_registration", look)
+    replace(BrokerLifecycleManager, "_check_registration", check_registration)
 
 
-def _followers_do_not_know_producers(replace: SetAttribute) -> None:
-    appending, updating = Log.append_fetched, ProducerStateManager.update
+def _followers_have_no_producer_state(replace: SetAttribute) -> None:
+    original_append, original_update = Log.append_fetched, ProducerStateManager.update
     is_fetched = False
 
     def append_fetched(self: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> Any:
         nonlocal is_fetched
         is_fetched = True
         try:
-            return appending(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
+            return original_append(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
         finally:
             is_fetched = False
 
     def update(self: ProducerStateManager, header: Any) -> None:
         if not is_fetched:
-            updating(self, header)
+            original_update(self, header)
 
     replace(Log, "append_fetched", append_fetched)
     replace(ProducerStateManager, "update", update)
 
 
-def _consumers_read_to_the_end(replace: SetAttribute) -> None:
+def _consumers_read_beyond_the_high_watermark(replace: SetAttribute) -> None:
     replace(consumers_fetch._Fetch, "_end_offset", lambda self, log: log.written_end_offset)
 
 
-def _consumers_read_followers_to_the_end(replace: SetAttribute) -> None:
+def _consumers_read_followers_beyond_the_high_watermark(replace: SetAttribute) -> None:
     original = consumers_fetch._Fetch._end_offset
 
     def end_offset(self: Any, log: Log) -> int:
@@ -219,11 +219,11 @@ def _consumers_read_followers_to_the_end(replace: SetAttribute) -> None:
     replace(consumers_fetch._Fetch, "_end_offset", end_offset)
 
 
-def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
-    replace(Partition, "check_leader_epoch", _nothing)
+def _the_leader_epoch_of_requests_is_not_checked(replace: SetAttribute) -> None:
+    replace(Partition, "check_leader_epoch", _do_nothing)
 
 
-def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
+def _coordinators_load_only_up_to_the_high_watermark(replace: SetAttribute) -> None:
     read = StateTopic.stored_batches
 
     def stored_batches(self: StateTopic, index: int) -> Iterator[memoryview]:
@@ -233,19 +233,19 @@ def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
     replace(StateTopic, "stored_batches", stored_batches)
 
 
-def _decided_markers_are_forgotten(replace: SetAttribute) -> None:
-    replace(TransactionStateMachine, "on_loaded", _nothing)
+def _prepared_transactions_are_not_completed_after_loading(replace: SetAttribute) -> None:
+    replace(TransactionStateMachine, "on_loaded", _do_nothing)
 
 
-def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
+def _fetch_responses_have_no_aborted_transactions(replace: SetAttribute) -> None:
     replace(Log, "aborted_transactions", lambda self, *arguments: [])
 
 
-def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
+def _partitions_are_assigned_before_they_are_revoked(replace: SetAttribute) -> None:
     replace(ConsumerGroup, "owner_epoch", lambda self, topic_id, partition: NO_EPOCH)
 
 
-def _commits_of_earlier_generations_are_taken(replace: SetAttribute) -> None:
+def _commits_of_earlier_generations_are_accepted(replace: SetAttribute) -> None:
     def commit_offsets(
         self: GroupStateMachine, commit: OffsetCommit, *, is_transactional: bool = False
     ) -> Any:
@@ -254,21 +254,21 @@ def _commits_of_earlier_generations_are_taken(replace: SetAttribute) -> None:
     replace(GroupStateMachine, "commit_offsets", commit_offsets)
 
 
-def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
+def _coordinators_respond_before_their_records_are_committed(replace: SetAttribute) -> None:
     original = CoordinatorShard.execute
 
     def execute(self: CoordinatorShard[Any], result: Any) -> None:
         result.committed(None)
-        original(self, result._replace(committed=_nothing))
+        original(self, result._replace(committed=_do_nothing))
 
     replace(CoordinatorShard, "execute", execute)
 
 
-def _logins_are_renewed_too_late(replace: SetAttribute) -> None:
+def _nodes_reauthenticate_too_late(replace: SetAttribute) -> None:
     replace(peer_link, "REAUTHENTICATE_AT_SHARE", (1.5, 2.0))
 
 
-def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:
+def _controllers_get_the_credentials_for_brokers(replace: SetAttribute) -> None:
     original = PeerLinks.send
 
     def send(self: PeerLinks, *asked: Any, to_controller: bool = False, **named: Any) -> None:
@@ -279,34 +279,86 @@ def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:
 
 PLANTED_BUGS = [
     PlantedBug("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
-    PlantedBug("followers cut nothing", _followers_cut_nothing, 3),
-    PlantedBug("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 360),
-    PlantedBug("logs that were cut are not waited for", _cut_logs_are_not_waited_for, 3),
-    PlantedBug("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
-    PlantedBug("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
-    PlantedBug("too few are enough", _too_few_are_enough),
-    PlantedBug("who joins is not waited for", _who_joins_is_not_waited_for, 19),
-    PlantedBug("who lags joins", _who_lags_joins),
-    PlantedBug("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 13),
-    PlantedBug("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
-    PlantedBug("acknowledged when written", _acknowledged_when_written),
-    PlantedBug("stale alterations are taken", _stale_alterations_are_taken, 22),
-    PlantedBug("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
-    PlantedBug("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
-    PlantedBug("anybody leads", _anybody_leads, 1),
-    PlantedBug("unfenced before caught up", _unfenced_before_caught_up, 7),
-    PlantedBug("followers do not know producers", _followers_do_not_know_producers),
-    PlantedBug("consumers read to the end", _consumers_read_to_the_end),
-    PlantedBug("consumers read followers to the end", _consumers_read_followers_to_the_end),
-    PlantedBug("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
-    PlantedBug("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
-    PlantedBug("aborted transactions are not told", _aborted_transactions_are_not_told, 2),
+    PlantedBug("followers do not truncate", _followers_do_not_truncate, 3),
     PlantedBug(
-        "leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20
+        "followers do not truncate below their high watermark",
+        _followers_do_not_truncate_below_their_high_watermark,
+        360,
     ),
-    PlantedBug("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
-    PlantedBug("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
-    PlantedBug("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
-    PlantedBug("logins are renewed too late", _logins_are_renewed_too_late, 4),
-    PlantedBug("controllers are shown what is for brokers", _controllers_are_shown_what_is_for_brokers),
+    PlantedBug(
+        "followers fetch before a truncation is synced", _followers_fetch_before_a_truncation_is_synced, 3
+    ),
+    PlantedBug("followers truncate to their high watermark", _followers_truncate_to_their_high_watermark),
+    PlantedBug(
+        "the high watermark is the leader's end offset", _the_high_watermark_is_the_leaders_end_offset
+    ),
+    PlantedBug("min.insync.replicas is ignored", _min_insync_replicas_is_ignored),
+    PlantedBug(
+        "the high watermark does not wait for joining replicas",
+        _the_high_watermark_does_not_wait_for_joining_replicas,
+        19,
+    ),
+    PlantedBug("lagging replicas join the ISR", _lagging_replicas_join_the_isr),
+    PlantedBug(
+        "replicas join the ISR before the leader epoch's start",
+        _replicas_join_the_isr_before_the_leader_epochs_start,
+        13,
+    ),
+    PlantedBug(
+        "replicas that the controller rejected stay in the ISR",
+        _replicas_that_the_controller_rejected_stay_in_the_isr,
+        301,
+    ),
+    PlantedBug("produce is acknowledged before replication", _produce_is_acknowledged_before_replication),
+    PlantedBug(
+        "outdated AlterPartition requests are accepted", _outdated_alterpartition_requests_are_accepted, 22
+    ),
+    PlantedBug("broker epochs are ignored", _broker_epochs_are_ignored, 111),
+    PlantedBug(
+        "brokers stay in the ISR after an unclean shutdown",
+        _brokers_stay_in_the_isr_after_an_unclean_shutdown,
+        25,
+    ),
+    PlantedBug("replicas outside the ISR become leader", _replicas_outside_the_isr_become_leader, 1),
+    PlantedBug(
+        "brokers are unfenced before they have caught up", _brokers_are_unfenced_before_they_have_caught_up, 7
+    ),
+    PlantedBug("followers have no producer state", _followers_have_no_producer_state),
+    PlantedBug("consumers read beyond the high watermark", _consumers_read_beyond_the_high_watermark),
+    PlantedBug(
+        "consumers read followers beyond the high watermark",
+        _consumers_read_followers_beyond_the_high_watermark,
+    ),
+    PlantedBug(
+        "coordinators load only up to the high watermark", _coordinators_load_only_up_to_the_high_watermark, 7
+    ),
+    PlantedBug(
+        "prepared transactions are not completed after loading",
+        _prepared_transactions_are_not_completed_after_loading,
+        5,
+    ),
+    PlantedBug(
+        "fetch responses have no aborted transactions", _fetch_responses_have_no_aborted_transactions, 2
+    ),
+    PlantedBug(
+        "the leader epoch of requests is not checked", _the_leader_epoch_of_requests_is_not_checked, 20
+    ),
+    PlantedBug(
+        "partitions are assigned before they are revoked",
+        _partitions_are_assigned_before_they_are_revoked,
+        18,
+    ),
+    PlantedBug(
+        "commits of earlier generations are accepted", _commits_of_earlier_generations_are_accepted, 21
+    ),
+    PlantedBug(
+        "coordinators respond before their records are committed",
+        _coordinators_respond_before_their_records_are_committed,
+        5,
+    ),
+    PlantedBug("nodes reauthenticate too late", _nodes_reauthenticate_too_late, 4),
+    PlantedBug(
+        "controllers get the credentials for brokers",
+        _controllers_get_the_credentials_for_brokers,
+    ),
 ]

@@ -1,4 +1,4 @@
-"""Producers: one batch in flight, sent again until it is acknowledged or its time is over."""
+"""Producers with one batch in flight, which they retry until it is acknowledged or times out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PRODUCE_VERSION: Final = 12
 INIT_PRODUCER_ID_VERSION: Final = 4
 DELIVERY_TIMEOUT_MS: Final = 12_000
 TIMEOUT_MS: Final = 1_500
-"""How long a broker may take."""
+"""The timeout that a broker gets in a Produce request."""
 
 
 class Producer(SimulatedClient):
-    """Writes to some partitions, with acks=all or acks=1, idempotent or not."""
+    """Writes to its partitions, with acks=all or acks=1, idempotent or not."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Producer(SimulatedClient):
             yield self.random_pause(self._pause_ms)
 
     def new_records(self, tp: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
-        """A batch to be sent, entered in the ledger."""
+        """Return the records of a new batch, after adding them to the oracle."""
         batch = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
             self._written += 1
@@ -70,7 +70,7 @@ class Producer(SimulatedClient):
         return batch
 
     def take_producer_id(self) -> Steps[None]:
-        """Get a producer id from whichever broker gives one."""
+        """Get a producer id from any broker."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
             response = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
@@ -87,7 +87,7 @@ class Producer(SimulatedClient):
     def deliver(
         self, tp: TopicPartition, batch: list[SentRecord], transactional_id: str | None = None
     ) -> Steps[bool]:
-        """Send a batch until it is acknowledged; False where its time was over before."""
+        """Send a batch until it is acknowledged; return False if it times out."""
         sequence = self._sequences.get(tp, 0)
         deadline_ms = self.now_ms() + DELIVERY_TIMEOUT_MS
         records = build(
@@ -123,16 +123,16 @@ class Producer(SimulatedClient):
                 yield from self.refresh()
         self.log(f"gives up {batch[0].value.decode()}")
         if transactional_id is None and self._is_idempotent:
-            # Whether it was written cannot be known: as stock producers, go on as another one.
+            # The batch may have been written. Stock producers also continue with a new producer id.
             yield from self.take_producer_id()
         return False
 
     def on_error(self, code: int, what: str) -> None:
-        """Somebody has refused something. Broken where a stock producer would fail."""
+        """Handle an error. Raise Violation if a stock producer would fail."""
         self.check_retriable(code, what)
 
     def _learn_newer_leader(self, tp: TopicPartition, response: Any, result: Any) -> bool:
-        """KIP-951: whoever does not lead may say who does."""
+        """Use the leader in an error response, if it is newer (KIP-951)."""
         leader = Leader(result.current_leader.leader_id, result.current_leader.leader_epoch)
         if leader.node_id < 0 or not self.is_newer_leader(tp, leader):
             return False

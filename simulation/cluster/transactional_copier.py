@@ -1,7 +1,7 @@
-"""A transactional producer that says in each transaction how far it has come in what it copies.
+"""A transactional producer that commits its progress in a source partition with each transaction.
 
-Its group has no members. When it begins anew, and everything that was open has ended, the group's offset
-tells it where to go on: that is the offset of the last transaction that was committed, and of no other.
+Its group has no members. After InitProducerId, when all earlier transactions have ended, the group's offset
+must be the offset of the last committed transaction.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ NOTHING: Final = -1
 
 
 class TransactionalCopier(TransactionalProducer):
-    """See the module."""
+    """A producer that commits an offset in each transaction."""
 
     def __init__(self, *arguments: Any, source: TopicPartition, **named: Any) -> None:
-        """`source` is where it has come to some offset, as it tells its group."""
+        """Create a copier that commits offsets of the partition `source`."""
         super().__init__(*arguments, **named)
         self._source = source
         self._possible = {NOTHING}
-        """What may be committed: one offset, but for transactions whose end is not known."""
+        """The offsets that may be committed: one, unless the outcome of a transaction is unknown."""
 
     def _initialize(self) -> Steps[PeerAddress]:
         coordinator = yield from super()._initialize()
         found = yield from self._fetch_committed_offset()
         if found not in self._possible:
             raise Violation(
-                f"the group of {self.name} is at {found}, where {sorted(self._possible)} may be committed"
+                f"the group of {self.name} has committed {found}, expected one of {sorted(self._possible)}"
             )
         self._possible = {found}
         return coordinator

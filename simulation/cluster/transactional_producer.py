@@ -1,7 +1,7 @@
-"""Transactional producers: they commit or abort what they write, and go on as the next life when fenced.
+"""Transactional producers, which commit or abort transactions and initialize again when they are fenced.
 
-Either as before KIP-890, where each partition is named to the coordinator first, or as since then, where a
-Produce names it, and the epoch is another in each transaction.
+They use the protocol before KIP-890, with AddPartitionsToTxn, or the one since then, where Produce adds the
+partition and each transaction has its own epoch.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ REINITIALIZE_ERRORS: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""The coordinator has given up the transaction, as it took too long: what was written counts for nothing."""
+"""Errors after the coordinator has aborted the transaction, for example because it timed out."""
 
 
 class MustReinitialize(Exception):
-    """This life of the producer is over."""
+    """The producer must call InitProducerId again."""
 
 
 class TransactionalProducer(Producer):
-    """One transaction after another."""
+    """A producer that runs one transaction after the other."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -53,7 +53,7 @@ class TransactionalProducer(Producer):
         self.produce_version = NEW_PRODUCE_VERSION if self._uses_transactions_v2 else OLD_PRODUCE_VERSION
         self._transactions = 0
         self._has_unanswered_request = False
-        """KIP-890: whether an EndTxn may still arrive that would be taken for one of a later transaction."""
+        """Whether a late EndTxn could end a later transaction, which KIP-890 prevents."""
 
     def run(self) -> Steps[None]:
         while not self.is_stopping:
@@ -63,11 +63,11 @@ class TransactionalProducer(Producer):
                     yield from self._run_transaction(coordinator)
                     yield self.random_pause(self._pause_ms)
             except MustReinitialize as error:
-                self.log(f"begins anew: {error}")
-        yield from self._initialize()  # which ends whatever is open
+                self.log(f"initializes again: {error}")
+        yield from self._initialize()  # which aborts an open transaction
 
     def _initialize(self) -> Steps[PeerAddress]:
-        """Become the only producer of this transactional id; its coordinator."""
+        """Fence other producers of this transactional id, and return its coordinator."""
         self._has_unanswered_request = False
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
@@ -100,15 +100,15 @@ class TransactionalProducer(Producer):
                 yield from self._add_partition(coordinator, tp)
                 named.add(tp)
             if not (yield from self.deliver(tp, self.new_records(tp, transaction), self.name)):
-                raise MustReinitialize("it could not deliver")
+                raise MustReinitialize("a batch timed out")
             yield self.random_pause(50)
         commits = self.rng.random() < 0.7
         if commits:
-            transaction.outcome = None  # from here on nobody knows, until there is an answer
+            transaction.outcome = None  # unknown until there is a response
         yield from self._end_transaction(coordinator, commits)
         transaction.outcome = commits
         if self._has_unanswered_request:
-            raise MustReinitialize("an EndTxn that nobody answered may still come, and end the next one")
+            raise MustReinitialize("an EndTxn without a response could end the next transaction")
 
     def _add_partition(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
         request = AddPartitionsToTxnRequest(
@@ -149,5 +149,5 @@ class TransactionalProducer(Producer):
 
     def on_error(self, code: int, what: str) -> None:
         if ErrorCode(code) in REINITIALIZE_ERRORS:
-            raise MustReinitialize(f"{what} is answered {ErrorCode(code).name}")
+            raise MustReinitialize(f"{what} returned {ErrorCode(code).name}")
         super().on_error(code, what)

@@ -248,8 +248,8 @@ def _check_lookups(log: Log, scan: LogScan, rng: random.Random) -> None:
         linear = _at_timestamp(scan, timestamp)
         if (found.offset if found is not None else None) != linear:
             raise Violation(f"a lookup of timestamp {timestamp} returns {found}, not {linear}")
-    # As in Kafka, the lookup uses batch headers. Its batch may be empty after compaction, or its record may be
-    # before the log start offset.
+    # As in Kafka, the lookup uses batch headers. Its batch may be empty after compaction, or its record may
+    # be before the log start offset.
     greatest = max((batch.header.max_timestamp for batch in scan.batches), default=-1)
     holding = [batch for batch in scan.batches if batch.header.max_timestamp == greatest]
     if timestamps and max(timestamps) == greatest and all(batch.records for batch in holding):

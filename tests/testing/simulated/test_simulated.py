@@ -79,7 +79,7 @@ def test_a_topic_may_be_deleted_and_made_again() -> None:
 
 
 def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    [bug] = [each for each in PLANTED_BUGS if each.name == "acknowledged when written"]
+    [bug] = [each for each in PLANTED_BUGS if each.name == "produce is acknowledged before replication"]
     bug.plant(monkeypatch.setattr)
     found = []
     for seed in range(40):
