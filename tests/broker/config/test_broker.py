@@ -1,4 +1,4 @@
-"""What a broker's settings come to, those of the start and those that come while it runs. KIP-226."""
+"""Static settings of a broker, and dynamic settings while it runs. KIP-226."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def test_an_endpoint_may_have_an_ipv6_address() -> None:
     assert config.listener_endpoints()[0].host == "::1"
 
 
-def test_a_listener_has_a_limit_of_its_own() -> None:
+def test_a_listener_can_have_its_own_connection_limit() -> None:
     config = load(None, {}, {"listener.name.plaintext.max.connections": "5"})
     assert config.connection_limits_per_listener() == {"PLAINTEXT": 5}
     assert load(None, {}, {}).connection_limits_per_listener() == {}
 
 
-def test_what_is_set_on_the_running_broker_wins() -> None:
+def test_dynamic_settings_override_static_settings() -> None:
     config = load(None, {}, {"message.max.bytes": "1000"})
     config.update({"message.max.bytes": "2000"}, {})
     assert config.value("message.max.bytes") == 2000
@@ -28,7 +28,7 @@ def test_what_is_set_on_the_running_broker_wins() -> None:
     assert config.value("message.max.bytes") == 1000
 
 
-def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
+def test_a_cordoned_directory_must_be_written_exactly_as_in_log_dirs() -> None:
     config = load(None, {}, {"log.dirs": "/a/,/b"})
     config.check_update({"cordoned.log.dirs": "/a/"}, per_broker=True)
     config.update({}, {"cordoned.log.dirs": "/a/"})
@@ -37,7 +37,7 @@ def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
         config.check_update({"cordoned.log.dirs": "/a"}, per_broker=True)
 
 
-def test_a_read_only_key_does_not_change_while_the_broker_runs() -> None:
+def test_a_read_only_key_does_not_change_dynamically() -> None:
     config = load(None, {}, {})
     config.update({"num.partitions": "9"}, {})
     assert config.num_partitions == 1

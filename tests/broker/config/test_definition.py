@@ -1,4 +1,4 @@
-"""Numbers as texts: what Java reads of them, however long they are."""
+"""Parsing of numbers, compared with Java, including very long texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kwire.broker.config.definition import parse_double, parse_integer
         ("", None),
     ],
 )
-def test_whole_numbers(text: str, number: int | None) -> None:
+def test_parse_integer_reads_what_java_reads(text: str, number: int | None) -> None:
     assert parse_integer(text) == number
 
 
@@ -39,5 +39,5 @@ def test_whole_numbers(text: str, number: int | None) -> None:
         ("\u0661", None),
     ],
 )
-def test_floating_point_numbers(text: str, number: float | None) -> None:
+def test_parse_double_reads_what_java_reads(text: str, number: float | None) -> None:
     assert parse_double(text) == number

@@ -1,4 +1,4 @@
-"""Values, their sources and synonyms, as Apache Kafka 4.3.1 was seen to describe them."""
+"""Values, sources and synonyms, as Apache Kafka 4.3.1 describes them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def synonyms(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
     return [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms]
 
 
-def test_a_plain_topic_has_33_keys_with_their_brokers_synonyms() -> None:
+def test_a_topic_has_33_keys_with_synonyms_from_its_broker() -> None:
     entries = {entry.name: entry for entry in describe_topic(config(), {})}
     assert len(entries) == 33
     assert synonyms(entries["segment.bytes"]) == [("log.segment.bytes", "1073741824", 5)]
-    # The defaults of these come from keys in other units: Kafka shows none.
+    # Kafka shows no synonyms for these keys: their defaults come from keys in other units.
     for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"):
         assert synonyms(entries[name]) == [], name
     assert entries["retention.ms"].value == "604800000"
     assert entries["min.cleanable.dirty.ratio"].value == "0.5"
 
 
-def test_what_the_topic_says_comes_first() -> None:
+def test_a_topic_setting_comes_before_the_broker_default() -> None:
     entry = topic(config(), {"retention.ms": "1000"}, "retention.ms")
     assert (entry.value, entry.source) == ("1000", ConfigSource.TOPIC_CONFIG)
     assert synonyms(entry) == [("retention.ms", "1000", 1)]
@@ -56,7 +56,7 @@ def test_hours_and_minutes_become_milliseconds() -> None:
     assert topic(config(log_retention_ms="-5"), {}, "retention.ms").value == "-1"
 
 
-def test_created_topics_are_told_of_whichever_key_speaks_for_theirs() -> None:
+def test_inherited_source_is_that_of_the_broker_key_in_effect() -> None:
     broker = config(log_retention_hours="2")
     assert inherited_source(broker, "retention.ms") == ConfigSource.STATIC_BROKER_CONFIG
     assert inherited_source(broker, "segment.ms") == ConfigSource.DEFAULT_CONFIG
@@ -67,14 +67,14 @@ def test_created_topics_are_told_of_whichever_key_speaks_for_theirs() -> None:
     assert topic(broker, {}, "retention.ms").source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
-def test_an_internal_key_is_shown_where_it_is_set() -> None:
+def test_an_internal_key_is_described_only_if_it_is_set() -> None:
     name = "log.initial.task.delay.ms"
     assert name not in {entry.name for entry in describe_broker(config())}
     shown = {entry.name: entry for entry in describe_broker(config(log_initial_task_delay_ms="100"))}
     assert synonyms(shown[name]) == [(name, "100", 4), (name, "30000", 5)]
 
 
-def test_a_running_cluster_s_setting_stands_before_that_of_the_start() -> None:
+def test_a_dynamic_cluster_setting_comes_before_the_static_one() -> None:
     broker = config(message_max_bytes="1000")
     broker.update({"message.max.bytes": "2000"}, {})
     entry = topic(broker, {}, "max.message.bytes")
@@ -87,7 +87,7 @@ def test_a_running_cluster_s_setting_stands_before_that_of_the_start() -> None:
     assert log_config(broker, {}).max_message_bytes == 2000
 
 
-def test_a_broker_hides_what_is_secret_and_what_is_unknown() -> None:
+def test_a_broker_hides_sensitive_values() -> None:
     broker = load(
         None, {}, {"listener.name.plaintext.ssl.keystore.password": "hush", "ssl.key.password": "hush"}
     )
@@ -101,7 +101,7 @@ def test_a_broker_hides_what_is_secret_and_what_is_unknown() -> None:
     assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
 
 
-def test_what_only_a_running_broker_can_be_told_is_shown_where_it_is_set() -> None:
+def test_a_dynamic_only_key_is_described_only_if_it_is_set() -> None:
     broker = config()
     name = "leader.replication.throttled.rate"
     assert name not in {entry.name for entry in describe_broker(broker)}
@@ -116,15 +116,15 @@ def test_what_only_a_running_broker_can_be_told_is_shown_where_it_is_set() -> No
     )
     assert synonyms(throttle) == [(name, "5", 3)]
     assert (entries["nonsense"].value, entries["nonsense"].type) == (None, 0)
-    of_a_listener = entries["listener.name.plaintext.ssl.client.auth"]
-    assert (of_a_listener.value, of_a_listener.read_only) == ("required", True)
+    listener_entry = entries["listener.name.plaintext.ssl.client.auth"]
+    assert (listener_entry.value, listener_entry.read_only) == ("required", True)
     assert {entry.name: entry.value for entry in describe_cluster_defaults(broker)} == {
         name: "5",
         "nonsense": None,
     }
 
 
-def test_a_setting_in_milliseconds_puts_the_coarser_ones_back_to_their_defaults() -> None:
+def test_a_dynamic_setting_in_ms_resets_the_keys_in_hours_and_minutes() -> None:
     broker = config(log_retention_hours="5", log_retention_minutes="77", log_roll_hours="9")
 
     def shown(name: str) -> str | None:
@@ -136,7 +136,7 @@ def test_a_setting_in_milliseconds_puts_the_coarser_ones_back_to_their_defaults(
     assert shown("log.roll.hours") == "168"
 
 
-def test_settings_of_a_mechanism_are_shown_but_for_passwords() -> None:
+def test_settings_of_a_mechanism_are_described_without_passwords() -> None:
     own = "listener.name.plaintext.plain."
     broker = config()
     broker.update({}, {f"{own}sasl.jaas.config": "secret", f"{own}connections.max.reauth.ms": "5"})
@@ -151,7 +151,7 @@ def test_settings_of_a_mechanism_are_shown_but_for_passwords() -> None:
     ]
 
 
-def test_the_default_broker_has_only_what_was_set_for_all() -> None:
+def test_cluster_defaults_contain_only_dynamic_cluster_settings() -> None:
     broker = config()
     assert list(describe_cluster_defaults(broker)) == []
     broker.update({"log.cleaner.threads": "2"}, {"log.cleaner.threads": "3"})
@@ -170,7 +170,7 @@ def test_a_group_takes_its_defaults_from_the_broker() -> None:
     assert entries["share.isolation.level"].source is ConfigSource.GROUP_CONFIG
 
 
-def test_a_subscription_is_shown_as_it_was_read() -> None:
+def test_a_metrics_subscription_is_described_as_parsed() -> None:
     stored = {"metrics": " a , b,a", "interval.ms": " +00500 "}
     entries = {entry.name: entry for entry in describe_client_metrics(stored)}
     assert {name: entry.value for name, entry in entries.items()} == {
@@ -181,5 +181,7 @@ def test_a_subscription_is_shown_as_it_was_read() -> None:
     assert entries["interval.ms"].source is ConfigSource.CLIENT_METRICS_CONFIG
     assert synonyms(entries["metrics"]) == [("metrics", "a,b", 7)]
     assert (entries["match"].source, entries["match"].synonyms) == (ConfigSource.DEFAULT_CONFIG, [])
-    (unread,) = (e for e in describe_client_metrics({"interval.ms": "of another"}) if e.name == "interval.ms")
-    assert unread.value == "of another"
+    (unparsable,) = (
+        e for e in describe_client_metrics({"interval.ms": "of another"}) if e.name == "interval.ms"
+    )
+    assert unparsable.value == "of another"

@@ -1,4 +1,4 @@
-"""What a group can be told, and what it goes by. KIP-848, KIP-932, KIP-1071."""
+"""Group settings and their bounds. KIP-848, KIP-932, KIP-1071."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.broker.config.group import GroupConfigs, check_group
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "error"),
     [
         ({"no.such": "1"}, "Unknown group config name"),
         ({"consumer.session.timeout.ms": "1"}, "must be greater than or equal to"),
@@ -27,19 +27,19 @@ from kwire.broker.config.group import GroupConfigs, check_group
         ({"share.auto.offset.reset": "by_duration:-PT1S"}, "must be either 'earliest', 'latest' or"),
     ],
 )
-def test_what_a_group_cannot_be_told(overrides: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_group_settings_are_refused(overrides: dict[str, str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         check_group(load(None, {}, {}), overrides)
 
 
 @pytest.mark.parametrize(
     "text", ["earliest", "by_duration:P1D", "by_duration:pt1h-30m", "by_duration:-PT-1.5S"]
 )
-def test_where_a_share_group_may_start(text: str) -> None:
+def test_share_auto_offset_reset_accepts_durations(text: str) -> None:
     check_group(load(None, {}, {}), {"share.auto.offset.reset": text})
 
 
-def test_a_group_goes_by_its_own_settings_within_the_brokers_bounds() -> None:
+def test_group_settings_apply_within_the_bounds_of_the_broker() -> None:
     broker = load(
         None,
         {},

@@ -1,4 +1,4 @@
-"""JAAS text beside what Apache Kafka's reader makes of it."""
+"""JAAS text, compared with Apache Kafka's parser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, 
         ("M optional a=-x;", None),
     ],
 )
-def test_options(text: str, options: dict[str, str] | None) -> None:
+def test_options_of_a_login_module(text: str, options: dict[str, str] | None) -> None:
     if options is None:
         with pytest.raises(MalformedJaas):
             parse_jaas(text)
@@ -39,7 +39,7 @@ def test_options(text: str, options: dict[str, str] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("", "Login module not specified in JAAS config"),
         (" // only ;", "Login module not specified in JAAS config"),
@@ -56,13 +56,13 @@ def test_options(text: str, options: dict[str, str] | None) -> None:
         ("M required; N required;", "JAAS config property contains 2 login modules, should be 1 module"),
     ],
 )
-def test_what_is_none(text: str, told: str) -> None:
+def test_a_malformed_login_module_is_refused(text: str, error: str) -> None:
     with pytest.raises(MalformedJaas) as failed:
         parse_jaas(text)
-    assert str(failed.value) == told
+    assert str(failed.value) == error
 
 
-def test_modules_tell_users_and_what_this_node_shows() -> None:
+def test_a_login_module_contains_users_and_the_credentials_of_this_node() -> None:
     options = 'required username="me" password="mine" user_me="mine" user_="none" tokenauth="TRUE"'
     plain, scram = parse_jaas(f"{PLAIN_MODULE} {options};"), parse_jaas(f"{SCRAM_MODULE} {options};")
     assert plain.users == {"me": "mine", "": "none"}
@@ -85,7 +85,7 @@ Client {{ a.B required useTicketCache=true; }};
 """
 
 
-def test_a_file_has_contexts_of_several_modules() -> None:
+def test_a_jaas_file_has_contexts_with_several_modules() -> None:
     contexts = parse_jaas_file(FILE)
     assert sorted(contexts) == ["Client", "KafkaServer", "clients.KafkaServer"]
     server = contexts["KafkaServer"]
@@ -106,6 +106,6 @@ def test_a_file_has_contexts_of_several_modules() -> None:
         'KafkaServer { M required a="${user.home}"; };',
     ],
 )
-def test_files_that_are_none(text: str) -> None:
+def test_a_malformed_jaas_file_is_refused(text: str) -> None:
     with pytest.raises(MalformedJaas):
         parse_jaas_file(text)

@@ -1,7 +1,4 @@
-"""Every key is documented, once, in a sentence of its own, and its default is one that it may hold.
-
-The page of docs/ that tells which keys are supported names every key and is right.
-"""
+"""Documentation and defaults of the configuration keys, and docs/configurations.md, which lists them."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ PAGE = (Path(__file__).parents[3] / "docs" / "configurations.md").read_text()
 ROWS = dict(re.findall(r"^\| `([a-z0-9.]+)` \| (\w[\w ]*) \|", PAGE, re.MULTILINE))
 
 
-def test_a_key_that_brokers_and_topics_have_is_documented_once() -> None:
+def test_a_key_of_both_brokers_and_topics_is_documented_once() -> None:
     assert {name for name, key in OTHERS.items() if not key.doc} == OTHERS.keys() & BROKER_KEYS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(DOCS))
-def test_a_text_is_whole_sentences(name: str) -> None:
+def test_documentation_is_complete_sentences(name: str) -> None:
     text = DOCS[name]
     assert text.endswith(".")
     assert text[0].isupper()
@@ -38,30 +35,30 @@ def test_a_text_is_whole_sentences(name: str) -> None:
     assert text == text.strip()
 
 
-def test_no_two_keys_have_the_same_text() -> None:
+def test_no_two_keys_have_the_same_documentation() -> None:
     times = Counter(DOCS.values())
     assert {name for name, text in DOCS.items() if times[text] > 1} == set()
 
 
 @pytest.mark.parametrize("name", sorted(DOCS))
-def test_a_duration_and_a_size_say_their_unit(name: str) -> None:
+def test_documentation_of_a_duration_or_size_names_its_unit(name: str) -> None:
     units = {".ms": "milliseconds", ".bytes": "bytes", ".seconds": "seconds", ".minutes": "minutes"}
     for ending, unit in units.items():
         if name.endswith(ending):
             assert unit in DOCS[name].lower()
 
 
-def test_every_default_is_within_its_own_bounds() -> None:
+def test_every_default_is_within_the_bounds_of_its_key() -> None:
     for key in BROKER_KEYS.values():
         if key.default_value is not None and key.default:
             assert key.parse(key.default) == key.default_value, key.name
 
 
-def test_every_supported_key_is_one_of_kafkas() -> None:
+def test_every_supported_key_is_a_kafka_key() -> None:
     assert set(BROKER_KEYS) >= SUPPORTED_KEYS
 
 
-def test_every_topic_key_has_its_row() -> None:
+def test_every_topic_key_has_a_row_in_the_documentation() -> None:
     assert sorted(ROWS) == sorted(key.name for key in TOPIC_KEYS)
     assert set(ROWS.values()) == {"supported", "no effect", "rejected"}
 
@@ -73,7 +70,7 @@ def test_a_broker_default_is_supported_if_its_topic_key_is() -> None:
                 assert (source.name in SUPPORTED_KEYS) == (ROWS[name] == "supported"), source.name
 
 
-def test_supported_broker_keys_are_listed() -> None:
+def test_every_supported_broker_key_is_in_the_documentation() -> None:
     listed = re.findall(r"`([a-z.]+)`", PAGE.partition("### Supported broker keys")[2])
     own = SUPPORTED_KEYS - {source.name for sources in BROKER_SYNONYMS.values() for source in sources}
     assert listed == sorted(own)

@@ -1,4 +1,4 @@
-"""Other listeners for a running broker: what is refused, in the words of Apache Kafka 4.3.1. KIP-226."""
+"""Dynamic changes of listeners, with the error messages of Apache Kafka 4.3.1. KIP-226."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settings(listeners: str | None = None, protocols: str | None = None, **more:
     return {name: text for name, text in named.items() if text is not None} | more
 
 
-def refusal(config: BrokerConfig, changed: dict[str, str]) -> str:
+def update_error(config: BrokerConfig, changed: dict[str, str]) -> str:
     with pytest.raises(ConfigError) as caught:
         config.check_update(changed, per_broker=True)
     return str(caught.value)
@@ -67,10 +67,10 @@ def names(config: BrokerConfig) -> list[str]:
         ),
     ],
 )
-def test_an_endpoint_that_is_none(entry: str, fault: str) -> None:
-    said = refusal(advertising(), settings(f"{NOW},{entry}", THREE))
+def test_an_invalid_listener_is_refused(entry: str, fault: str) -> None:
+    error = update_error(advertising(), settings(f"{NOW},{entry}", THREE))
     wanted = fault.format(entry, shown=SHOWN)
-    assert said == f"Error creating broker listeners from '[{SHOWN}, {entry}]': {wanted}"
+    assert error == f"Error creating broker listeners from '[{SHOWN}, {entry}]': {wanted}"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_endpoint_that_is_none(entry: str, fault: str) -> None:
         *("EXTRA://[::1]:9092", "EXTRA://no.such.host:1", "EXTRA://:0", "EXTRA://:-1", "EXTRA://:65536"),
     ],
 )
-def test_an_endpoint_that_is_taken_whatever_comes_of_it(entry: str) -> None:
+def test_a_listener_that_may_fail_to_bind_is_accepted(entry: str) -> None:
     config = advertising()
     changed = settings(f"{NOW},{entry}", THREE)
     config.check_update(changed, per_broker=True)
@@ -89,7 +89,7 @@ def test_an_endpoint_that_is_taken_whatever_comes_of_it(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocols", "said"),
+    ("protocols", "error"),
     [
         (
             "x",
@@ -116,33 +116,33 @@ def test_an_endpoint_that_is_taken_whatever_comes_of_it(entry: str) -> None:
         ),
     ],
 )
-def test_a_map_of_protocols_that_does_not_do(protocols: str, said: str) -> None:
-    assert refusal(advertising(), settings(protocols=protocols)) == said
+def test_an_invalid_security_protocol_map_is_refused(protocols: str, error: str) -> None:
+    assert update_error(advertising(), settings(protocols=protocols)) == error
 
 
-def test_listeners_that_others_of_the_settings_name_stay() -> None:
+def test_a_listener_that_another_setting_names_cannot_be_removed() -> None:
     plaintext, controller = NOW.split(",")
     role = "appearing in the 'listeners' configuration when running the KRaft controller role"
-    assert refusal(advertising(), settings(plaintext)) == (
+    assert update_error(advertising(), settings(plaintext)) == (
         f"requirement failed: controller.listener.names must contain at least one value {role}"
     )
-    assert refusal(advertising(), settings(controller)) == (
+    assert update_error(advertising(), settings(controller)) == (
         "requirement failed: advertised.listeners listener names must be equal to or a subset of the ones "
         "defined in listeners. Found PLAINTEXT. The valid options based on the current configuration are "
         "CONTROLLER"
     )
-    assert refusal(started(), settings(controller)) == (
+    assert update_error(started(), settings(controller)) == (
         "requirement failed: There must be at least one broker advertised listener. "
         "Perhaps all listeners appear in controller.listener.names?"
     )
-    assert refusal(started(), settings(f"EXTRA://127.0.0.1:9094,{controller}", THREE)) == (
+    assert update_error(started(), settings(f"EXTRA://127.0.0.1:9094,{controller}", THREE)) == (
         "requirement failed: inter.broker.listener.name must be a listener name defined in "
         "advertised.listeners. The valid options based on currently configured listeners are EXTRA"
     )
 
 
-def test_clients_are_told_no_address_that_is_none() -> None:
-    assert refusal(started(), settings(f"{NOW},EXTRA://0.0.0.0:9094", THREE)) == (
+def test_a_meta_address_is_not_advertised_to_clients() -> None:
+    assert update_error(started(), settings(f"{NOW},EXTRA://0.0.0.0:9094", THREE)) == (
         "requirement failed: advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. "
         "Use a routable IP address."
     )
@@ -151,22 +151,22 @@ def test_clients_are_told_no_address_that_is_none() -> None:
     )
 
 
-def test_what_is_advertised_is_not_given_up() -> None:
+def test_an_advertised_listener_cannot_be_removed() -> None:
     config = started()
     changed = settings(EXTRA, THREE)
     config.check_update(changed, per_broker=True)
     config.update({}, changed)
-    assert refusal(config, {}) == (
+    assert update_error(config, {}) == (
         "Invalid value org.apache.kafka.common.config.ConfigException: Advertised listeners "
         "'Set(ListenerName(PLAINTEXT), ListenerName(EXTRA))' must be a subset of listeners "
         "'Set(ListenerName(PLAINTEXT), ListenerName(CONTROLLER))' for configuration "
         "Invalid dynamic configuration"
     )
-    # It is not registered all the same.
+    # The broker does not register the new listener.
     assert [listener.name for listener in config.advertised_endpoints()] == ["PLAINTEXT"]
 
 
-def test_what_is_not_advertised_is_given_up_and_registration_stays() -> None:
+def test_a_listener_that_is_not_advertised_can_be_removed() -> None:
     config = advertising()
     config.update({}, settings(EXTRA, THREE))
     config.check_update({}, per_broker=True)
@@ -174,21 +174,21 @@ def test_what_is_not_advertised_is_given_up_and_registration_stays() -> None:
     assert names(config) == ["PLAINTEXT"]
 
 
-def test_a_listener_is_not_moved_but_its_address_is_stored() -> None:
+def test_a_changed_listener_address_is_stored_but_not_applied() -> None:
     config = advertising()
     config.update({}, settings(NOW.replace("9092", "9095")))
     assert config.value("listeners") == ["PLAINTEXT://127.0.0.1:9095", "CONTROLLER://127.0.0.1:9093"]
     assert config.listener_endpoints() == [("PLAINTEXT", "127.0.0.1", 9092)]
 
 
-def test_settings_of_a_listener_that_take_a_start_hold_up_changes_of_listeners() -> None:
+def test_static_listener_settings_set_dynamically_block_listener_changes() -> None:
     config = advertising()
     own = {"listener.name.plaintext.nope": "1"}
     config.check_update(own, per_broker=True)
     config.update({}, own)
     fault = "Configs cannot be updated dynamically for existing listener ListenerName(PLAINTEXT), "
     for changed in (settings(EXTRA, THREE), {"max.connections": "5"}):
-        assert fault in refusal(config, own | changed)
+        assert fault in update_error(config, own | changed)
     config.check_update(own | {"message.max.bytes": "5"}, per_broker=True)
     config.check_update(
         {"listener.name.extra.nope": "1", "listener.name.plaintext.max.connections": "9"}
@@ -197,18 +197,22 @@ def test_settings_of_a_listener_that_take_a_start_hold_up_changes_of_listeners()
     )
 
 
-def test_controllers_need_no_protocol_unless_a_map_is_given_or_others_are_secured() -> None:
-    said = refusal(started(), settings(f"{NOW},SSL://127.0.0.1:9094"))
-    assert said.endswith("No security protocol defined for listener CONTROLLER")
+def test_controller_listener_needs_a_protocol_if_another_listener_is_secured() -> None:
+    error = update_error(started(), settings(f"{NOW},SSL://127.0.0.1:9094"))
+    assert error.endswith("No security protocol defined for listener CONTROLLER")
     started().check_update(settings(protocols=TWO), per_broker=True)
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_a_protocol_that_is_not_served(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stored_listener_with_an_unsupported_protocol_is_not_added(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
     changed = settings(EXTRA, f"{TWO},EXTRA:{protocol}") | {"message.max.bytes": "12345"}
     config = advertising()
-    assert f"with the security protocol {protocol}, which is not supported yet" in refusal(config, changed)
-    # Apache Kafka may have stored it: the other settings hold.
+    assert f"with the security protocol {protocol}, which is not supported yet" in update_error(
+        config, changed
+    )
+    # Apache Kafka may have stored this listener. The other settings apply.
     with caplog.at_level(logging.ERROR):
         config.update({}, changed)
     assert "[node 1] listener EXTRA was not added" in caplog.text
@@ -216,12 +220,12 @@ def test_a_protocol_that_is_not_served(protocol: str, caplog: pytest.LogCaptureF
     assert config.value("message.max.bytes") == 12345
 
 
-def test_one_broker_s_listeners_are_not_all_brokers() -> None:
+def test_listeners_cannot_be_set_as_a_cluster_default() -> None:
     with pytest.raises(ConfigError, match="Cannot update these configs at default cluster level"):
         advertising().check_update(settings(EXTRA, THREE), per_broker=False)
 
 
-def test_stored_listeners_that_the_next_start_s_settings_contradict_are_not_applied(
+def test_stored_listeners_that_contradict_the_static_settings_are_not_applied(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = load(

@@ -1,4 +1,4 @@
-"""From files, the environment and flags to settings; what is refused, and how it is said."""
+"""Settings from files, the environment and flags, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def from_file(tmp_path: Path, text: str, overrides: Mapping[str, str] | None = N
     return load(str(path), {}, overrides or {})
 
 
-def refusal(overrides: Mapping[str, str]) -> str:
+def load_error(overrides: Mapping[str, str]) -> str:
     with pytest.raises(ConfigError) as refused:
         load(None, {}, overrides)
     text = str(refused.value)
@@ -35,7 +35,7 @@ def refusal(overrides: Mapping[str, str]) -> str:
     return text
 
 
-def test_without_anything_one_broker_serves_loopback() -> None:
+def test_without_settings_one_broker_listens_on_loopback() -> None:
     config = load(None, {}, {})
     assert [(found.name, found.host, found.port) for found in config.listener_endpoints()] == [
         ("PLAINTEXT", "127.0.0.1", 9092)
@@ -46,19 +46,19 @@ def test_without_anything_one_broker_serves_loopback() -> None:
     assert config.group_initial_rebalance_delay_ms == 0
 
 
-def test_the_environment_and_flags_win_over_the_profile_of_a_broker_alone() -> None:
+def test_environment_and_flags_override_the_single_broker_profile() -> None:
     name, environ = "group.initial.rebalance.delay.ms", {"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "7"}
     assert load(None, environ, {}).group_initial_rebalance_delay_ms == 7
     assert load(None, environ, {name: "8"}).group_initial_rebalance_delay_ms == 8
 
 
-def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_server_properties_file_of_kafka_is_accepted_unchanged(tmp_path: Path) -> None:
     config = from_file(tmp_path, SERVER_PROPERTIES)
     assert config.node_id == 7
     assert config.log_dirs == ["/data/a", "/data/b"]
     assert [found.port for found in config.listener_endpoints()] == [19092]
     assert [found.port for found in config.controller_endpoints()] == [9093]
-    # With a file the defaults are Kafka's, not those of a broker that nobody configured.
+    # With a file, the defaults are Kafka's and not those of the single-broker profile.
     assert config.offsets_topic_replication_factor == 3
     assert config.group_initial_rebalance_delay_ms == 3000
 
@@ -67,19 +67,19 @@ def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
     ("line", "directory"),
     [
         (b"log.dirs=/data/\xe9", "/data/\xe9"),
-        # Two characters, as `Properties.load` has it, and the directory that Kafka made is called.
+        # Java's Properties.load reads two characters here, and Kafka created a directory with that name.
         ("log.dirs=/data/\xe9".encode(), "/data/\xc3\xa9"),
         (b"log.dirs=/data/\\u00e9", "/data/\xe9"),
         (b"# J\xe4nner\nlog.dirs=/data", "/data"),
     ],
 )
-def test_a_file_is_read_in_java_s_encoding(tmp_path: Path, line: bytes, directory: str) -> None:
+def test_a_properties_file_is_read_in_javas_encoding(tmp_path: Path, line: bytes, directory: str) -> None:
     path = tmp_path / "server.properties"
     path.write_bytes(SERVER_PROPERTIES.encode() + line + b"\n")
     assert load(str(path), {}, {}).log_dirs == [directory]
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(SERVER_PROPERTIES + "num.partitions=2\ndefault.replication.factor=2\nbroker.rack=a\n")
     environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_BROKER_RACK": "b", "PATH": "/bin"}
@@ -87,7 +87,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     assert (config.num_partitions, config.broker_rack, config.default_replication_factor) == (4, "b", 2)
 
 
-def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_variable_without_a_kafka_key_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     load(None, {"KAFKA_NONSENSE": "1", "KAFKA_HEAP_OPTS": "-Xmx1g"}, {})
     assert [record.getMessage() for record in caplog.records] == [
         "[node 1] KAFKA_NONSENSE is ignored: Kafka has no configuration key nonsense"
@@ -95,7 +95,7 @@ def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "error"),
     [
         ("num.partitions", "many", "Not a number of type INT"),
         ("num.partitions", "0", "Value must be at least 1"),
@@ -111,14 +111,16 @@ def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.
         ("max.connections.per.ip.overrides", "here", "Error parsing configuration property"),
     ],
 )
-def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: str, said: str) -> None:
-    text = refusal({key: value})
-    assert said in text
+def test_the_error_for_an_invalid_value_contains_the_key_and_the_valid_values(
+    key: str, value: str, error: str
+) -> None:
+    text = load_error({key: value})
+    assert error in text
     assert key in text or value in text
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "error"),
     [
         ({"process.roles": "broker"}, "If using process.roles, either"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
@@ -135,19 +137,17 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
         ({"group.consumer.assignors": ""}, "group.consumer.assignors is empty"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, str], said: str) -> None:
-    assert said in refusal(overrides)
+def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, str], error: str) -> None:
+    assert error in load_error(overrides)
 
 
-def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
-    assert refusal({"num.partition": "3"}) == (
+def test_the_error_for_an_unknown_key_suggests_a_similar_key() -> None:
+    assert load_error({"num.partition": "3"}) == (
         "num.partition is not a configuration key of Kafka; did you mean num.partitions?"
     )
 
 
-def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_key_in_a_file_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
     assert config.num_partitions == 1
     assert caplog.messages == [
@@ -158,13 +158,13 @@ def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
 
 
 @pytest.mark.parametrize("missing", ["process.roles", "node.id"])
-def test_a_file_must_say_what_kafka_requires(tmp_path: Path, missing: str) -> None:
+def test_a_file_without_a_required_key_is_refused(tmp_path: Path, missing: str) -> None:
     lines = [line for line in SERVER_PROPERTIES.splitlines() if not line.startswith(missing)]
     with pytest.raises(ConfigError, match=f'Missing required configuration "{missing}"'):
         from_file(tmp_path, "\n".join(lines))
 
 
-def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
+def test_removed_keys_and_keys_without_effect_cause_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -176,7 +176,7 @@ def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
     ]
 
 
-def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
+def test_bootstrap_servers_of_a_dynamic_quorum_cause_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -185,10 +185,10 @@ def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
     assert config.value("controller.quorum.bootstrap.servers") == ["localhost:9093"]
     assert not caplog.records
     for wrong in ("localhost", "localhost:", ":9093", "a:1,b"):
-        assert "expected host:port" in refusal({"controller.quorum.bootstrap.servers": wrong})
+        assert "expected host:port" in load_error({"controller.quorum.bootstrap.servers": wrong})
 
 
-def test_a_file_of_jaas_text_is_found_as_the_jvm_finds_it(tmp_path: Path) -> None:
+def test_a_jaas_file_is_found_through_kafka_opts(tmp_path: Path) -> None:
     jaas = tmp_path / "jaas.conf"
     jaas.write_text(f'KafkaServer {{ {PLAIN_MODULE} required username="me" password="mine"; }};')
     settings = {

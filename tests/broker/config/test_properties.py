@@ -1,4 +1,4 @@
-"""Properties files as Java reads them, and variables as Kafka's container image does."""
+"""Properties files as Java reads them, and environment variables as Kafka's container image reads them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from kwire.broker.config.properties import environment_settings, parse_propertie
         ("", {}),
     ],
 )
-def test_a_file_reads_as_in_java(text: str, settings: dict[str, str]) -> None:
+def test_a_properties_file_is_parsed_as_in_java(text: str, settings: dict[str, str]) -> None:
     assert parse_properties(text) == settings
 
 
-def test_an_escape_that_is_cut_short_is_refused() -> None:
+def test_an_incomplete_escape_is_refused() -> None:
     with pytest.raises(ConfigError, match="malformed"):
         parse_properties("a=\\u12")
 
@@ -42,9 +42,9 @@ def test_an_escape_that_is_cut_short_is_refused() -> None:
         ("KAFKA_LISTENER_NAME_A___B_SSL_KEY_PASSWORD", "listener.name.a-b.ssl.key.password"),
     ],
 )
-def test_variables_stand_for_keys(variable: str, key: str) -> None:
+def test_environment_variables_become_keys(variable: str, key: str) -> None:
     assert environment_settings({variable: "x", "HOME": "/"}) == {key: (variable, "x")}
 
 
-def test_what_speaks_to_the_jvm_is_no_setting() -> None:
+def test_variables_for_the_jvm_are_not_settings() -> None:
     assert environment_settings({"KAFKA_HEAP_OPTS": "-Xmx1g", "KAFKA_OPTS": "-Da=b"}) == {}

@@ -1,4 +1,4 @@
-"""Placeholders in settings: what each of Kafka's providers makes of them."""
+"""Placeholders in settings, resolved by Kafka's configuration providers."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def value(text: str, changed: dict[str, str] | None = None) -> str:
         ("${SECRET_A}", "${SECRET_A}"),
     ],
 )
-def test_values(text: str, found: str) -> None:
+def test_placeholders_are_resolved(text: str, found: str) -> None:
     assert value(text) == found
 
 
-def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_outside_the_allowed_paths_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert value("${dir:/etc:passwd}") == "${dir:/etc:passwd}"
         assert value("${dir:/secrets/../etc:passwd}") == "${dir:/secrets/../etc:passwd}"
@@ -76,7 +76,7 @@ def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "changed", "told"),
+    ("text", "changed", "error"),
     [
         ("${env:SECRET_BYTES}", {}, "environment variable SECRET_BYTES is not valid UTF-8"),
         ("${dir:/secrets:\0}", {}, "Could not read file /secrets/\0 for property \0"),
@@ -100,7 +100,9 @@ def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None
         ),
     ],
 )
-def test_what_is_refused(text: str, changed: dict[str, str], told: str) -> None:
+def test_invalid_placeholders_and_provider_settings_are_refused(
+    text: str, changed: dict[str, str], error: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         value(text, changed)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(error)

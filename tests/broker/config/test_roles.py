@@ -1,4 +1,4 @@
-"""What the roles of a node demand of its settings, in Apache Kafka's words."""
+"""Settings that each process role requires, with Apache Kafka's error messages."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ CONTROLLER = {
 }
 
 
-def loaded(settings: dict[str, str | None]) -> BrokerConfig:
+def load_settings(settings: dict[str, str | None]) -> BrokerConfig:
     return load(None, {}, {key: value for key, value in settings.items() if value is not None})
 
 
-def test_a_broker_has_no_listener_for_controllers() -> None:
-    config = loaded({**BROKER, "controller.quorum.bootstrap.servers": "three:9095"})
+def test_a_broker_has_no_controller_listener() -> None:
+    config = load_settings({**BROKER, "controller.quorum.bootstrap.servers": "three:9095"})
     assert (config.is_broker, config.is_controller) == (True, False)
     assert config.controller_endpoints() == []
     assert [listener.name for listener in config.listener_endpoints()] == ["PLAINTEXT"]
 
 
-def test_a_controller_has_no_listener_for_clients() -> None:
-    config = loaded({**CONTROLLER})
+def test_a_controller_has_no_client_listener() -> None:
+    config = load_settings({**CONTROLLER})
     assert (config.is_broker, config.is_controller) == (False, True)
     assert (config.listener_endpoints(), config.advertised_endpoints()) == ([], [])
     assert [listener.name for listener in config.controller_endpoints()] == ["CONTROLLER"]
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "error"),
     [
         ({"controller.quorum.voters": None}, "either controller.quorum.bootstrap.servers must contain"),
         ({"controller.quorum.voters": "1@one"}, "'1@one': expected id@host:port"),
@@ -52,14 +52,14 @@ def test_a_controller_has_no_listener_for_clients() -> None:
         ({"controller.listener.names": "OTHER"}, "Controller listener with name OTHER defined in"),
     ],
 )
-def test_a_broker_is_refused_what_makes_no_sense(changed: dict[str, str | None], said: str) -> None:
+def test_invalid_broker_settings_are_refused(changed: dict[str, str | None], error: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        loaded({**BROKER, **changed})
-    assert said in str(refusal.value)
+        load_settings({**BROKER, **changed})
+    assert error in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "error"),
     [
         ({"controller.quorum.voters": None}, "either controller.quorum.bootstrap.servers must contain"),
         ({"controller.quorum.voters": "2@two:1"}, "the node id 1 must be included in the set of voters"),
@@ -67,7 +67,7 @@ def test_a_broker_is_refused_what_makes_no_sense(changed: dict[str, str | None],
         ({"process.roles": ""}, "process.roles is empty"),
     ],
 )
-def test_a_controller_is_refused_what_makes_no_sense(changed: dict[str, str | None], said: str) -> None:
+def test_invalid_controller_settings_are_refused(changed: dict[str, str | None], error: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        loaded({**CONTROLLER, **changed})
-    assert said in str(refusal.value)
+        load_settings({**CONTROLLER, **changed})
+    assert error in str(refusal.value)

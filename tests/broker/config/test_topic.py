@@ -1,4 +1,4 @@
-"""What a topic can be told."""
+"""Validation of topic settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.broker.config.topic import check_topic
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "error"),
     [
         ({"no.such": "1"}, "Unknown topic config name: no.such"),
         (
@@ -21,6 +21,6 @@ from kwire.broker.config.topic import check_topic
         ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
     ],
 )
-def test_what_a_topic_cannot_be_told(overrides: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_topic_settings_are_refused(overrides: dict[str, str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         check_topic(load(None, {}, {}), overrides)

@@ -1,4 +1,4 @@
-"""Client metrics subscriptions: what their settings say, and which clients they are for."""
+"""Client metrics subscriptions: parsing, and the clients that they match."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CLIENT = {
 }
 
 
-def test_what_is_left_out() -> None:
-    said = parse_subscription({"metrics": "a"})
-    assert (said.metrics, said.interval_ms, said.patterns) == (("a",), 300_000, {})
+def test_missing_settings_have_defaults() -> None:
+    subscription = parse_subscription({"metrics": "a"})
+    assert (subscription.metrics, subscription.interval_ms, subscription.patterns) == (("a",), 300_000, {})
     assert parse_subscription({"interval.ms": "100"}).metrics == ()
 
 
-def test_what_makes_no_sense() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ConfigError):
         parse_subscription({"interval.ms": "x"})
     with pytest.raises(IllegalPattern, match="client_id"):
@@ -31,7 +31,7 @@ def test_what_makes_no_sense() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "is_for"),
+    ("match", "matches"),
     [
         ("", True),
         ("client_id=orders-.*", True),
@@ -44,24 +44,24 @@ def test_what_makes_no_sense() -> None:
         ("client_id=orders-7, client_id=no", False),
     ],
 )
-def test_whom_it_is_for(match: str, *, is_for: bool) -> None:
-    assert parse_subscription({"match": match}).matches(CLIENT) is is_for
+def test_a_subscription_matches_clients(match: str, *, matches: bool) -> None:
+    assert parse_subscription({"match": match}).matches(CLIENT) is matches
 
 
 @pytest.mark.parametrize("selector", sorted(SELECTORS))
-def test_every_selector(selector: str) -> None:
-    said = parse_subscription({"match": f"{selector}=.+"})
-    assert said.matches(CLIENT)
-    assert not said.matches({**CLIENT, selector: ""})
+def test_every_selector_is_matched(selector: str) -> None:
+    subscription = parse_subscription({"match": f"{selector}=.+"})
+    assert subscription.matches(CLIENT)
+    assert not subscription.matches({**CLIENT, selector: ""})
 
 
-def test_an_expression_does_not_hold_the_broker_up() -> None:
-    """With one that backtracks this would take longer than there is time."""
-    said = parse_subscription({"match": "client_id=(a+)+b"})
-    assert not said.matches({**CLIENT, "client_id": "a" * 30_000})
+def test_matching_takes_linear_time() -> None:
+    """A backtracking expression engine would exceed the test's timeout."""
+    subscription = parse_subscription({"match": "client_id=(a+)+b"})
+    assert not subscription.matches({**CLIENT, "client_id": "a" * 30_000})
 
 
 @pytest.mark.parametrize("expression", ["x++", "(?!x).*", r"(a)\1", r"\h", "[", "*"])
-def test_expressions_that_are_refused(expression: str) -> None:
+def test_unsupported_expressions_are_refused(expression: str) -> None:
     with pytest.raises(IllegalPattern):
         parse_patterns([f"client_id={expression}"])

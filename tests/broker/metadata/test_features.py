@@ -1,4 +1,4 @@
-"""The one table of features: what a node registers, what clients are told, and how clusters begin."""
+"""The table of features: registration, ApiVersions, and the levels that a new cluster starts with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kwire.broker.metadata.features import (
 from kwire.broker.metadata.image import METADATA_VERSION
 
 
-def test_a_node_registers_as_apache_kafka_4_3_does() -> None:
+def test_a_node_registers_the_features_of_kafka_4_3() -> None:
     assert list(registered_features().items()) == [
         ("group.version", (0, 1)),
         ("kraft.version", (0, 1)),
@@ -27,7 +27,7 @@ def test_a_node_registers_as_apache_kafka_4_3_does() -> None:
     ]
 
 
-def test_clients_are_told_only_of_what_is_there() -> None:
+def test_only_implemented_features_are_advertised_to_clients() -> None:
     assert list(served_features().items()) == [
         ("group.version", (0, 1)),
         ("kraft.version", (0, 1)),
@@ -37,7 +37,7 @@ def test_clients_are_told_only_of_what_is_there() -> None:
     ]
 
 
-def test_a_cluster_begins_as_apache_kafka_4_3_formats_it() -> None:
+def test_a_new_cluster_has_the_levels_of_kafka_4_3() -> None:
     assert default_features() == [
         ("metadata.version", 30),
         ("eligible.leader.replicas.version", 1),
@@ -48,17 +48,19 @@ def test_a_cluster_begins_as_apache_kafka_4_3_formats_it() -> None:
     ]
 
 
-def test_the_table_agrees_with_itself() -> None:
+def test_the_feature_table_is_consistent() -> None:
     levels = FEATURES[METADATA_VERSION]
     assert list(RELEASES) == list(range(levels.min_level, levels.max_level + 1))
     for name, feature in FEATURES.items():
         for level in (*feature.since, *feature.needs):
             assert feature.min_level <= level <= feature.max_level, name
         for level, needed in feature.needs.items():
-            assert needed <= feature.since[level], "no cluster begins with what it cannot have"
+            assert needed <= feature.since[level], (
+                "no cluster starts with a level whose dependency is missing"
+            )
 
 
-def test_older_clusters_begin_with_less() -> None:
+def test_default_levels_grow_with_the_metadata_version() -> None:
     assert set(default_levels(7).values()) == {0}
     found = [default_levels(level) for level in RELEASES]
     for older, newer in pairwise(found):

@@ -1,6 +1,6 @@
-"""A metadata log written by Apache Kafka 4.3.1: first start, changes of every kind, clean and unclean ends.
+"""A metadata log of Apache Kafka 4.3.1: first start, changes of every kind, clean and unclean shutdowns.
 
-Kafka's own snapshots of the same log are the oracle: what its image says at an offset is what ours must say.
+Kafka's own snapshots of this log are the reference: kwire's image at each offset must equal them.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ def replay(decoded: list[MetadataBatch], up_to_offset: int | None = None) -> Met
 
 
 def content(image: MetadataImage) -> dict[str, Any]:
-    """What an image says, apart from where it stands in the log."""
+    """Return the fields of an image, except its position in the log."""
     return {slot: getattr(image, slot) for slot in MetadataImage.__slots__ if slot not in ("offset", "epoch")}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("0*.checkpoint")))
-def test_the_log_replayed_to_a_snapshot_says_what_the_snapshot_says(name: str) -> None:
+def test_the_log_replayed_to_a_snapshot_equals_the_snapshot(name: str) -> None:
     offset = int(name.split("-")[0])
     from_log = content(replay(list(decode_batches(LOG)), offset))
     from_snapshot = content(replay(list(decode_batches((DATA / name).read_bytes()))))
     assert set(from_log) == set(from_snapshot)
     for part, value in from_snapshot.items():
         if part == "configs":
-            # A restarted Kafka's snapshots keep the configuration of a topic that was deleted before.
+            # After a restart, Kafka's snapshots keep the configuration of a topic that was deleted before.
             value = {
                 (kind, name): values
                 for (kind, name), values in value.items()
                 if kind != RESOURCE_TOPIC or name in from_snapshot["topics"]
             }
-        # Names that collide are listed in the order of creation, which a snapshot does not keep.
+        # Colliding names are in the order of creation, and a snapshot does not preserve that order.
         if part == "colliding_names":
             assert {key: set(names) for key, names in from_log[part].items()} == {
                 key: set(names) for key, names in value.items()
@@ -65,7 +65,7 @@ def test_the_log_replayed_to_a_snapshot_says_what_the_snapshot_says(name: str) -
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("0*.checkpoint")))
-def test_an_image_is_written_as_the_records_of_kafkas_snapshot(name: str) -> None:
+def test_snapshot_records_equal_those_of_kafkas_snapshot(name: str) -> None:
     data = (DATA / name).read_bytes()
     theirs = Counter(
         bytes(record.value or b"")
@@ -78,18 +78,18 @@ def test_an_image_is_written_as_the_records_of_kafkas_snapshot(name: str) -> Non
     assert len(written) > 20
     ours = Counter(encode_record(record, version) for record, version in written)
     extra = [decode_metadata_record(value) for value in (ours - theirs)]
-    lacking = [decode_metadata_record(value) for value in (theirs - ours)]
-    # A restarted Kafka's snapshots keep the configuration of a topic that was deleted before.
-    lacking = [
+    missing = [decode_metadata_record(value) for value in (theirs - ours)]
+    # After a restart, Kafka's snapshots keep the configuration of a topic that was deleted before.
+    missing = [
         record
-        for record in lacking
+        for record in missing
         if not (isinstance(record, ConfigRecord) and record.resource_name not in image.topics)
     ]
-    assert (extra, lacking) == ([], [])
+    assert (extra, missing) == ([], [])
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("0*.checkpoint")))
-def test_the_records_of_an_image_make_it_again(name: str) -> None:
+def test_replaying_the_records_of_an_image_restores_it(name: str) -> None:
     image = replay(list(decode_batches(LOG)), int(name.split("-")[0]))
     delta = MetadataDelta(MetadataImage())
     for record, version in snapshot_records(image):
@@ -97,7 +97,7 @@ def test_the_records_of_an_image_make_it_again(name: str) -> None:
     assert content(delta.apply(image.offset, image.epoch)) == content(image)
 
 
-def test_every_record_is_written_again_byte_for_byte() -> None:
+def test_every_record_is_encoded_byte_for_byte() -> None:
     kinds: Counter[str] = Counter()
     for position, header in batches(LOG):
         if header.is_control:
@@ -112,7 +112,7 @@ def test_every_record_is_written_again_byte_for_byte() -> None:
     assert kinds["PartitionRecord"] == 73
 
 
-def test_what_was_done_is_in_the_image() -> None:
+def test_the_image_contains_every_change_in_the_log() -> None:
     image = replay(list(decode_batches(LOG)))
     assert sorted(image.topics) == [
         "__consumer_offsets",

@@ -1,4 +1,4 @@
-"""What proves a token, as Apache Kafka 4.3.1 makes it, and whom it concerns."""
+"""HMACs of delegation tokens, compared with Apache Kafka 4.3.1, and the users who may_renew use a token."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ SECRET = b"s3cret"
 TOKEN = DelegationTokenRecord(owner="User:zoe", requester="User:alice", renewers=["User:bob"], token_id="t")
 
 
-@pytest.mark.parametrize(("token_id", "shown"), KAFKAS)
-def test_hmacs_are_kafkas(token_id: str, shown: str) -> None:
-    assert token_hmac(SECRET, token_id).hex() == shown
+@pytest.mark.parametrize(("token_id", "hmac"), KAFKAS)
+def test_token_hmac_equals_kafkas(token_id: str, hmac: str) -> None:
+    assert token_hmac(SECRET, token_id).hex() == hmac
 
 
-def test_a_token_is_found_by_what_is_shown() -> None:
+def test_a_token_is_found_by_its_hmac() -> None:
     tokens = {token_id: DelegationTokenRecord(token_id=token_id) for token_id, _ in KAFKAS}
     hmacs = TokenHmacs(SECRET)
-    for token_id, shown in KAFKAS:
-        assert hmacs.find(tokens, bytes.fromhex(shown)) is tokens[token_id]
-        assert hmacs.hmac_of(token_id).hex() == shown
-        assert TokenHmacs(b"another").find(tokens, bytes.fromhex(shown)) is None
+    for token_id, hmac in KAFKAS:
+        assert hmacs.find(tokens, bytes.fromhex(hmac)) is tokens[token_id]
+        assert hmacs.hmac_of(token_id).hex() == hmac
+        assert TokenHmacs(b"another").find(tokens, bytes.fromhex(hmac)) is None
     assert hmacs.find(tokens, b"") is None
     assert "s3cret" not in repr(hmacs)
 
 
-def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_hmac_is_computed_once_and_dropped_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def counted(secret: bytes, token_id: str) -> bytes:
@@ -58,8 +58,8 @@ def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest
     first = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "abc"}
     hmacs = TokenHmacs(SECRET)
     hmacs.update_tokens(first)
-    for shown in (b"a", b"b", b"none", b"none"):
-        hmacs.find(first, shown)
+    for hmac in (b"a", b"b", b"none", b"none"):
+        hmacs.find(first, hmac)
         hmacs.hmac_of("c")
     assert sorted(made) == ["a", "b", "c"]
     then = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "bcd"}
@@ -70,12 +70,12 @@ def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("text", ["User:alice", "Group:a:b", ":x", "User:"])
-def test_principals_are_read_as_they_are_written(text: str) -> None:
+def test_principals_survive_formatting_and_parsing(text: str) -> None:
     assert str(parse_principal(text)) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "may", "sees"),
+    ("text", "may_renew", "may_describe"),
     [
         ("User:zoe", True, True),
         ("User:bob", True, True),
@@ -83,7 +83,7 @@ def test_principals_are_read_as_they_are_written(text: str) -> None:
         ("Group:zoe", False, False),
     ],
 )
-def test_whom_a_token_concerns(text: str, may: bool, sees: bool) -> None:
+def test_owner_renewer_and_requester_of_a_token(text: str, may_renew: bool, may_describe: bool) -> None:
     for principal in (parse_principal(text), Principal(*text.split(":"), token_authenticated=True)):
-        assert is_owner_or_renewer(TOKEN, principal) is may
-        assert is_owner_requester_or_renewer(TOKEN, principal) is sees
+        assert is_owner_or_renewer(TOKEN, principal) is may_renew
+        assert is_owner_requester_or_renewer(TOKEN, principal) is may_describe

@@ -1,4 +1,4 @@
-"""PLAIN: who is let in, and what the others are told."""
+"""SASL/PLAIN: successful authentications and the errors of failed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSWORDS = {"tim": "tanstaaftanstaaf", "Kurt": "xipj3plmq", "e": "\N{EURO SIGN}
         ("\0e\0\N{EURO SIGN}", "e"),
     ],
 )
-def test_those_who_say_their_password(message: str, name: str) -> None:
+def test_a_correct_password_authenticates(message: str, name: str) -> None:
     server = PlainServer(PASSWORDS)
     assert server.outcome is None
     assert server.evaluate(message.encode()) == b""
@@ -27,7 +27,7 @@ def test_those_who_say_their_password(message: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "error"),
     [
         (b"", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
         (b"\0tim", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
@@ -45,18 +45,18 @@ def test_those_who_say_their_password(message: str, name: str) -> None:
         (b"Ursel\0Kurt\0x", "Authentication failed: Invalid username or password"),
     ],
 )
-def test_the_others(message: bytes, told: str) -> None:
+def test_an_invalid_message_fails_authentication(message: bytes, error: str) -> None:
     server = PlainServer(PASSWORDS)
     with pytest.raises(AuthenticationFailed) as failed:
         server.evaluate(message)
-    assert (str(failed.value), failed.value.client_message) == (told, told)
+    assert (str(failed.value), failed.value.client_message) == (error, error)
     assert server.outcome is None
 
 
-def test_a_client_says_it_once() -> None:
+def test_a_client_sends_its_password_once() -> None:
     client, server = PlainClient("tim", "tanstaaftanstaaf"), PlainServer(PASSWORDS)
     assert client.mechanism == "PLAIN"
-    said = client.evaluate(b"")
-    assert said == b"\0tim\0tanstaaftanstaaf"
-    assert client.evaluate(server.evaluate(said)) is None
+    response = client.evaluate(b"")
+    assert response == b"\0tim\0tanstaaftanstaaf"
+    assert client.evaluate(server.evaluate(response)) is None
     assert client.is_complete
