@@ -205,10 +205,10 @@ def administration(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
 
     def new(name: str, partitions: int = 2, replicas: int = 1, **configs: str) -> dict[str, Any]:
-        made = NewTopic(
+        created = NewTopic(
             name, partitions, replicas, config={k.replace("_", "."): v for k, v in configs.items()}
         )
-        return error_names(admin.create_topics([made]))
+        return error_names(admin.create_topics([created]))
 
     seen["created"] = new(topic, retention_ms="3600000")
     seen["again"] = new(topic)

@@ -98,14 +98,14 @@ def partition_assignment(broker: Broker) -> Any:
     write(broker, topic, first)
     until(lambda: sum(len(member.read) for member in members) >= len(first), *members)
     seen["read by three"] = sorted(value for member in members for value in member.read)
-    gone = members.pop(0)
-    gone.close()
+    removed = members.pop(0)
+    removed.close()
     until(evenly_assigned(PARTITIONS, *members), *members)
     seen["two"] = [len(member.owned) for member in members]
     second = [f"b{at}" for at in range(60)]
     write(broker, topic, second)
-    until(lambda: sum(len(one.read) for one in [gone, *members]) >= len(first + second), *members)
-    seen["read in all"] = sorted(value for member in [gone, *members] for value in member.read)
+    until(lambda: sum(len(one.read) for one in [removed, *members]) >= len(first + second), *members)
+    seen["read in all"] = sorted(value for member in [removed, *members] for value in member.read)
     for member in members:
         member.close()
     last = GroupConsumer(broker, group, topic)

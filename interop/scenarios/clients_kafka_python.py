@@ -167,12 +167,12 @@ def administration(broker: Broker) -> Any:
             seen[name] = type(error).__name__
 
     try:
-        made = admin.create_topics(
+        created = admin.create_topics(
             {topic: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "3600000"}}},
             wait_for_metadata=True,
         )
         seen["created"] = [
-            [entry["name"], entry["num_partitions"], sorted(entry["configs"])] for entry in made["topics"]
+            [entry["name"], entry["num_partitions"], sorted(entry["configs"])] for entry in created["topics"]
         ]
         attempt("again", lambda: admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1}}))
         attempt(

@@ -104,7 +104,7 @@ def upgrade_and_downgrade(
 ) -> Any:
     """Replace the classic members by consumer protocol members, then go back to classic ones."""
     seen: dict[str, Any] = {}
-    gone: list[GroupConsumer] = []
+    removed: list[GroupConsumer] = []
     written: list[str] = []
 
     def run_phase(name: str, *members: GroupConsumer) -> None:
@@ -112,12 +112,12 @@ def upgrade_and_downgrade(
         values = [f"{name}{at}" for at in range(24)]
         write(broker, group, values)
         written.extend(values)
-        all_members = [*gone, *members]
+        all_members = [*removed, *members]
         until(lambda: all_read(written, all_members), *members)
         seen[name] = [len(consumer.owned) for consumer in members], group_listing(broker, group)
 
     def close_member(consumer: GroupConsumer) -> None:
-        gone.append(consumer)
+        removed.append(consumer)
         consumer.close()
 
     one, two = classic

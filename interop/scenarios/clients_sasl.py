@@ -189,7 +189,9 @@ def java(broker: Broker) -> Any:
             a_file(java_client_config(mechanism, "guessed")) as wrong,
         ):
             at = ("--bootstrap-server", one.bootstrap)
-            made = run(f"{TOOLS}.TopicCommand", *at, "--command-config", config, "--create", "--topic", topic)
+            created = run(
+                f"{TOOLS}.TopicCommand", *at, "--command-config", config, "--create", "--topic", topic
+            )
             lines = "".join(f"{number}\n" for number in range(COUNT))
             produced = run(
                 f"{TOOLS}.ConsoleProducer", *at, "--command-config", config, "--topic", topic, stdin=lines
@@ -200,10 +202,10 @@ def java(broker: Broker) -> Any:
                 *("--timeout-ms", str(2 * SESSION_MS + 1_000)),
             )
             refused = run(f"{TOOLS}.TopicCommand", *at, "--command-config", wrong, "--list")
-        said = f"{refused.stdout}\n{refused.stderr}"
-        errors = [line.partition("SaslAuthenticationException: ")[2] for line in said.splitlines()]
+        output = f"{refused.stdout}\n{refused.stderr}"
+        errors = [line.partition("SaslAuthenticationException: ")[2] for line in output.splitlines()]
         return {
-            "made": made.status,
+            "made": created.status,
             "produced": [produced.status, "uthentication" in produced.stderr],
             "consumed": [consumed.stdout.split(), "uthentication" in consumed.stderr],
             "refused": [refused.status, next(filter(None, errors), "")],

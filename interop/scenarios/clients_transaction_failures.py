@@ -133,14 +133,14 @@ class AiokafkaClient(TransactionalClient):
         super().__init__(broker, transactional_id, topic, timeout_ms)
         self.loop = asyncio.new_event_loop()
 
-        async def made() -> AIOKafkaProducer:
+        async def created() -> AIOKafkaProducer:
             return AIOKafkaProducer(
                 bootstrap_servers=broker.bootstrap,
                 transactional_id=transactional_id,
                 transaction_timeout_ms=timeout_ms,
             )
 
-        self.producer = self._run(made())
+        self.producer = self._run(created())
         self._run(self.producer.start())
 
     def _run(self, work: Any) -> Any:
@@ -248,11 +248,11 @@ def timed_out(broker: Broker) -> Any:
             time.sleep(0.2)
         seen[topic] = {"commit": attempt(producer.commit), "abort": attempt(producer.abort)}
         producer.close()
-        heir = type(producer)(broker, topic, topic)
-        heir.begin()
-        heir.send("of the next")
-        seen[topic]["the next"] = attempt(heir.commit)
-        heir.close()
+        successor = type(producer)(broker, topic, topic)
+        successor.begin()
+        successor.send("of the next")
+        seen[topic]["the next"] = attempt(successor.commit)
+        successor.close()
         seen[topic]["views"] = isolation_views(broker, topic)
     return seen
 
@@ -306,13 +306,13 @@ def offset_commits(broker: Broker) -> Any:
         # A transaction with an offset only, whose producer is then fenced.
         producer.begin()
         seen.append(attempt(lambda: producer.send_offset(group, 9)))
-        heir = client(broker, topic, topic)
+        successor = client(broker, topic, topic)
         seen.append([attempt(producer.commit), committed()])
-        heir.begin()
-        seen.append(attempt(lambda: heir.send_offset(group, 7)))
-        seen.append([attempt(heir.commit), committed()])
+        successor.begin()
+        seen.append(attempt(lambda: successor.send_offset(group, 7)))
+        seen.append([attempt(successor.commit), committed()])
         producer.close()
-        heir.close()
+        successor.close()
         return [seen, isolation_views(broker, topic)]
 
     return observe_each_client(broker, "offsets", observe)

@@ -42,21 +42,21 @@ class TransactionalLog:
 
     def write(self, key: bytes, value: bytes, name: str | None = None) -> None:
         batch = Batch([Record(value, key)], base_timestamp=int(time.time() * 1000))
-        who = None if name is None else self.ids[name]
-        if who is not None:
+        producer = None if name is None else self.ids[name]
+        if producer is not None:
             batch.attributes = TRANSACTIONAL
-            batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
-            batch.base_sequence, who.sequence = who.sequence, who.sequence + 1
-            who.add((TOPIC, 0))
+            batch.producer_id, batch.producer_epoch = producer.producer_id, producer.epoch
+            batch.base_sequence, producer.sequence = producer.sequence, producer.sequence + 1
+            producer.add((TOPIC, 0))
         response = produce(self.client, TOPIC, batch.encode(), version=9, TransactionalId=name)
         assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, response
 
     def end(self, name: str, *, commit: bool) -> None:
-        who = self.ids[name]
-        assert who.end(commit=commit) in (0, [0]), name
+        producer = self.ids[name]
+        assert producer.end(commit=commit) in (0, [0]), name
         deadline = time.monotonic() + WAIT_S
-        while not str(who.described()).count("Complete"):
-            assert time.monotonic() < deadline, who.described()
+        while not str(producer.described()).count("Complete"):
+            assert time.monotonic() < deadline, producer.described()
             time.sleep(0.02)
 
     def roll(self) -> None:

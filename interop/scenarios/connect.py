@@ -74,10 +74,10 @@ class Worker(JavaProgram):
         """Create a connector and wait until it and its task run."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
 
-        def made() -> bool:
+        def created() -> bool:
             return self.request(f"/connectors/{name}/config", {"tasks.max": "1", **given}) is not None
 
-        self.until(made, f"{name} is made", WAIT_S)
+        self.until(created, f"{name} is made", WAIT_S)
         self.wait_until_running(name)
 
     def wait_until_running(self, name: str) -> None:

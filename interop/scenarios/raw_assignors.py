@@ -44,9 +44,9 @@ def run_group(
     for step in range(steps):
         instance = None
         if len(members) > 3 and rng.random() < 0.45:
-            gone = members.pop(rng.randrange(len(members)))
-            instance = gone.instance
-            gone.leave(-1 if instance is None else -2)
+            removed = members.pop(rng.randrange(len(members)))
+            instance = removed.instance
+            removed.leave(-1 if instance is None else -2)
         if len(members) <= 3 or instance is not None or rng.random() < 0.6:
             if instance is None and rng.random() < 0.3:
                 instance = f"instance-{step}"

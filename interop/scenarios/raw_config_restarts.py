@@ -71,8 +71,8 @@ def conflicting_static_configs(broker: Broker) -> Any:
     try:
         with RawClient(own.bootstrap) as client:
             for where, settings in DYNAMIC.items():
-                made = [(name, SET, value) for name, value in settings.items()]
-                assert change(client, BROKER, where, made, check=False) == [0, None]
+                created = [(name, SET, value) for name, value in settings.items()]
+                assert change(client, BROKER, where, created, check=False) == [0, None]
             seen["made"] = described_configs(client)
         for label, settings in LATER.items():
             own.stop()

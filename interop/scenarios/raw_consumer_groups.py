@@ -407,15 +407,15 @@ def other_protocols(broker: Broker) -> Any:
             ("TypesFilter", ["neither"]),
         ):
             seen[f"{field} {values}"] = listed(client, group, **{field: values})
-        who = {"GroupId": group, "GenerationId": member.epoch, "MemberId": "m"}
-        seen["heartbeat"] = client.call("Heartbeat", 4, **who)
-        seen["sync"] = client.call("SyncGroup", 5, **who, ProtocolType="consumer", ProtocolName="range")
+        identity = {"GroupId": group, "GenerationId": member.epoch, "MemberId": "m"}
+        seen["heartbeat"] = client.call("Heartbeat", 4, **identity)
+        seen["sync"] = client.call("SyncGroup", 5, **identity, ProtocolType="consumer", ProtocolName="range")
         seen["leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
-        seen["unknown heartbeat"] = client.call("Heartbeat", 4, **{**who, "MemberId": "x"})
+        seen["unknown heartbeat"] = client.call("Heartbeat", 4, **{**identity, "MemberId": "x"})
         member.leave()
-        seen["empty: heartbeat"] = client.call("Heartbeat", 4, **who)
+        seen["empty: heartbeat"] = client.call("Heartbeat", 4, **identity)
         seen["empty: sync"] = client.call(
-            "SyncGroup", 5, **who, ProtocolType="consumer", ProtocolName="range"
+            "SyncGroup", 5, **identity, ProtocolType="consumer", ProtocolName="range"
         )
         seen["empty: leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
         # A group without members adopts the protocol of the next member.

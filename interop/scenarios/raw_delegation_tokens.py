@@ -115,8 +115,8 @@ def token_creation(broker: Broker) -> Any:
             )
         for owner in ("bob", "Group:bob", "User:zoe:x", "alice"):
             seen[f"for {owner}"] = without_random_values(alice.create(owner=owner))
-        made = alice.create(renewers=("last",))
-        until(lambda: alice.is_known(made["Hmac"]))
+        created = alice.create(renewers=("last",))
+        until(lambda: alice.is_known(created["Hmac"]))
         for version in (1, 2, 3):
             seen[f"described v{version}"] = [
                 without_random_values(token) for token in alice.described(version=version)
@@ -133,23 +133,26 @@ def renewal_and_expiry(broker: Broker) -> Any:
         plain_token_client(one, "alice") as alice,
         plain_token_client(one, "bob") as bob,
     ):
-        made = alice.create(renewers=("bob",))
+        created = alice.create(renewers=("bob",))
         others = alice.create(owner="zoe")
         until(lambda: alice.is_known(others["Hmac"]))
         for period_ms in (-1, 0, 5 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS):
-            seen += [alice.renew(made["Hmac"], period_ms), bob.renew(made["Hmac"], period_ms, 1)]
+            seen += [alice.renew(created["Hmac"], period_ms), bob.renew(created["Hmac"], period_ms, 1)]
         seen += [
             ask(hmac, period_ms)
-            for asker in (alice, bob)
-            for ask in (asker.renew, asker.expire)
+            for requester in (alice, bob)
+            for ask in (requester.renew, requester.expire)
             for hmac in (others["Hmac"], b"", b"x" * 64)
             for period_ms in (-1, 1_000)
         ]
         for period_ms in (10 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS, LONGEST):
-            seen += [alice.expire(made["Hmac"], period_ms), bob.expire(made["Hmac"], period_ms, 1)]
-        seen += [bob.expire(made["Hmac"]), without_random_values({"there": alice.is_known(others["Hmac"])})]
-        until(lambda: not alice.is_known(made["Hmac"]))
-        seen += [alice.renew(made["Hmac"]), alice.expire(made["Hmac"])]
+            seen += [alice.expire(created["Hmac"], period_ms), bob.expire(created["Hmac"], period_ms, 1)]
+        seen += [
+            bob.expire(created["Hmac"]),
+            without_random_values({"there": alice.is_known(others["Hmac"])}),
+        ]
+        until(lambda: not alice.is_known(created["Hmac"]))
+        seen += [alice.renew(created["Hmac"]), alice.expire(created["Hmac"])]
         now = alice.create()
         until(lambda: alice.is_known(now["Hmac"]))
         seen.append(alice.expire(now["Hmac"], 0))
@@ -172,8 +175,8 @@ def token_description(broker: Broker) -> Any:
         last = bob.create(renewers=("alice",))
         until(lambda: alice.is_known(last["Hmac"]))
         return [
-            [without_random_values(token) for token in asker.described(*owners)]
-            for asker in (alice, bob)
+            [without_random_values(token) for token in requester.described(*owners)]
+            for requester in (alice, bob)
             for owners in ((), ("alice",), ("zoe",), ("carol",), ("bob", "zoe"), ("Group:bob",), ("nobody",))
         ] + [without_random_values(alice.client.call("DescribeDelegationToken", 3, Owners=[]))]
 
@@ -194,8 +197,8 @@ def scram_exchange(
     return "in", scram.is_answered_by(final["AuthBytes"]), f"for {hours} hours"
 
 
-def token_password(made: Any) -> str:
-    return base64.b64encode(bytes(made["Hmac"])).decode()
+def token_password(created: Any) -> str:
+    return base64.b64encode(bytes(created["Hmac"])).decode()
 
 
 @scenario(seconds=120)
@@ -203,18 +206,18 @@ def token_authentication(broker: Broker) -> Any:
     """Authenticate with a token: the user is its owner and cannot create another token."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
-        made = alice.create(owner="zoe")
+        created = alice.create(owner="zoe")
         last = alice.create(owner="Group:bob")
         until(lambda: alice.is_known(last["Hmac"]))
         for mechanism in (SCRAM_256, SCRAM_512):
             for name, shows in {
-                "right": (made["TokenId"], token_password(made)),
+                "right": (created["TokenId"], token_password(created)),
                 "a group's": (last["TokenId"], token_password(last)),
-                "another's": (made["TokenId"], token_password(last)),
-                "no such": ("nothing", token_password(made)),
-                "as a user": (made["TokenId"], token_password(made), ""),
-                "with tokenauth=false": (made["TokenId"], token_password(made), ",tokenauth=false"),
-                "as one, in capitals": (made["TokenId"], token_password(made), ",tokenauth=TRUE"),
+                "another's": (created["TokenId"], token_password(last)),
+                "no such": ("nothing", token_password(created)),
+                "as a user": (created["TokenId"], token_password(created), ""),
+                "with tokenauth=false": (created["TokenId"], token_password(created), ",tokenauth=false"),
+                "as one, in capitals": (created["TokenId"], token_password(created), ",tokenauth=TRUE"),
                 "a user as a token": ("alice", "alice's secret"),
             }.items():
                 with Talk(one.bootstrap) as talk:
@@ -226,7 +229,7 @@ def token_authentication(broker: Broker) -> Any:
                         ]
                     seen[f"{mechanism} {name}"] = what
         with Talk(one.bootstrap) as talk:
-            scram_exchange(talk, SCRAM_256, made["TokenId"], token_password(made))
+            scram_exchange(talk, SCRAM_256, created["TokenId"], token_password(created))
             seen["renewed"] = alice.renew(last["Hmac"])
             talk.metadata()
             seen["served"] = talk.seen
@@ -262,19 +265,19 @@ def session_expiry(broker: Broker) -> Any:
 def expired_token(broker: Broker) -> Any:
     """Use a token that has expired and is not removed yet."""
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
-        made = alice.create(lifetime_ms=1_000)
-        until(lambda: alice.is_known(made["Hmac"]))
+        created = alice.create(lifetime_ms=1_000)
+        until(lambda: alice.is_known(created["Hmac"]))
         time.sleep(1.2)
         with Talk(one.bootstrap) as talk:
-            outcome = scram_exchange(talk, SCRAM_256, made["TokenId"], token_password(made))
+            outcome = scram_exchange(talk, SCRAM_256, created["TokenId"], token_password(created))
             talk.metadata()
-            seen = [alice.is_known(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
-        return seen + [pipelined_request(one, made) for _ in range(20)]
+            seen = [alice.is_known(created["Hmac"]), alice.renew(created["Hmac"]), outcome, talk.seen]
+        return seen + [pipelined_request(one, created) for _ in range(20)]
 
 
-def pipelined_request(one: Served, made: Any) -> Any:
+def pipelined_request(one: Served, created: Any) -> Any:
     """Send the last message of the exchange with a request in the same segment."""
-    scram = Scram(SCRAM_256, made["TokenId"], token_password(made), extensions=",tokenauth=true")
+    scram = Scram(SCRAM_256, created["TokenId"], token_password(created), extensions=",tokenauth=true")
     with Talk(one.bootstrap) as talk:
         talk.handshake(SCRAM_256)
         first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())

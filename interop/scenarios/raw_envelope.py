@@ -38,10 +38,10 @@ def forwarded_requests(broker: Broker) -> Any:
         label: str,
         data: bytes,
         inner: tuple[str, int] | None = None,
-        who: bytes | None = principal(),
+        identity: bytes | None = principal(),
         address: bytes = LOCAL,
     ) -> None:
-        fields = {"RequestData": data, "RequestPrincipal": who, "ClientHostAddress": address}
+        fields = {"RequestData": data, "RequestPrincipal": identity, "ClientHostAddress": address}
         with RawClient(controller_of(broker)) as client:
             response = client.outcome(encode_request("Envelope", 0, fields), "Envelope", 0)
         if inner is not None and not isinstance(response, str) and response["ResponseData"]:
@@ -66,8 +66,8 @@ def forwarded_requests(broker: Broker) -> Any:
     )
     twice = {**create, "Topics": [topic_spec("a"), topic_spec("a")]}
     request("twice inside", encode_request("CreateTopics", 7, twice), good)
-    gone = encode_request("DeleteTopics", 6, {"Topics": [{"Name": "raw-nothing"}], "TimeoutMs": 1000})
-    request("DeleteTopics", gone, ("DeleteTopics", 6))
+    removed = encode_request("DeleteTopics", 6, {"Topics": [{"Name": "raw-nothing"}], "TimeoutMs": 1000})
+    request("DeleteTopics", removed, ("DeleteTopics", 6))
     request(
         "UnregisterBroker", encode_request("UnregisterBroker", 0, {"BrokerId": 77}), ("UnregisterBroker", 0)
     )

@@ -254,9 +254,9 @@ def sessions(broker: Broker) -> Any:
             )
 
         a, b = "raw-fetch-session-a", "raw-fetch-session-b"
-        made = call(0, 0, {a: [(0, 0), (1, 0)], b: [(0, 0)]})
-        session = made["SessionId"]
-        seen["made"] = comparable(made)
+        created = call(0, 0, {a: [(0, 0), (1, 0)], b: [(0, 0)]})
+        session = created["SessionId"]
+        seen["made"] = comparable(created)
         seen["nothing new"] = comparable(call(session, 1, {a: [(0, 2)], b: [(0, 2)]}))
         seen["still nothing"] = comparable(call(session, 2, {}))
         fill(client, a, 1)

@@ -71,7 +71,7 @@ def diverging_epoch(broker: Broker) -> Any:
         create_topic(client, topic)
         fill(client, topic, 4)
         for version in (7, 9, 11):
-            made = fetch(
+            created = fetch(
                 client,
                 topic,
                 2,
@@ -79,9 +79,11 @@ def diverging_epoch(broker: Broker) -> Any:
                 SessionEpoch=0,
                 partition_fields={"LastFetchedEpoch": 0},
             )
-            seen[f"made before v{version}"] = comparable(made)
+            seen[f"made before v{version}"] = comparable(created)
 
-            def go_on(version: int, epoch: int, offset: int | None, session: int = made["SessionId"]) -> Any:
+            def go_on(
+                version: int, epoch: int, offset: int | None, session: int = created["SessionId"]
+            ) -> Any:
                 partitions = [{"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}]
                 return comparable(
                     client.call(
@@ -101,7 +103,7 @@ def diverging_epoch(broker: Broker) -> Any:
                     "Fetch",
                     12,
                     MaxWaitMs=0,
-                    SessionId=made["SessionId"],
+                    SessionId=created["SessionId"],
                     SessionEpoch=2,
                     Topics=[{"Topic": topic, "Partitions": far}],
                 )

@@ -31,20 +31,24 @@ NEVER_BYTES = 16 << 20
 
 
 def write(
-    client: RawClient, topic: str, value_bytes: int, who: TransactionalId | None = None, **producer: int
+    client: RawClient,
+    topic: str,
+    value_bytes: int,
+    transaction: TransactionalId | None = None,
+    **producer: int,
 ) -> list[int]:
     """Write one record, transactional if there is an id, and return the error and the offset."""
     batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
     fields: dict[str, Any] = {}
-    if who is not None:
+    if transaction is not None:
         batch.attributes = TRANSACTIONAL
         batch.producer_id, batch.producer_epoch, batch.base_sequence = (
-            who.producer_id,
-            who.epoch,
-            who.sequence,
+            transaction.producer_id,
+            transaction.epoch,
+            transaction.sequence,
         )
-        who.sequence += 1
-        fields = {"TransactionalId": who.name, "version": 11}
+        transaction.sequence += 1
+        fields = {"TransactionalId": transaction.name, "version": 11}
     for name, value in producer.items():
         setattr(batch, name, value)
     response = produce(client, topic, batch.encode(), **fields)

@@ -42,13 +42,13 @@ class Follower:
         **fields: Any,
     ) -> Any:
         """Fetch one partition from an offset and return the leader's response."""
-        who = self.broker.broker_id if replica is None else replica
+        replica_id = self.broker.broker_id if replica is None else replica
         given: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **(request or {})}
         if version >= 15:
             life = self.broker.epoch if epoch is None else epoch
-            given["ReplicaState"] = {"ReplicaId": who, "ReplicaEpoch": life}
+            given["ReplicaState"] = {"ReplicaId": replica_id, "ReplicaEpoch": life}
         else:
-            given["ReplicaId"] = who
+            given["ReplicaId"] = replica_id
         known = {"Topic": name} if version < 13 else {"TopicId": topic_id or self.topic_id}
         partition = {
             "Partition": 0,
@@ -112,14 +112,14 @@ def follower_fetches(broker: Broker) -> Any:
         for version in versions_of("Fetch"):
             seen[f"v{version}"] = fetch_partition(0, version=version)
             seen[f"v{version} of an unknown broker"] = fetch_partition(0, version=version, replica=77)
-        for label, who in {
+        for label, replica_id in {
             "the leader": 1,
             "another": 3,
             "a negative one": -5,
             "one that debugs": -2,
         }.items():
-            seen[f"as {label}"] = fetch_partition(0, replica=who)
-            seen[f"as {label}, at the end"] = fetch_partition(3, replica=who)
+            seen[f"as {label}"] = fetch_partition(0, replica=replica_id)
+            seen[f"as {label}, at the end"] = fetch_partition(3, replica=replica_id)
         seen["unknown broker, unknown topic id"] = fetch_partition(0, replica=77, topic_id=uuid(4711))
         seen["unknown broker, future epoch"] = fetch_partition(0, replica=77, CurrentLeaderEpoch=9)
         seen["unknown broker, beyond the end"] = fetch_partition(BEYOND, replica=77)
@@ -297,9 +297,9 @@ def delayed_operations(broker: Broker) -> Any:
             life = other.epoch if replica == 2 else -1
             given["ReplicaState"] = {"ReplicaId": replica, "ReplicaEpoch": life}
             response = client.call("Fetch", 17, SessionId=session_id, SessionEpoch=epoch, **given)
-            given_id: int = response["SessionId"]
+            new_session_id: int = response["SessionId"]
             seen[label] = comparable(response)
-            return given_id
+            return new_session_id
 
         wanted = {"Partition": 0, "FetchOffset": 2, "LogStartOffset": 2, "PartitionMaxBytes": 1 << 20}
         topics = [{"TopicId": topic_id, "Partitions": [wanted]}]

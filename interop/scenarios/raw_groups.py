@@ -85,7 +85,7 @@ class Member:
             "ProtocolType": "consumer",
             "ProtocolName": "range",
             "Assignments": [
-                {"MemberId": who, "Assignment": what} for who, what in (assignments or {}).items()
+                {"MemberId": member_id, "Assignment": what} for member_id, what in (assignments or {}).items()
             ],
         }
         return self.client.call("SyncGroup", version, **{**fields, **changes})
@@ -101,8 +101,8 @@ class Member:
         return error
 
     def leave(self, *members: dict[str, Any], version: int = 5) -> Any:
-        who = list(members) or [{"MemberId": self.member_id, "GroupInstanceId": self.instance}]
-        return comparable(self.client.call("LeaveGroup", version, GroupId=self.group, Members=who))
+        leaving = list(members) or [{"MemberId": self.member_id, "GroupInstanceId": self.instance}]
+        return comparable(self.client.call("LeaveGroup", version, GroupId=self.group, Members=leaving))
 
     def commit(self, topic: str, offset: int, version: int = 9, partition: int = 0, **changes: Any) -> Any:
         fields: dict[str, Any] = {
@@ -413,8 +413,8 @@ def offsets(broker: Broker) -> Any:
 def fetch_offsets(
     client: RawClient, version: int, group: str, topic: str | None, topic_id: bytes, partitions: list[int]
 ) -> Any:
-    who: dict[str, Any] = {"TopicId": topic_id} if version >= 10 else {"Name": topic}
-    topics = None if topic is None else [{**who, "PartitionIndexes": partitions}]
+    identity: dict[str, Any] = {"TopicId": topic_id} if version >= 10 else {"Name": topic}
+    topics = None if topic is None else [{**identity, "PartitionIndexes": partitions}]
     if version >= 8:
         response = client.call("OffsetFetch", version, Groups=[{"GroupId": group, "Topics": topics}])
     else:
@@ -477,8 +477,8 @@ def every_version(broker: Broker) -> Any:
             seen[f"delete v{version}"] = delete(client, group, version)
             seen[f"delete v{version} unknown"] = delete(client, "raw-groups-nobody", version)
         for version in versions_of("LeaveGroup"):
-            who = {"MemberId": "nobody"}
-            fields = {"Members": [who]} if version >= 3 else who
+            leaving = {"MemberId": "nobody"}
+            fields = {"Members": [leaving]} if version >= 3 else leaving
             seen[f"leave v{version}"] = comparable(
                 client.call("LeaveGroup", version, GroupId=group, **fields)
             )

@@ -152,13 +152,13 @@ def many_items(broker: Broker) -> Any:
         groups = [f"raw-groups-orders-{index}" for index in range(24)]
         for name in groups[::2]:
             outside.commit(one, 1, GroupId=name, GenerationIdOrMemberEpoch=-1, MemberId="")
-        for asked_groups in (groups[:5], [*groups, groups[3]]):
-            described = client.call("DescribeGroups", 6, Groups=asked_groups)["Groups"]
-            seen[f"describe {len(asked_groups)}"] = sorted(
+        for requested_groups in (groups[:5], [*groups, groups[3]]):
+            described = client.call("DescribeGroups", 6, Groups=requested_groups)["Groups"]
+            seen[f"describe {len(requested_groups)}"] = sorted(
                 (each["GroupId"], each["ErrorCode"]) for each in described
             )
-            deleted = client.call("DeleteGroups", 2, GroupsNames=asked_groups)["Results"]
-            seen[f"delete {len(asked_groups)}"] = sorted(
+            deleted = client.call("DeleteGroups", 2, GroupsNames=requested_groups)["Results"]
+            seen[f"delete {len(requested_groups)}"] = sorted(
                 (each["GroupId"], each["ErrorCode"]) for each in deleted
             )
     return seen

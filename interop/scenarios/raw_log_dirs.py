@@ -273,7 +273,7 @@ def slow_moves(broker: Broker) -> Any:
             home = own.directory_of(client, "t")
             away = other_directory(home)
 
-            def look(label: str) -> None:
+            def record_state(label: str) -> None:
                 described = own.describe(client, "t")
                 names = own.directory_names("t")
                 for place in described.values():
@@ -289,22 +289,22 @@ def slow_moves(broker: Broker) -> Any:
             fill(client, "t", 100)
             throttle_moves(client, 1)
             seen["started"] = own.move(client, {away: {"t": [0]}})
-            look("in progress")
+            record_state("in progress")
             fill(client, "t", 5)
             seen["started again"] = own.move(client, {away: {"t": [0]}})
-            look("still in progress")
+            record_state("still in progress")
             seen["written meanwhile"] = records_and_end(client, "t")
             seen["cancelled"] = own.move(client, {home: {"t": [0]}})
-            look("cancelled")
+            record_state("cancelled")
             seen["and again"] = own.move(client, {away: {"t": [0]}})
-            look("in progress again")
+            record_state("in progress again")
         own.broker.stop()
         names = own.directory_names("t")
         seen["stopped"] = [names[home], [name for name in names[away] if not name.endswith("-delete")]]
         own.broker.start()
         with own.client() as client:
             until(lambda: records_and_end(client, "t")["error"] == 0)
-            look("after a restart")
+            record_state("after a restart")
             throttle_moves(client, None)
             assert becomes_true(lambda: own.directory_of(client, "t") == away)
             until(lambda: records_and_end(client, "t")["end"] == 105)

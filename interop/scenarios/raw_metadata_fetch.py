@@ -62,8 +62,8 @@ def observer_fetches(broker: Broker) -> Any:
                 request.setdefault("ReplicaState", OBSERVER)
             else:
                 request["ReplicaId"] = request.pop("ReplicaState", OBSERVER)["ReplicaId"]
-            with RawClient(controller_of(own)) as asking:
-                response = asking.outcome(encode_request("Fetch", version, request), "Fetch", version)
+            with RawClient(controller_of(own)) as connection:
+                response = connection.outcome(encode_request("Fetch", version, request), "Fetch", version)
             seen[label] = summarize_response(own, response, end)
 
         for version in versions_of("Fetch"):
@@ -169,8 +169,8 @@ def snapshots(broker: Broker) -> Any:
             one = {**piece, **changed}
             given = [{"Name": METADATA, "Partitions": [one]}] if topics is None else topics
             request = {"ReplicaId": 77, "MaxBytes": 100, "Topics": given, **fields}
-            with RawClient(controller_of(own)) as asking:
-                response = asking.outcome(
+            with RawClient(controller_of(own)) as connection:
+                response = connection.outcome(
                     encode_request("FetchSnapshot", version, request), "FetchSnapshot", version
                 )
             for topic in () if isinstance(response, str) else response["Topics"]:

@@ -117,8 +117,8 @@ def delete_records_request(before: int) -> Request:
 
 def commit_request(group: str, at: int) -> Request:
     partitions = [{"PartitionIndex": 0, "CommittedOffset": at, "CommittedMetadata": ""}]
-    who = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": ""}
-    return "OffsetCommit", 8, {**who, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
+    identity = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": ""}
+    return "OffsetCommit", 8, {**identity, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
 
 
 def offset_fetch_request(group: str) -> Request:

@@ -212,7 +212,7 @@ def unknown_partitions_and_topics(broker: Broker) -> Any:
 def requests_after_a_rejected_one(broker: Broker) -> Any:
     """Pipeline requests after a partly rejected one with acks=0: the broker ignores them too."""
     good, bad, behind = "raw-produce-partly", "raw-produce-nowhere", "raw-produce-behind"
-    made = "raw-produce-made"
+    created = "raw-produce-made"
     batch = Batch().encode()
 
     def data(*topics: str) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         requests: list[tuple[str, int, dict[str, Any]]] = [
             ("Produce", 9, {"Acks": 0, "TimeoutMs": 5_000, "TopicData": data(good, bad)}),
             ("Produce", 9, {"Acks": -1, "TimeoutMs": 5_000, "TopicData": data(behind)}),
-            ("CreateTopics", 5, {"timeoutMs": 5_000, "Topics": [new_topic(f"{made}-{number}")]}),
+            ("CreateTopics", 5, {"timeoutMs": 5_000, "Topics": [new_topic(f"{created}-{number}")]}),
         ]
         frames = [encode_request(api, version, fields) for api, version, fields in requests]
         with RawClient(broker.bootstrap) as client:
@@ -240,7 +240,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         return {
             "answers": responses,
             "ends": [log["HighWatermark"] for log in logs],
-            "made": [topic["Name"] for topic in topics if topic["Name"].startswith(made)],
+            "made": [topic["Name"] for topic in topics if topic["Name"].startswith(created)],
         }
 
 
@@ -295,15 +295,17 @@ def every_version(broker: Broker) -> Any:
         for version in versions_of("Produce"):
             if version < 3:
                 continue
-            who: dict[str, str | bytes] = {"good": topic, "elsewhere": "raw-produce-nowhere"}
+            target_names: dict[str, str | bytes] = {"good": topic, "elsewhere": "raw-produce-nowhere"}
             if version >= 13:
-                who = {"good": topic_id, "elsewhere": bytes(15) + b"\7", "zero id": bytes(16)}
+                target_names = {"good": topic_id, "elsewhere": bytes(15) + b"\7", "zero id": bytes(16)}
             seen[f"v{version}"] = {
                 **{
                     name: comparable(produce(client, target, Batch().encode(), version=version))
-                    for name, target in who.items()
+                    for name, target in target_names.items()
                 },
-                "wrong CRC": comparable(produce(client, who["good"], Batch(crc=1).encode(), version=version)),
+                "wrong CRC": comparable(
+                    produce(client, target_names["good"], Batch(crc=1).encode(), version=version)
+                ),
             }
     return seen
 

@@ -457,9 +457,11 @@ def delegation_tokens(broker: Broker) -> Any:
     with secured(broker, (PLAIN, SCRAM_256, SCRAM_512), settings) as one:
         with Talk(one.bootstrap) as talk:
             talk.log_in()
-            made = talk.client.call("CreateDelegationToken", 3, OwnerPrincipalName=None, MaxLifetimeMs=60_000)
-            seen["made"] = [made["ErrorCode"], made["PrincipalName"]]
-            name, password = made["TokenId"], base64.b64encode(made["Hmac"]).decode()
+            created = talk.client.call(
+                "CreateDelegationToken", 3, OwnerPrincipalName=None, MaxLifetimeMs=60_000
+            )
+            seen["made"] = [created["ErrorCode"], created["PrincipalName"]]
+            name, password = created["TokenId"], base64.b64encode(created["Hmac"]).decode()
             until = time.monotonic() + 10
             while time.monotonic() < until:
                 described = talk.client.call("DescribeDelegationToken", 3, Owners=None)
@@ -485,7 +487,9 @@ def delegation_tokens(broker: Broker) -> Any:
                             )
                             holder.seen.append(requested["ErrorCode"])
                         seen[f"{mechanism}, {kind}"] = holder.seen
-            expired = talk.client.call("ExpireDelegationToken", 2, Hmac=made["Hmac"], ExpiryTimePeriodMs=-1)
+            expired = talk.client.call(
+                "ExpireDelegationToken", 2, Hmac=created["Hmac"], ExpiryTimePeriodMs=-1
+            )
             seen["expired"] = expired["ErrorCode"]
             while time.monotonic() < until and described["Tokens"]:
                 described = talk.client.call("DescribeDelegationToken", 3, Owners=None)
@@ -523,8 +527,8 @@ def controller_listener(broker: Broker) -> Any:
                 "Salt": salt,
                 "SaltedPassword": hashlib.pbkdf2_hmac("sha512", USERS["bob"].encode(), salt, 4096),
             }
-            [made] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
-            assert not made["ErrorCode"], made
+            [created] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
+            assert not created["ErrorCode"], created
         for name, password in {"right": USERS["alice"], "wrong": "guessed"}.items():
             with Talk(one.controller_bootstrap) as talk:
                 talk.ask("ApiVersions", 3, **SOFTWARE)

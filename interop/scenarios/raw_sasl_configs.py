@@ -88,9 +88,9 @@ def altered_configs(broker: Broker) -> Any:
     with broker_with_sasl_listener(broker) as (_, client):
         seen: dict[str, Any] = {"first": described_configs(client)}
         for where, settings in CHANGES:
-            made = [(name, SET, value) for name, value in settings.items()]
+            created = [(name, SET, value) for name, value in settings.items()]
             label = f"{where}: {', '.join(f'{name}={value}' for name, value in settings.items())}"
-            seen[label] = change(client, BROKER, where, made, check=False)
+            seen[label] = change(client, BROKER, where, created, check=False)
         deadline = time.monotonic() + SECONDS
         while "100" not in [entry["Value"] for entry in described_configs(client)]:
             assert time.monotonic() < deadline, "never applied"
@@ -105,8 +105,8 @@ def added_listener(broker: Broker) -> Any:
     with broker_with_sasl_listener(broker) as (own, client):
         port = free_port()
         settings = {"listeners": f"{own.properties['listeners']},MORE://127.0.0.1:{port}", **MORE}
-        made = [(name, SET, value) for name, value in settings.items()]
-        seen: dict[str, Any] = {"answer": change(client, BROKER, "1", made, check=False)}
+        created = [(name, SET, value) for name, value in settings.items()]
+        seen: dict[str, Any] = {"answer": change(client, BROKER, "1", created, check=False)}
         deadline = time.monotonic() + SECONDS
         while True:
             try:

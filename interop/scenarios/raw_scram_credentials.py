@@ -105,8 +105,8 @@ def alterations(broker: Broker) -> Any:
 def descriptions(broker: Broker) -> Any:
     """Describe all users, some, none, one twice, and an unknown one."""
     with RawClient(broker.bootstrap) as client:
-        made = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
-        alter(client, [], made)
+        created = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
+        alter(client, [], created)
         alter(client, [], [upsertion("alice", SHA_512)])
         settled_credentials(client)
         return [

@@ -87,8 +87,8 @@ def push(client: RawClient, instance_id: bytes, **fields: Any) -> int:
 
 def subscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
     wanted = [(key, SET, value) for key, value in settings.items()]
-    made = change(client, CLIENT_METRICS, f"{NAME}-{name}", wanted, check=False)
-    assert made[0] == 0, made
+    created = change(client, CLIENT_METRICS, f"{NAME}-{name}", wanted, check=False)
+    assert created[0] == 0, created
 
 
 def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
@@ -129,11 +129,11 @@ def subscription_kinds(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         for name, subscriptions in SUBSCRIPTIONS.items():
             own = client_instance_id(name)
-            made = [
+            created = [
                 (f"{number}", {**settings, "match": f"client_instance_id={uuid_text(own)}"})
                 for number, settings in enumerate(subscriptions)
             ]
-            for number, settings in made:
+            for number, settings in created:
                 subscribe(client, number, settings)
             every = [
                 metric for one in subscriptions for metric in one.get("metrics", "").split(",") if metric
@@ -144,9 +144,9 @@ def subscription_kinds(broker: Broker) -> Any:
             )
 
             seen[name] = get_until(client, own, partial(is_subscription, wanted, interval_ms))
-            for number, settings in made:
+            for number, settings in created:
                 unsubscribe(client, number, settings)
-            if made:
+            if created:
                 seen[f"{name}, deleted"] = get_until(
                     client,
                     own,
@@ -162,7 +162,7 @@ def client_matches(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         for pattern in MATCHES:
             known, unknown, marker = (
-                client_instance_id(f"{pattern}, {who}") for who in ("known", "unknown", "marker")
+                client_instance_id(f"{pattern}, {identity}") for identity in ("known", "unknown", "marker")
             )
             settings = {
                 "metrics": "found",

@@ -367,8 +367,8 @@ def markers(broker: Broker) -> Any:
                 coordinators = (5, 4, 5, 6, -1)
                 steps += [[epoch, mark(producer_id, 1, epoch, version, **fields)] for epoch in coordinators]
                 for number, epoch in enumerate((0, -1, -2, -(2**31))):
-                    nobody = NO_SUCH_PRODUCER + number
-                    steps.append(["nobody", epoch, mark(nobody, 0, epoch, version, **fields)])
+                    unknown = NO_SUCH_PRODUCER + number
+                    steps.append(["nobody", epoch, mark(unknown, 0, epoch, version, **fields)])
                 for producer_id, epoch in itertools.product((NO_SUCH_PRODUCER, -2, -(2**63)), (-2, 0)):
                     steps.append([producer_id, epoch, mark(producer_id, epoch, 0, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
@@ -451,7 +451,7 @@ def deleted_topics(broker: Broker) -> Any:
     """Delete a topic while a transaction writes to it or commits its offsets."""
     group = "raw-wrong-gone"
 
-    def gone(client: RawClient, topic: str) -> Any:
+    def removed(client: RawClient, topic: str) -> Any:
         response = client.call("DeleteTopics", 5, TopicNames=[topic], TimeoutMs=10_000)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
@@ -475,7 +475,7 @@ def deleted_topics(broker: Broker) -> Any:
             steps: dict[str, Any] = {"sent": one.send(topic, version=produced)[0]}
             steps["committed"] = txn_commit(client, version, topic, GroupId=group, **one.identity)
             steps["partition 7"] = txn_commit(client, version, topic, 7, GroupId=group, **one.identity)
-            steps["deleted"] = gone(client, topic)
+            steps["deleted"] = removed(client, topic)
             steps["sent then"] = one.send(topic, version=produced)[0]
             steps["added then"] = one.add((topic, 0)) if version < 5 else None
             steps["committed then"] = txn_commit(client, version, topic, GroupId=group, **one.identity)

@@ -394,31 +394,31 @@ def read_committed(broker: Broker) -> Any:
         first.init()
         second.init()
 
-        def look(name: str) -> None:
+        def record_state(name: str) -> None:
             seen[name] = [end_offsets(client, topic), committed_view(client, topic)]
 
         produce(client, topic, Batch().encode())
-        look("plain")
+        record_state("plain")
         first.add((topic, 0))
         first.send(topic, count=3)
         produce(client, topic, Batch().encode())
-        look("one open")
+        record_state("one open")
         second.add((topic, 0))
         second.send(topic, count=2)
-        look("two open")
+        record_state("two open")
         second.end(commit=True)
         settle(second)
-        look("the later committed")
+        record_state("the later committed")
         first.end(commit=False)
         settle(first)
-        look("the earlier aborted")
+        record_state("the earlier aborted")
         for commit in (False, True, False):
             first.init()
             first.add((topic, 0))
             first.send(topic, count=2)
             first.end(commit=commit)
             settle(first)
-        look("more of both")
+        record_state("more of both")
         seen["from the middle"] = committed_view(client, topic, 8)
         seen["from the end"] = committed_view(client, topic, end_offsets(client, topic)[1])
         response = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])

@@ -212,12 +212,12 @@ def offsets_with_foreign_id(broker: Broker) -> Any:
                 "TransactionalId": mine.name,
             }
             steps: list[Any] = []
-            who = {"ProducerId": mine.producer_id, "ProducerEpoch": mine.epoch}
+            identity = {"ProducerId": mine.producer_id, "ProducerEpoch": mine.epoch}
             added = client.call(
-                "AddOffsetsToTxn", 3, TransactionalId=mine.name, GroupId="raw-epochs-group", **who
+                "AddOffsetsToTxn", 3, TransactionalId=mine.name, GroupId="raw-epochs-group", **identity
             )
             steps.append(added["ErrorCode"])
-            steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**commit_fields, **who}))
+            steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**commit_fields, **identity}))
             steps.append(TransactionalId(client, mine.name).init())
             settle(mine)
             for name in (mine.name, other.name):

@@ -64,22 +64,22 @@ class WatchedPartition:
 
     def write(
         self,
-        who: TransactionalId | None,
+        producer: TransactionalId | None,
         *,
         value_bytes: int = 1,
         timestamp: int = BASE_TIMESTAMP,
         key: bytes | None = None,
         count: int = 1,
     ) -> int:
-        """Write a batch, transactional if `who` is given, and return its offset."""
+        """Write a batch, transactional if `producer` is given, and return its offset."""
         batch = Batch([Record(bytes(value_bytes), key=key)] * count, base_timestamp=timestamp)
         fields: dict[str, Any] = {}
-        if who is not None:
+        if producer is not None:
             batch.attributes = TRANSACTIONAL
-            batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
-            batch.base_sequence = who.sequence
-            who.sequence += count
-            fields = {"TransactionalId": who.name, "version": 11}
+            batch.producer_id, batch.producer_epoch = producer.producer_id, producer.epoch
+            batch.base_sequence = producer.sequence
+            producer.sequence += count
+            fields = {"TransactionalId": producer.name, "version": 11}
         response = produce(self.client, self.topic, batch.encode(), **fields)
         found = response["Responses"][0]["PartitionResponses"][0]
         assert found["ErrorCode"] == 0, response
@@ -256,8 +256,8 @@ def deleted_by_retention(broker: Broker) -> Any:
             partition = WatchedPartition(client, f"retained-{commit}")
             one = partition.begin_transaction()
             partition.write(one)
-            for who in (None, None, None, one, None, None, None, None):
-                partition.write(who, value_bytes=BIG_BYTES)
+            for producer in (None, None, None, one, None, None, None, None):
+                partition.write(producer, value_bytes=BIG_BYTES)
             partition.write(one)
             steps = [partition.observe()]
             alter(client, 2, partition.topic, retention_bytes="700000")
@@ -297,20 +297,20 @@ def restarts(broker: Broker, how: str) -> Any:
             retained = WatchedPartition(client, f"restarted-retained-{commit}")
             one = retained.begin_transaction()
             retained.write(one)
-            for who in (None, None, None, one, None, None, None, None, one):
-                retained.write(who, value_bytes=BIG_BYTES)
+            for producer in (None, None, None, one, None, None, None, None, one):
+                retained.write(producer, value_bytes=BIG_BYTES)
             partitions[retained] = one, commit
             alter(client, 2, retained.topic, retention_bytes="700000")
             retained.wait(lambda retained=retained: retained.offset(-2) > 3)  # type: ignore[misc]
-        gone = WatchedPartition(client, "restarted-gone")
+        removed = WatchedPartition(client, "restarted-gone")
         for sequence in range(7):
-            gone.idempotent(900, sequence)
-        finished = write_open_transaction(gone)
-        gone.end(finished, commit=False)
-        gone.delete_before(-1)
-        names = [partition.topic for partition in (*partitions, gone)]
+            removed.idempotent(900, sequence)
+        finished = write_open_transaction(removed)
+        removed.end(finished, commit=False)
+        removed.delete_before(-1)
+        names = [partition.topic for partition in (*partitions, removed)]
         # The broker checkpoints the log start periodically. A kill may come before that.
-        _wait_for_checkpoint(own, gone)
+        _wait_for_checkpoint(own, removed)
         for turn in ("open", "ended"):
             with _restarted(own, how, names) as again:
                 for partition, (one, commit) in partitions.items():
@@ -321,11 +321,11 @@ def restarts(broker: Broker, how: str) -> Any:
                         partition.write(one)
                         partition.end(one, commit=commit)
                         steps["end"] = partition.observe()
-                gone.client = again
-                seen[f"gone {turn}"] = gone.observe()
+                removed.client = again
+                seen[f"gone {turn}"] = removed.observe()
                 if turn == "ended":
-                    _wait_until_deleted(own, gone)
-                    seen["gone and on"] = [gone.idempotent(900, 9), gone.observe()]
+                    _wait_until_deleted(own, removed)
+                    seen["gone and on"] = [removed.idempotent(900, 9), removed.observe()]
     return seen
 
 
@@ -340,11 +340,11 @@ def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
 
-    def are_gone() -> bool:
+    def are_deleted() -> bool:
         bases = sorted(int(path.stem) for path in directory.glob("*.log"))
         return all(base > start for base in bases[1:])
 
-    partition.wait(are_gone)
+    partition.wait(are_deleted)
 
 
 @scenario(seconds=150)
@@ -395,8 +395,15 @@ def compacted(broker: Broker) -> Any:
         for commit in (True, False):
             partition = WatchedPartition(client, f"compacted-{commit}", min_cleanable_dirty_ratio="0.01")
             one = partition.begin_transaction()
-            for who, key in ((one, b"a"), (None, b"b"), (one, b"b"), (None, b"c"), (None, b"a"), (one, b"c")):
-                partition.write(who, value_bytes=BIG_BYTES, key=key)
+            for producer, key in (
+                (one, b"a"),
+                (None, b"b"),
+                (one, b"b"),
+                (None, b"c"),
+                (None, b"a"),
+                (one, b"c"),
+            ):
+                partition.write(producer, value_bytes=BIG_BYTES, key=key)
             partition.delete_before(1)
             alter(client, 2, partition.topic, cleanup_policy="compact,delete")
             time.sleep(ROUNDS_S)

@@ -106,7 +106,7 @@ def add_partitions(broker: Broker) -> Any:
         producer = TransactionalId(client, name)
         assert producer.init()[0] == 0
         for version in CLIENTS_AND_BROKERS:
-            for who, id_more, epoch_more in (
+            for identity, id_more, epoch_more in (
                 ("", 0, 0),
                 ("nosuch", 0, 0),
                 (name, 0, 0),
@@ -115,12 +115,12 @@ def add_partitions(broker: Broker) -> Any:
             ):
                 for named in requested:
                     fields = {
-                        "TransactionalId": who,
+                        "TransactionalId": identity,
                         "ProducerId": producer.producer_id + id_more,
                         "ProducerEpoch": producer.epoch + epoch_more,
                         "Topics": [{"Name": one, "Partitions": indexes} for one, indexes in named],
                     }
-                    what = f"v{version} {who} {id_more} {epoch_more} {named}"
+                    what = f"v{version} {identity} {id_more} {epoch_more} {named}"
                     if version < 4:
                         old = {f"V3AndBelow{key}": one for key, one in fields.items()}
                         seen[what] = sorted_lists(client.call("AddPartitionsToTxn", version, **old))

@@ -98,9 +98,9 @@ def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
                         "ProducerEpoch": producer[1],
                     },
                 )
-        who: Fields = {"ProducerId": 1, "ProducerEpoch": 0}
-        yield "EndTxn", repr(name), {"TransactionalId": name, "Committed": True, **who}
-        yield "AddOffsetsToTxn", repr(name), {"TransactionalId": name, "GroupId": "g", **who}
+        identity: Fields = {"ProducerId": 1, "ProducerEpoch": 0}
+        yield "EndTxn", repr(name), {"TransactionalId": name, "Committed": True, **identity}
+        yield "AddOffsetsToTxn", repr(name), {"TransactionalId": name, "GroupId": "g", **identity}
         yield "DescribeTransactions", repr(name), {"TransactionalIds": [name, "u", name]}
 
 

@@ -204,8 +204,8 @@ def controller_changes(broker: Broker) -> Any:
         seen["broker sees it"] = [
             one["ErrorCode"] for one in other.call("Metadata", 9, Topics=[{"Name": name}])["Topics"]
         ]
-        gone = [{"Name": name}, {"Name": "tools-nothing"}]
-        request("delete", "DeleteTopics", 6, Topics=gone, TimeoutMs=10_000)
+        removed = [{"Name": name}, {"Name": "tools-nothing"}]
+        request("delete", "DeleteTopics", 6, Topics=removed, TimeoutMs=10_000)
     return seen
 
 
