@@ -279,7 +279,7 @@ class Loop:
             try:
                 handler(mask)
             except Exception:
-                self._logger.exception("handler of file descriptor %d failed", fd)
+                self._logger.exception("The handler of file descriptor %d failed", fd)
         if self._timers_due:
             self._timers_due = False
             self._run_due_timers()
@@ -295,7 +295,7 @@ class Loop:
         try:
             return self.end_turn()
         except Exception:
-            self._logger.exception("end of turn failed")
+            self._logger.exception("The end of a turn failed")
             return False
 
     def _run_due_timers(self) -> None:
@@ -307,7 +307,7 @@ class Loop:
         try:
             callback()
         except Exception:
-            self._logger.exception("callback failed")
+            self._logger.exception("A callback of the loop failed")
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.wakeup_ms()

@@ -220,7 +220,7 @@ class SocketServer:
         connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection
         self._watch_idle(connection, self.settings.max_idle_ms)
-        self.logger.debug("%r connected", connection)
+        self.logger.debug("Accepted connection %r", connection)
         if self.quotas[listener.role].is_exceeded():
             self._close_least_recently_used(listener.role)
 

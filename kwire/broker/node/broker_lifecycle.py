@@ -387,7 +387,7 @@ class BrokerLifecycleManager:
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms
-            self._logger.info("Waiting for the session of this broker's last run to end")
+            self._logger.info("Waiting for the session of this broker's last run to time out")
         elif now_ms - self._duplicate_since_ms > 2 * self._settings.session_timeout_ms:
             text = f"another broker runs with node.id {self._node_id}: give one of the two another node.id"
             if text != self._logged_refusal:

@@ -222,7 +222,7 @@ class Follower:
             failure = log.failure or StorageError(str(error))
         except Exception as error:
             # A bug of kwire: the log may be inconsistent, so it is taken offline.
-            self._host.logger("kwire.partition").exception("%r cannot be written", self)
+            self._host.logger("kwire.partition").exception("Cannot write the log of %r", self)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
         partition.fail(failure)
@@ -275,7 +275,7 @@ class Follower:
             )  # fmt: skip
         elif offset < log.log_end_offset:
             logger.info(
-                "Truncating %s to offset %d from log end offset %d, to match the leader of leader epoch %d",
+                "Truncating %s to offset %d from log end offset %d, to match the leader of epoch %d",
                 log.name, offset, log.log_end_offset, self.leader_epoch,
             )  # fmt: skip
         if log.truncate_to(offset):
@@ -294,7 +294,7 @@ class Follower:
             self.truncate_to(leader_end_offset)
         elif leader_start_offset > end_offset:
             self._host.logger("kwire.partition").warning(
-                "%s starts over at offset %d, the leader's log start offset: its log end offset %d is lower",
+                "Truncating all of %s and starting at the leader's log start offset %d: it ended at %d",
                 log.name, leader_start_offset, end_offset,
             )  # fmt: skip
             self._restart_at(leader_start_offset)

@@ -82,10 +82,7 @@ class Partition:
         on_offline: Callable[[Partition, StorageError], None],
         leader_partitions: LeaderPartitions,
     ) -> None:
-        """Create a partition with role ABSENT; `become_leader` or `become_follower` follows.
-
-        `when_recoverable` calls back once the log is in its final directory.
-        """
+        """Create an ABSENT partition. `when_recoverable` calls back once recovery would find the log."""
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
@@ -308,7 +305,7 @@ class Partition:
             return
         except Exception as error:
             # A bug of kwire: the log may be inconsistent, so it is taken offline.
-            self._host.logger("kwire.partition").exception("%s cannot be written", self.log.name)
+            self._host.logger("kwire.partition").exception("Cannot write the log of %s", self.log.name)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
             self.fail(failure)
@@ -324,7 +321,7 @@ class Partition:
         self._flush([(NO_REPLICATION, on_synced, None)])
 
     def _flush(self, pending_acks: list[PendingAcknowledgement]) -> None:
-        """Acknowledge once the log is in its directory and everything appended so far is synced."""
+        """Acknowledge once recovery would find the log, and everything appended so far is synced."""
         if self._unflushed is None:
             self._unflushed = pending_acks
         else:
@@ -337,7 +334,7 @@ class Partition:
         log = self.log
         if not log.is_recoverable:
             self._flush_under_way = True
-            self._when_recoverable(log, self._host, self._log_placed)
+            self._when_recoverable(log, self._host, self._log_recoverable)
             return
         end_offset = log.log_end_offset
         try:
@@ -373,8 +370,8 @@ class Partition:
             self._flushing = ()
             self._begin_flush()
 
-    def _log_placed(self) -> None:
-        """Continue now that recovery would find the log. It may have been replaced or have failed."""
+    def _log_recoverable(self) -> None:
+        """Continue now that recovery finds the log. It may have been replaced or have failed."""
         self._flush_under_way = False
         log = self.log
         if log.failure is None and (
@@ -576,7 +573,9 @@ class Partition:
             callback(error)
         except Exception:
             # A failing callback must not keep the others from being called.
-            self._host.logger("kwire.partition").exception("%s: callback failed", self.log.name)
+            self._host.logger("kwire.partition").exception(
+                "%s: the callback of an append failed", self.log.name
+            )
 
     # --- delayed fetches
 
@@ -595,5 +594,5 @@ class Partition:
             step()
         except Exception:
             # A failing fetch must not keep the others from being checked.
-            self._host.logger("kwire.partition").exception("%s: delayed fetch failed", self.log.name)
+            self._host.logger("kwire.partition").exception("%s: a delayed fetch failed", self.log.name)
             self.delayed_fetches.pop(delayed_fetch, None)

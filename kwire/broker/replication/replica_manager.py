@@ -337,7 +337,7 @@ class ReplicaManager:
             else:
                 partition.become_leader(image)
         except StorageError as error:
-            self._logger.error("%s-%d is offline: %s", topic.name, index, error)
+            self._logger.error("Partition %s-%d is offline: %s", topic.name, index, error)
             return
         self._partitions[topic.name, index] = partition
         if partition.role is Role.FOLLOWER and self._is_out_of_isr_at_shutdown(image):
@@ -478,7 +478,7 @@ class ReplicaManager:
         if coordinator is not None:
             coordinator.resigned(partition.index, partition.leader_epoch)
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not removed
-            self._logger.error("%s is offline: %s", partition.log.name, error)
+            self._logger.error("Partition %s is offline: %s", partition.log.name, error)
             if not isinstance(error, InternalFailure):
                 # A failed sync is a failure of the disk: the whole log directory goes offline.
                 self._log_manager.handle_log_failure(partition.log, error)
