@@ -27,7 +27,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed
-from tests.broker.replication.test_two_brokers import Pair
+from tests.broker.replication.test_two_brokers import BrokerPair
 from tests.node_harness import NodeHarness
 
 TOPIC = "kafka_server_brokertopicmetrics"
@@ -345,7 +345,7 @@ def test_what_is_offline_is_counted_whether_it_has_failed_since_the_start_or_bef
 
 
 def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_followers() -> None:
-    pair = Pair()
+    pair = BrokerPair()
     pair.produce()
     pair.settle()
     leader, follower = (page_of(pair.nodes[broker_id].node) for broker_id in (1, 2))
@@ -364,5 +364,5 @@ def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_f
 
 
 def test_a_page_of_many_partitions_is_written_in_slices() -> None:
-    pair = Pair(partitions=2 * SLICE + 1)
+    pair = BrokerPair(partitions=2 * SLICE + 1)
     assert sum(1 for _ in metrics(running(pair.nodes[1].node), Exposition())) >= 4

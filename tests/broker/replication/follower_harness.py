@@ -1,4 +1,4 @@
-"""Broker 1, whose replicas follow brokers 2 and 3, which a test plays."""
+"""Broker 1 with follower replicas; the test plays the leaders, brokers 2 and 3."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kwire.wire.records.metadata import (
     TopicRecord,
 )
 from kwire.wire.schema import Message
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.fake_cluster import FakeCluster
 
 TOPIC_ID = Uuid(bytes(15) + b"\1")
 SESSION = 77
@@ -58,8 +58,8 @@ class Sent(NamedTuple):
     max_version: int | None
 
 
-def stored(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -> bytes:
-    """A batch of one record for each of these epochs, as a leader has them."""
+def leader_batches(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -> bytes:
+    """Build a batch of one record per epoch, as a leader stores them."""
     return b"".join(
         bytes(
             build([(NOW_MS, None, bytes(size_bytes), [])], base_offset=offset, leader_epoch=epoch, **fields)
@@ -69,7 +69,7 @@ def stored(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -
 
 
 class FollowerHarness:
-    """The replicas of broker 1, which follow whom the test has lead."""
+    """The replicas of broker 1, with leaders that the test plays."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FollowerHarness:
         self.disk = disk or MemoryDisk()
         self.image = MetadataImage()
         self.sent: list[Sent] = []
-        """Requests that are not answered."""
+        """Requests without a response."""
         self.config = load(None, {}, {"node.id": "1", "log.index.size.max.bytes": "4096", **settings})
         self.logs = LogManager(
             self.disk,
@@ -117,7 +117,7 @@ class FollowerHarness:
             coordinators={},
             assignments=self,
             fetcher_manager=self.fetchers,
-            leader_partitions=Cluster(self.host).leading,
+            leader_partitions=FakeCluster(self.host).leading,
             on_removed=lambda partition: None,
             on_deleted=lambda: None,
         )
@@ -139,14 +139,14 @@ class FollowerHarness:
 
     # --- the metadata
 
-    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
+    def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
         pass
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
         pass
 
     def write(self, *records: Any) -> None:
-        """Commit metadata records, and end the turn."""
+        """Commit metadata records and end the turn."""
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
         self.image = delta.apply(self.image.offset + len(records), 1)
@@ -154,7 +154,7 @@ class FollowerHarness:
         self.turn()
 
     def follow(self, partitions: int = 1, *, leader: int = 2, epoch: int = 4) -> None:
-        """Make a topic whose partitions another broker leads."""
+        """Create a topic whose partitions another broker leads."""
         self.write(
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *(
@@ -200,49 +200,48 @@ class FollowerHarness:
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
-        """As `Peers` have it."""
         self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
 
     def take(self, kind: type[Message] = FetchRequest) -> Sent:
-        """The one request that waits for its answer."""
+        """Remove and return the only pending request of this kind."""
         (sent,) = [one for one in self.sent if isinstance(one.request, kind)]
         self.sent.remove(sent)
         return sent
 
-    def answer(self, sent: Sent, answer: Message | PeerUnreachable) -> None:
-        """Let the answer come in."""
+    def respond(self, sent: Sent, answer: Message | PeerUnreachable) -> None:
+        """Deliver a response."""
         self.host.call_soon(lambda: sent.on_response(answer))
         self.turn()
 
     def fetch(self, *partitions: PartitionData, session_id: int = SESSION, error: int = 0) -> Sent:
-        """Answer the fetch that is under way with these."""
+        """Respond to the pending fetch with these partitions."""
         sent = self.take()
         responses = (
             [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(partitions))] if partitions else []
         )
-        self.answer(sent, FetchResponse(session_id=session_id, responses=responses, error_code=error))
+        self.respond(sent, FetchResponse(session_id=session_id, responses=responses, error_code=error))
         return sent
 
-    def idle(self) -> None:
-        """Have the leader say that there is nothing new, if it is asked."""
+    def respond_empty(self) -> None:
+        """Respond to the pending fetch, if any, without new records."""
         if any(isinstance(one.request, FetchRequest) for one in self.sent):
             self.fetch()
 
     def fail_fetch(self) -> Sent:
-        """Let the fetch that is under way come to nothing."""
+        """Let the pending fetch fail."""
         sent = self.take()
-        self.answer(sent, PeerUnreachable("it is gone"))
+        self.respond(sent, PeerUnreachable("it is gone"))
         return sent
 
     @property
-    def asked(self) -> dict[int, tuple[int, int, int]]:
-        """The offset, leader's epoch and last epoch of each partition in the fetch under way, if any."""
+    def fetch_positions(self) -> dict[int, tuple[int, int, int]]:
+        """Offset, leader epoch and last fetched epoch of each partition in the pending fetch."""
         assert len(self.sent) <= 1
-        return {key: asked for sent in self.sent for key, asked in asked_of(sent).items()}
+        return {key: asked for sent in self.sent for key, asked in fetch_positions_of(sent).items()}
 
 
-def asked_of(sent: Sent) -> dict[int, tuple[int, int, int]]:
-    """The same of any fetch."""
+def fetch_positions_of(sent: Sent) -> dict[int, tuple[int, int, int]]:
+    """Return offset, leader epoch and last fetched epoch of each partition in a fetch."""
     return {
         one.partition: (one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch)
         for topic in sent.request.topics
@@ -259,7 +258,7 @@ def data(
     error: int = 0,
     diverging: tuple[int, int] | None = None,
 ) -> PartitionData:
-    """What a leader answers of a partition."""
+    """Build one partition of a leader's fetch response."""
     found = PartitionData(
         partition_index=index,
         error_code=error,

@@ -1,4 +1,4 @@
-"""Changes of the ISR on their way to the controller."""
+"""Requests of the AlterPartition manager to the controller."""
 
 from __future__ import annotations
 
@@ -10,77 +10,77 @@ from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChang
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.fake_cluster import FakeCluster
 
 TOPIC = Uuid(bytes(15) + b"\1")
 
 
 class ManagerHarness:
     def __init__(self) -> None:
-        self.cluster = Cluster(VirtualHost(seed=1))
-        self.heard: list[tuple[int, ErrorCode]] = []
+        self.cluster = FakeCluster(VirtualHost(seed=1))
+        self.results: list[tuple[int, ErrorCode]] = []
 
     def submit(self, index: int) -> None:
         change = IsrChange(TOPIC, index, 0, 0, ((1, 10), (index, -1)))
-        self.cluster.leading.alter_partition.submit(change, partial(self._hear, index))
+        self.cluster.leading.alter_partition.submit(change, partial(self._record, index))
 
-    def _hear(self, index: int, answer: IsrChangeResult) -> None:
-        self.heard.append((index, answer.error))
+    def _record(self, index: int, answer: IsrChangeResult) -> None:
+        self.results.append((index, answer.error))
 
 
-def test_one_request_is_on_its_way_with_all_that_is_wanted_by_then() -> None:
+def test_one_request_in_flight_with_all_changes_submitted_before_it() -> None:
     harness = ManagerHarness()
     harness.submit(5)
     harness.submit(6)
-    assert harness.cluster.wanted() == [(1, 5), (1, 6)]
+    assert harness.cluster.requested_isrs() == [(1, 5), (1, 6)]
     harness.submit(7)
     harness.submit(5)
-    assert len(harness.cluster.asked) == 1
-    assert harness.cluster.wanted() == [(1, 5), (1, 6)]
-    assert harness.heard == [(5, ErrorCode.OPERATION_NOT_ATTEMPTED)]
-    harness.cluster.answer()
-    assert harness.heard[1:] == [(5, ErrorCode.NONE), (6, ErrorCode.NONE)]
-    assert harness.cluster.wanted() == [(1, 7)]
-    harness.cluster.answer(ErrorCode.FENCED_LEADER_EPOCH)
-    assert harness.heard[3:] == [(7, ErrorCode.FENCED_LEADER_EPOCH)]
+    assert len(harness.cluster.requests) == 1
+    assert harness.cluster.requested_isrs() == [(1, 5), (1, 6)]
+    assert harness.results == [(5, ErrorCode.OPERATION_NOT_ATTEMPTED)]
+    harness.cluster.respond()
+    assert harness.results[1:] == [(5, ErrorCode.NONE), (6, ErrorCode.NONE)]
+    assert harness.cluster.requested_isrs() == [(1, 7)]
+    harness.cluster.respond(ErrorCode.FENCED_LEADER_EPOCH)
+    assert harness.results[3:] == [(7, ErrorCode.FENCED_LEADER_EPOCH)]
     harness.submit(7)
-    assert harness.cluster.wanted() == [(1, 7)]
+    assert harness.cluster.requested_isrs() == [(1, 7)]
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
-def test_what_is_refused_as_a_whole_is_asked_again_until_it_is_answered(code: ErrorCode) -> None:
+def test_request_level_error_is_retried(code: ErrorCode) -> None:
     harness = ManagerHarness()
     harness.submit(5)
-    harness.cluster.refuse(code)
+    harness.cluster.reject(code)
     harness.submit(6)
-    assert harness.cluster.wanted() == []
+    assert harness.cluster.requested_isrs() == []
     harness.cluster.host.advance(50)
-    assert harness.cluster.wanted() == [(1, 5), (1, 6)]
-    assert harness.heard == []
-    harness.cluster.answer()
+    assert harness.cluster.requested_isrs() == [(1, 5), (1, 6)]
+    assert harness.results == []
+    harness.cluster.respond()
     harness.cluster.host.advance(1_000)
-    assert (harness.cluster.wanted(), len(harness.heard)) == ([], 2)
+    assert (harness.cluster.requested_isrs(), len(harness.results)) == ([], 2)
 
 
-def test_a_partition_that_the_answer_leaves_out_is_asked_for_again() -> None:
+def test_partition_missing_in_the_response_is_retried() -> None:
     harness = ManagerHarness()
     harness.submit(5)
     harness.submit(6)
-    harness.cluster.wanted()
-    _, done = harness.cluster.asked.pop()
+    harness.cluster.requested_isrs()
+    _, done = harness.cluster.requests.pop()
     done({(TOPIC, 5): IsrChangeResult(ErrorCode.NONE)})
     harness.cluster.host.advance(50)
-    assert (harness.heard, harness.cluster.wanted()) == ([(5, ErrorCode.NONE)], [(1, 6)])
+    assert (harness.results, harness.cluster.requested_isrs()) == ([(5, ErrorCode.NONE)], [(1, 6)])
 
 
-def test_of_hundreds_of_changes_the_log_tells_a_few(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lists_a_few_of_many_isr_changes(caplog: pytest.LogCaptureFixture) -> None:
     harness = ManagerHarness()
     with caplog.at_level("INFO", "kwire.partition"):
         for index in range(300):
             harness.cluster.leading.log_isr_change(f"t-{index}: the ISR is (1,)")
         harness.cluster.host.run_pending()
-    told = [record.getMessage() for record in caplog.records]
-    assert [told[0], len(told)] == ["t-0: the ISR is (1,)", 6]
-    assert told[-1].endswith("295 more partitions had ISR changes")
+    messages = [record.getMessage() for record in caplog.records]
+    assert [messages[0], len(messages)] == ["t-0: the ISR is (1,)", 6]
+    assert messages[-1].endswith("295 more partitions had ISR changes")

@@ -1,13 +1,13 @@
-"""What is counted of the bytes that pass: from the leader's side and the follower's."""
+"""Byte and message counters of a leader and a follower."""
 
 from __future__ import annotations
 
 from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
-from tests.broker.replication.test_two_brokers import Pair
+from tests.broker.replication.test_two_brokers import BrokerPair
 
 
 def test_leader_and_follower_count_the_same_bytes() -> None:
-    pair = Pair()
+    pair = BrokerPair()
     for _ in range(5):
         pair.produce()
     pair.settle()
@@ -21,23 +21,23 @@ def test_leader_and_follower_count_the_same_bytes() -> None:
     assert follower.bytes_in == follower.messages_in == follower.bytes_out == 0
 
 
-def test_a_follower_knows_how_many_committed_records_it_lacks() -> None:
-    pair = Pair()
+def test_follower_lag_is_measured_to_the_high_watermark() -> None:
+    pair = BrokerPair()
     pair.produce()
     pair.settle()
     [(_, follower)] = pair.nodes[2].node.fetcher_manager.followers()
     assert follower.lag == 0
-    follower._high_watermark = pair.log(2).log_end_offset + 7  # as the leader's next answer may say
+    follower._high_watermark = pair.log(2).log_end_offset + 7  # as the leader's next response may report
     assert follower.lag == 7
 
 
-def test_totals_never_fall() -> None:
-    traffic = BrokerTopicStats()
-    traffic.for_topic("a").messages_in += 3
-    traffic.for_topic("b").bytes_out += 5
-    before = traffic.total()
-    traffic.remove("a")
-    traffic.remove("never there")
-    after = traffic.total()
+def test_totals_include_removed_topics() -> None:
+    stats = BrokerTopicStats()
+    stats.for_topic("a").messages_in += 3
+    stats.for_topic("b").bytes_out += 5
+    before = stats.total()
+    stats.remove("a")
+    stats.remove("never there")
+    after = stats.total()
     assert (after.messages_in, after.bytes_out) == (before.messages_in, before.bytes_out) == (3, 5)
-    assert traffic.for_topic("a").messages_in == 0
+    assert stats.for_topic("a").messages_in == 0

@@ -1,4 +1,4 @@
-"""Partitions move between log directories while they are written to: nothing is lost, whoever dies when."""
+"""Moves of partitions between log directories during produce, fetch, restarts and crashes."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def set_config(harness: NodeHarness, name: str, value: str) -> int:
     return code
 
 
-def described(harness: NodeHarness) -> dict[str, Any]:
-    """By directory, each partition with its lag; a copy on its way is marked."""
+def describe_log_dirs(harness: NodeHarness) -> dict[str, Any]:
+    """Return the lag of each partition by directory; future logs are marked."""
     answer = harness.call(5, DescribeLogDirsRequest(topics=None))
     return {
         result.log_dir: {
@@ -75,7 +75,7 @@ def described(harness: NodeHarness) -> dict[str, Any]:
 
 
 def offsets(harness: NodeHarness, topic: str = "a") -> list[int]:
-    """The base offset of every batch that the partition serves."""
+    """Return the base offset of every batch that the partition serves."""
     log = harness.node.log_manager.get(topic, 0)
     assert log is not None
     found: list[int] = []
@@ -101,7 +101,7 @@ def fill(harness: NodeHarness, count: int, size: int = 1000, topic: str = "a", *
         assert answer.error_code == 0
 
 
-def restarted(harness: NodeHarness, *, clean: bool = True) -> NodeHarness:
+def restart(harness: NodeHarness, *, clean: bool = True) -> NodeHarness:
     if clean:
         harness.node.begin_shutdown()
         harness.node.finish_shutdown()
@@ -110,8 +110,8 @@ def restarted(harness: NodeHarness, *, clean: bool = True) -> NodeHarness:
     return NodeHarness(harness.disk)
 
 
-def held(harness: NodeHarness) -> None:
-    """Let nothing move any more than has moved already."""
+def throttle_moves(harness: NodeHarness) -> None:
+    """Limit moves to 1 byte per second."""
     assert set_config(harness, LIMIT, "1") == 0
 
 
@@ -123,7 +123,7 @@ def harness() -> NodeHarness:
     return made
 
 
-def test_a_follower_moves_as_a_leader_does() -> None:
+def test_follower_replica_moves() -> None:
     harness = NodeHarness()
     harness.create("a")
     partition = harness.node.partition("a", 0)
@@ -136,21 +136,21 @@ def test_a_follower_moves_as_a_leader_does() -> None:
     assert harness.directory_of("a").startswith(other)
 
 
-def test_what_cannot_be_moved(harness: NodeHarness) -> None:
+def test_invalid_moves_return_errors(harness: NodeHarness) -> None:
     assert move(harness, "/nowhere") == [ErrorCode.LOG_DIR_NOT_FOUND]
     assert move(harness, "/d2/") == [ErrorCode.LOG_DIR_NOT_FOUND]
     assert move(harness, "/d2", "nothing") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert move(harness, "/d2", "a", 1, -1) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     assert move(harness, "/d2", "n" * 249) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert move(harness, "/d1") == [ErrorCode.NONE]
-    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
+    assert describe_log_dirs(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
 
 
-def test_a_partition_moves_with_all_that_is_in_it(harness: NodeHarness) -> None:
+def test_partition_moves_with_all_its_records(harness: NodeHarness) -> None:
     fill(harness, 300, 10_000)
     assert move(harness, "/d2") == [0]
     harness.host.advance(1000)
-    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert describe_log_dirs(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
     assert offsets(harness) == list(range(300))
     assert harness.produce("a").base_offset == 300
     assert (
@@ -160,17 +160,17 @@ def test_a_partition_moves_with_all_that_is_in_it(harness: NodeHarness) -> None:
     harness.host.advance(120_000)
     assert not harness.disk.tree("/d1/a-0")
     assert not [name for name in harness.disk.names("/d1") if name.startswith("a-0")]
-    again = restarted(harness)
+    again = restart(harness)
     assert offsets(again) == list(range(301))
-    assert described(again) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert describe_log_dirs(again) == {"/d1": {}, "/d2": {"a-0": 0}}
 
 
-def test_a_partition_is_written_to_while_it_moves(harness: NodeHarness) -> None:
+def test_produce_during_a_move(harness: NodeHarness) -> None:
     fill(harness, 50, 100_000)
     assert move(harness, "/d2") == [0]
     clients = []
     while harness.directory_of("a") == "/d1/a-0":
-        # Each turn of the move is followed by a request, and the move ends all the same.
+        # A request follows each turn of the move; the move completes nevertheless.
         for _ in range(3):
             if harness.host.events.soon:
                 harness.host.events.soon.popleft()()
@@ -185,22 +185,22 @@ def test_a_partition_is_written_to_while_it_moves(harness: NodeHarness) -> None:
         *range(50, written)
     ]
     assert offsets(harness) == list(range(written))
-    assert offsets(restarted(harness, clean=False)) == list(range(written))
+    assert offsets(restart(harness, clean=False)) == list(range(written))
 
 
-def test_a_copy_is_described_until_it_is_complete_or_cancelled(harness: NodeHarness) -> None:
+def test_future_log_is_described_until_complete_or_canceled(harness: NodeHarness) -> None:
     fill(harness, 100, 10_000)
-    held(harness)
+    throttle_moves(harness)
     assert move(harness, "/d2") == [0]
-    assert described(harness)["/d2"]["a-0 future"] > 0
+    assert describe_log_dirs(harness)["/d2"]["a-0 future"] > 0
     harness.turn()
-    lag = described(harness)["/d2"]["a-0 future"]
+    lag = describe_log_dirs(harness)["/d2"]["a-0 future"]
     assert 0 < lag < 100
     assert move(harness, "/d2") == [0]
     assert harness.produce("a").base_offset == 100
-    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {"a-0 future": lag + 1}}
+    assert describe_log_dirs(harness) == {"/d1": {"a-0": 0}, "/d2": {"a-0 future": lag + 1}}
     assert move(harness, "/d1") == [0]
-    assert described(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
+    assert describe_log_dirs(harness) == {"/d1": {"a-0": 0}, "/d2": {}}
     assert [name.endswith("-delete") for name in harness.disk.names("/d2") if name.startswith("a-0")] == [
         True
     ]
@@ -209,37 +209,37 @@ def test_a_copy_is_described_until_it_is_complete_or_cancelled(harness: NodeHarn
     assert offsets(harness) == list(range(101))
 
 
-def test_a_limit_that_is_lifted_lets_the_move_end(harness: NodeHarness) -> None:
+def test_move_completes_after_the_throttle_is_raised(harness: NodeHarness) -> None:
     fill(harness, 100, 10_000)
-    held(harness)
+    throttle_moves(harness)
     assert move(harness, "/d2") == [0]
     harness.host.advance(10_000)
-    assert "a-0 future" in described(harness)["/d2"]
+    assert "a-0 future" in describe_log_dirs(harness)["/d2"]
     assert set_config(harness, LIMIT, "100000") == 0
     harness.host.advance(5_000)
-    assert "a-0 future" in described(harness)["/d2"]
+    assert "a-0 future" in describe_log_dirs(harness)["/d2"]
     harness.host.advance(10_000)
-    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert describe_log_dirs(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_restart_goes_on_with_a_move(harness: NodeHarness, clean: bool) -> None:
+def test_restart_resumes_a_move(harness: NodeHarness, clean: bool) -> None:
     fill(harness, 100, 10_000)
-    held(harness)
+    throttle_moves(harness)
     assert move(harness, "/d2") == [0]
     harness.turn()
-    copied = described(harness)["/d2"]["a-0 future"]
-    again = restarted(harness, clean=clean)
+    copied = describe_log_dirs(harness)["/d2"]["a-0 future"]
+    again = restart(harness, clean=clean)
     assert again.directory_of("a") == "/d1/a-0"
-    assert described(again)["/d2"]["a-0 future"] <= copied
+    assert describe_log_dirs(again)["/d2"]["a-0 future"] <= copied
     assert again.produce("a").base_offset == 100
     assert set_config(again, LIMIT, "1000000000") == 0
     again.host.advance(2000)
-    assert described(again) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert describe_log_dirs(again) == {"/d1": {}, "/d2": {"a-0": 0}}
     assert offsets(again) == list(range(101))
 
 
-def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_there(
+def test_restart_completes_a_move_whose_future_log_was_not_renamed(
     harness: NodeHarness,
 ) -> None:
     fill(harness, 100, 100)
@@ -251,7 +251,7 @@ def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_the
     ]
     harness.disk.kill()
     harness.disk.rename("/d2/a-0", f"/d2/a-0.{7:032x}-future")
-    again = restarted(harness, clean=False)
+    again = restart(harness, clean=False)
     assert again.directory_of("a") == "/d2/a-0"
     assert offsets(again) == list(range(100))
     again.host.advance(120_000)
@@ -259,21 +259,21 @@ def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_the
     assert offsets(again) == list(range(100))
 
 
-def test_a_topic_that_is_deleted_takes_its_copy_along(harness: NodeHarness) -> None:
+def test_topic_deletion_deletes_the_future_log(harness: NodeHarness) -> None:
     fill(harness, 100, 10_000)
-    held(harness)
+    throttle_moves(harness)
     assert move(harness, "/d2") == [0]
     harness.turn()
     harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
-    assert described(harness) == {"/d1": {}, "/d2": {}}
+    assert describe_log_dirs(harness) == {"/d1": {}, "/d2": {}}
     harness.host.advance(120_000)
     for directory in ("/d1", "/d2"):
         assert not [name for name in harness.disk.names(directory) if name.startswith("a-0")]
 
 
-def test_records_that_are_deleted_meanwhile_stay_deleted(harness: NodeHarness) -> None:
+def test_delete_records_during_a_move_applies_to_the_new_log(harness: NodeHarness) -> None:
     fill(harness, 100, 10_000)
-    held(harness)
+    throttle_moves(harness)
     assert move(harness, "/d2") == [0]
     harness.turn()
     for offset in (50, 90):
@@ -284,12 +284,12 @@ def test_records_that_are_deleted_meanwhile_stay_deleted(harness: NodeHarness) -
         assert harness.call(2, request).topics[0].partitions[0].low_watermark == offset
     assert set_config(harness, LIMIT, "1000000000") == 0
     harness.host.advance(3000)
-    assert described(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
+    assert describe_log_dirs(harness) == {"/d1": {}, "/d2": {"a-0": 0}}
     assert offsets(harness) == list(range(90, 100))
 
 
-def test_a_producer_goes_on_after_the_move(harness: NodeHarness) -> None:
-    producer = {"producer_id": 5, "producer_epoch": 0}
+def test_producer_state_moves_with_the_log(harness: NodeHarness) -> None:
+    producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
     fill(harness, 8, 100, **producer)
     assert move(harness, "/d2") == [0]
     harness.host.advance(1000)
@@ -302,10 +302,10 @@ def test_a_producer_goes_on_after_the_move(harness: NodeHarness) -> None:
         gap = again.call(PRODUCE_VERSION, produce_request("a", base_sequence=11, **producer))
         code = gap.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        again = restarted(again, clean=False)
+        again = restart(again, clean=False)
 
 
-def test_a_long_poll_outlives_the_move(harness: NodeHarness) -> None:
+def test_delayed_fetch_completes_after_a_move(harness: NodeHarness) -> None:
     poll = harness.connect()
     request = fetch_request("a")
     request.min_bytes = 1
@@ -318,13 +318,13 @@ def test_a_long_poll_outlives_the_move(harness: NodeHarness) -> None:
     assert answer.responses[0].partitions[0].high_watermark == 1
 
 
-def test_new_partitions_are_made_where_they_were_asked_for(harness: NodeHarness) -> None:
+def test_move_of_an_unknown_partition_sets_its_future_directory(harness: NodeHarness) -> None:
     assert move(harness, "/d1", "later", 0, 1, 2) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
     harness.create("later", partitions=4)
     assert [harness.directory_of("later", index)[:3] for index in range(4)] == ["/d1"] * 3 + ["/d2"]
 
 
-def test_no_new_partitions_where_it_is_cordoned(harness: NodeHarness) -> None:
+def test_cordoned_directory_gets_no_new_partitions(harness: NodeHarness) -> None:
     assert set_config(harness, "cordoned.log.dirs", "/nowhere") == ErrorCode.INVALID_REQUEST
     assert set_config(harness, "cordoned.log.dirs", "/d2") == 0
     harness.create("b", partitions=3)
@@ -341,8 +341,8 @@ MOST_OPERATIONS = 400
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
-    """At every operation of the disk: what was acknowledged is there, once, and may move again."""
+def test_crash_at_every_disk_operation_of_a_move_loses_nothing(power: bool) -> None:
+    """At every disk operation: acknowledged records are present once, and the partition can move again."""
     for operations in range(MOST_OPERATIONS):
         disk = MemoryDisk()
         harness = NodeHarness(disk)

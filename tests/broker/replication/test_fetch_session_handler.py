@@ -1,4 +1,4 @@
-"""A session, request after request, as a leader would see it."""
+"""Fetch sessions of a follower, request by request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
 NAMES = {A: "a", B: "b"}
 
 
-def told(request: FetchRequest) -> tuple[int, int, list[str], list[str]]:
-    """Session id and epoch, what is fetched from where, and what is not fetched any more."""
+def content_of(request: FetchRequest) -> tuple[int, int, list[str], list[str]]:
+    """Return session id, session epoch, fetched positions and forgotten partitions."""
     return (
         request.session_id,
         request.session_epoch,
@@ -50,76 +50,76 @@ def at(offset: int) -> FetchPosition:
     return FetchPosition(offset, 4, 3, 0)
 
 
-def begun() -> FetchSessionHandler:
-    """A session of three partitions."""
+def started_session() -> FetchSessionHandler:
+    """Return a session with three partitions."""
     session = FetchSessionHandler()
     for key in ((A, 0), (A, 1), (B, 0)):
         session.add(key, at(1))
-    assert told(session.build_request(10)) == (0, 0, ["a0@1", "a1@1", "b0@1"], [])
+    assert content_of(session.build_request(10)) == (0, 0, ["a0@1", "a1@1", "b0@1"], [])
     assert session.handle_response(answer((A, 0), (B, 0), (A, 1))) is None
     return session
 
 
-def test_a_request_says_what_has_changed_and_an_answer_moves_on() -> None:
-    session = begun()
+def test_request_has_only_changes_and_a_response_advances_the_epoch() -> None:
+    session = started_session()
     session.add((A, 1), at(2))
     session.add((A, 0), at(1))
     session.remove((B, 0))
-    assert told(session.build_request(10)) == (7, 1, ["a1@2"], ["b0"])
+    assert content_of(session.build_request(10)) == (7, 1, ["a1@2"], ["b0"])
     assert session.handle_response(answer()) is None
-    assert told(session.build_request(10)) == (7, 2, [], [])
+    assert content_of(session.build_request(10)) == (7, 2, [], [])
     assert len(session) == 2
 
 
-def test_what_is_forgotten_and_followed_again_before_a_request_is_never_taken_back() -> None:
-    session = begun()
+def test_partition_removed_and_added_before_a_request_is_not_forgotten() -> None:
+    session = started_session()
     session.remove((A, 0))
     session.add((A, 0), at(1))
-    assert told(session.build_request(10)) == (7, 1, ["a0@1"], [])
+    assert content_of(session.build_request(10)) == (7, 1, ["a0@1"], [])
     session.remove((A, 0))
     session.remove((A, 0))
-    assert told(session.build_request(10))[3] == ["a0"]
+    assert content_of(session.build_request(10))[3] == ["a0"]
 
 
-def test_an_answer_that_is_not_known_or_not_whole_begins_a_new_session() -> None:
-    session = begun()
+def test_error_or_incomplete_response_starts_a_new_session() -> None:
+    session = started_session()
     session.remove((A, 0))
     session.reset()
-    assert told(session.build_request(10)) == (7, 0, ["a1@1", "b0@1"], [])
+    assert content_of(session.build_request(10)) == (7, 0, ["a1@1", "b0@1"], [])
     assert session.handle_response(answer((A, 1))) is not None
-    assert told(session.build_request(10))[:2] == (7, 0)
+    assert content_of(session.build_request(10))[:2] == (7, 0)
     assert (
         session.handle_response(answer(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         == "INVALID_FETCH_SESSION_EPOCH"
     )
-    assert told(session.build_request(10))[:2] == (7, 0)
+    assert content_of(session.build_request(10))[:2] == (7, 0)
     assert session.handle_response(answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)) is not None
-    assert told(session.build_request(10))[:2] == (0, 0)
+    assert content_of(session.build_request(10))[:2] == (0, 0)
     assert session.handle_response(answer(throttle_ms=5)) is not None
-    assert told(session.build_request(10))[:2] == (0, 0)
+    assert content_of(session.build_request(10))[:2] == (0, 0)
     assert session.handle_response(answer((A, 1), (B, 0), (A, 5))) is None
-    assert told(session.build_request(10)) == (7, 1, [], [])
+    assert content_of(session.build_request(10)) == (7, 1, [], [])
 
 
-def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() -> None:
-    session = begun()
+def test_full_requests_if_the_leader_has_no_session_slot() -> None:
+    session = started_session()
     session.build_request(10)
     assert session.handle_response(answer(session_id=0)) is None
     for _ in range(2):
-        assert told(session.build_request(10))[:3] == (0, 0, ["a0@1", "a1@1", "b0@1"])
+        assert content_of(session.build_request(10))[:3] == (0, 0, ["a0@1", "a1@1", "b0@1"])
         assert session.handle_response(answer((A, 0), (A, 1), (B, 0), session_id=0)) is None
 
 
-def test_the_epoch_of_a_session_begins_again_with_one() -> None:
-    session = begun()
+def test_session_epoch_wraps_to_1() -> None:
+    session = started_session()
     session.epoch = MAX_EPOCH
     session.build_request(10)
     assert session.handle_response(answer()) is None
     assert session.epoch == 1
 
 
-def test_what_has_changed_since_the_request_makes_its_answer_stale() -> None:
-    session = begun()
+def test_response_for_a_partition_changed_since_the_request_is_ignored() -> None:
+    session = started_session()
     session.build_request(10)
     session.add((A, 0), at(9))
     session.remove((B, 0))
@@ -128,13 +128,13 @@ def test_what_has_changed_since_the_request_makes_its_answer_stale() -> None:
     assert [(key, asked) for key, asked, _ in found] == [((A, 1), at(1))]
 
 
-def test_a_session_without_partitions_is_idle_once_the_leader_knows() -> None:
+def test_session_is_empty_once_the_leader_forgot_all_partitions() -> None:
     session = FetchSessionHandler()
     assert session.is_empty
-    session = begun()
+    session = started_session()
     for key in ((A, 0), (A, 1), (B, 0)):
         session.remove(key)
     assert (session.is_empty, len(session)) == (False, 0)
-    assert told(session.build_request(10))[3] == ["a0", "a1", "b0"]
+    assert content_of(session.build_request(10))[3] == ["a0", "a1", "b0"]
     assert session.handle_response(answer(session_id=0)) is None
     assert session.is_empty

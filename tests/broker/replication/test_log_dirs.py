@@ -1,4 +1,4 @@
-"""What a broker does with its log directories: which moves it takes on, and what it tells the cluster."""
+"""The log directories of a broker: moves, cordoned and failed directories, and their registration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKER = 4
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    """The partition a-0 is in /d1, and a-1 in /d2."""
+    """A harness with a-0 in /d1 and a-1 in /d2."""
     made = NodeHarness()
     made.create("a", partitions=2)
     assert [made.directory_of("a", index)[:3] for index in range(2)] == ["/d1", "/d2"]
@@ -44,13 +44,13 @@ def ids(harness: NodeHarness) -> list[Uuid | None]:
         ("b", "/d2", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_moves_that_are_not_taken_on(harness: NodeHarness, topic: str, path: str, code: ErrorCode) -> None:
-    with pytest.raises(ApiError) as refused:
+def test_rejected_moves(harness: NodeHarness, topic: str, path: str, code: ErrorCode) -> None:
+    with pytest.raises(ApiError) as raised:
         harness.node.log_dirs.move(topic, 0, path)
-    assert refused.value.code == code
+    assert raised.value.code == code
 
 
-def test_a_partition_moves_and_the_cluster_hears_of_it(harness: NodeHarness) -> None:
+def test_move_is_written_to_the_metadata(harness: NodeHarness) -> None:
     harness.produce("a")
     harness.node.log_dirs.move("a", 0, "/d1")
     harness.host.advance(1_000)
@@ -65,7 +65,7 @@ def test_a_partition_moves_and_the_cluster_hears_of_it(harness: NodeHarness) -> 
     assert harness.latest_offset("a").offset == 1
 
 
-def test_what_is_asked_for_before_it_is_there_is_made_there(harness: NodeHarness) -> None:
+def test_move_of_an_unknown_partition_sets_its_future_directory(harness: NodeHarness) -> None:
     for index in range(2):
         with pytest.raises(ApiError):
             harness.node.log_dirs.move("b", index, "/d2")
@@ -73,12 +73,12 @@ def test_what_is_asked_for_before_it_is_there_is_made_there(harness: NodeHarness
     assert [harness.directory_of("b", index)[:3] for index in range(3)] == ["/d2", "/d2", "/d1"]
 
 
-def test_a_cordoned_directory_takes_nothing_new_and_the_cluster_hears_of_it(harness: NodeHarness) -> None:
+def test_cordoned_directory_gets_no_new_logs_and_is_in_the_metadata(harness: NodeHarness) -> None:
     first, second = ids(harness)
     cordon(harness, "/d2")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as raised:
         harness.node.log_dirs.move("a", 0, "/d2")
-    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert harness.node.image.brokers[1].cordoned_log_dirs == (second,)
     harness.create("b", partitions=2)
     assert [harness.directory_of("b", index)[:3] for index in range(2)] == ["/d1", "/d1"]
@@ -88,17 +88,17 @@ def test_a_cordoned_directory_takes_nothing_new_and_the_cluster_hears_of_it(harn
     assert not harness.node.image.brokers[1].cordoned_log_dirs
 
 
-def test_a_directory_that_failed_takes_nothing_and_the_cluster_hears_of_it(harness: NodeHarness) -> None:
+def test_failed_directory_rejects_moves_and_leaves_the_registration(harness: NodeHarness) -> None:
     harness.disk.broken_directories["/d2"] = True
     harness.produce("a", 1)
     harness.turn()
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as raised:
         harness.node.log_dirs.move("a", 0, "/d2")
-    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.node.image.brokers[1].log_dirs == (ids(harness)[0],)
 
 
-def test_a_copy_goes_with_its_topic(harness: NodeHarness) -> None:
+def test_future_log_is_removed_with_its_partition(harness: NodeHarness) -> None:
     partition = harness.node.partition("a", 0)
     assert partition is not None
     harness.produce("a")
@@ -107,4 +107,4 @@ def test_a_copy_goes_with_its_topic(harness: NodeHarness) -> None:
     assert harness.node.log_manager.future_log("a", 0) is not None
     harness.node.log_dirs.partition_removed(partition)
     assert harness.node.log_manager.future_log("a", 0) is None
-    assert len(held) == 2, "the copy's id, and the name that is gone"
+    assert len(held) == 2, "the future log's directory, and its removed name"

@@ -1,4 +1,4 @@
-"""A led partition and its followers: the high watermark, who joins the ISR, and who has to leave it."""
+"""The followers of a leader: high watermark, ISR expansion and ISR shrinking."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kwire.broker.replication.remote_replicas import RemoteReplicas
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.fake_cluster import FakeCluster
 
-PLACE = (Uuid(bytes(15) + b"\1"), 0)
+TOPIC_PARTITION = (Uuid(bytes(15) + b"\1"), 0)
 THREE = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1)
 
 
 class RemoteReplicasHarness:
-    """Broker 1 leads; its log ends where the test says."""
+    """Broker 1 as the leader, with a log end offset that the test gives."""
 
     def __init__(self, image: PartitionImage = THREE, end_offset: int = 0) -> None:
         self.host = VirtualHost(seed=1)
-        self.cluster = Cluster(self.host)
-        self.led = RemoteReplicas(self.cluster.leading)
-        self.take(image, end_offset)
+        self.cluster = FakeCluster(self.host)
+        self.remote = RemoteReplicas(self.cluster.leading)
+        self.update(image, end_offset)
 
-    def take(self, image: PartitionImage, end_offset: int = 0) -> None:
-        self.led.update(image, end_offset, self.host.monotonic_ms())
+    def update(self, image: PartitionImage, end_offset: int = 0) -> None:
+        self.remote.update(image, end_offset, self.host.monotonic_ms())
 
-    def fetched(self, broker_id: int, offset: int, end_offset: int, *, epoch: int | None = None) -> None:
-        self.led.followers[broker_id].record_fetch(
+    def fetch_from(self, broker_id: int, offset: int, end_offset: int, *, epoch: int | None = None) -> None:
+        self.remote.followers[broker_id].record_fetch(
             offset,
             log_start_offset=0,
             broker_epoch=10 * broker_id if epoch is None else epoch,
@@ -40,69 +40,71 @@ class RemoteReplicasHarness:
         )
 
     def high_watermark(self, end_offset: int, min_insync_replicas: int = 1) -> int:
-        return self.led.high_watermark(end_offset, end_offset, min_insync_replicas)
+        return self.remote.high_watermark(end_offset, end_offset, min_insync_replicas)
 
-    def joins(self, broker_id: int, high_watermark: int) -> tuple[int, ...] | None:
-        pending = self.led.prepare_expand(PLACE, self.led.followers[broker_id], high_watermark)
+    def expanded_isr(self, broker_id: int, high_watermark: int) -> tuple[int, ...] | None:
+        pending = self.remote.prepare_expand(
+            TOPIC_PARTITION, self.remote.followers[broker_id], high_watermark
+        )
         return None if pending is None else pending.isr
 
-    def stay(self, end_offset: int) -> tuple[int, ...] | None:
-        pending = self.led.prepare_shrink(PLACE, end_offset, self.host.monotonic_ms())
+    def shrunk_isr(self, end_offset: int) -> tuple[int, ...] | None:
+        pending = self.remote.prepare_shrink(TOPIC_PARTITION, end_offset, self.host.monotonic_ms())
         return None if pending is None else pending.isr
 
 
-def alone(end_offset: int = 0) -> RemoteReplicasHarness:
-    """In an ISR of the leader alone, whose log ended there when it began to lead."""
+def leader_only(end_offset: int = 0) -> RemoteReplicasHarness:
+    """Return a harness with an ISR of the leader only, and this log end offset at its election."""
     return RemoteReplicasHarness(THREE._replace(isr=(1,)), end_offset)
 
 
-def test_the_high_watermark_is_where_the_slowest_is_and_never_beyond_the_leader() -> None:
+def test_high_watermark_is_the_slowest_replicas_offset() -> None:
     harness = RemoteReplicasHarness()
-    assert harness.high_watermark(9) == -1, "nothing is known of the others yet"
-    harness.fetched(2, 5, 9)
+    assert harness.high_watermark(9) == -1, "the followers have not fetched yet"
+    harness.fetch_from(2, 5, 9)
     assert harness.high_watermark(9) == -1
-    harness.fetched(3, 8, 9)
+    harness.fetch_from(3, 8, 9)
     assert harness.high_watermark(9) == 5
-    harness.fetched(2, 9, 9)
+    harness.fetch_from(2, 9, 9)
     assert harness.high_watermark(9) == 8
     assert harness.high_watermark(4) == 4
 
 
-def test_nobody_waits_for_who_is_behind_and_not_in_the_isr() -> None:
+def test_replica_outside_the_isr_that_lags_is_ignored() -> None:
     harness = RemoteReplicasHarness(THREE._replace(isr=(1, 2)))
-    harness.fetched(3, 1, 6)
-    harness.fetched(2, 6, 6)
+    harness.fetch_from(3, 1, 6)
+    harness.fetch_from(2, 6, 6)
     assert harness.high_watermark(6) == 6
 
 
-@pytest.mark.parametrize("why", ["it may", "fenced", "leaving", "an earlier life", "lagging"])
-def test_who_is_caught_up_is_waited_for_before_it_is_in_the_isr(why: str) -> None:
-    harness = alone()
-    harness.fetched(2, 5, 5, epoch=19 if why == "an earlier life" else 20)
-    harness.cluster.live(
-        1, 2, 3, fenced=[2] if why == "fenced" else (), leaving=[2] if why == "leaving" else ()
+@pytest.mark.parametrize("why", ["eligible", "fenced", "shutting down", "old broker epoch", "lagging"])
+def test_caught_up_replica_holds_the_high_watermark_before_it_joins(why: str) -> None:
+    harness = leader_only()
+    harness.fetch_from(2, 5, 5, epoch=19 if why == "old broker epoch" else 20)
+    harness.cluster.set_brokers(
+        1, 2, 3, fenced=[2] if why == "fenced" else (), shutting_down=[2] if why == "shutting down" else ()
     )
     harness.host.advance(30_001 if why == "lagging" else 30_000)
-    assert harness.high_watermark(9) == (5 if why == "it may" else 9)
+    assert harness.high_watermark(9) == (5 if why == "eligible" else 9)
 
 
-def test_nobody_waits_for_who_has_lost_the_directory_of_its_replica() -> None:
-    """Its broker lives, and it was caught up a moment ago."""
+def test_replica_whose_directory_is_lost_is_ignored_outside_the_isr() -> None:
+    """The broker is alive and was caught up recently."""
     ours, lost, fresh = (Uuid(bytes(15) + bytes([number])) for number in (101, 102, 103))
     harness = RemoteReplicasHarness(THREE._replace(directories=(ours, lost, fresh)))
     for broker_id in (2, 3):
-        harness.fetched(broker_id, 5, 5)
-    harness.fetched(3, 9, 9)
+        harness.fetch_from(broker_id, 5, 5)
+    harness.fetch_from(3, 9, 9)
     assert harness.high_watermark(9) == 5
     brokers = harness.cluster.image.brokers
     harness.cluster.image.brokers = {**brokers, 2: brokers[2]._replace(log_dirs=(fresh,))}
-    assert harness.high_watermark(9) == 5, "in the ISR it is waited for all the same"
-    harness.take(THREE._replace(directories=(ours, lost, fresh), isr=(1, 3), partition_epoch=1))
+    assert harness.high_watermark(9) == 5, "an ISR member holds the high watermark in any case"
+    harness.update(THREE._replace(directories=(ours, lost, fresh), isr=(1, 3), partition_epoch=1))
     assert harness.high_watermark(9) == 9
 
 
 @pytest.mark.parametrize(
-    ("isr", "replicas", "least", "too_few"),
+    ("isr", "replicas", "min_isr", "under_min_isr"),
     [
         ((1,), (1, 2), 1, False),
         ((1,), (1, 2), 2, True),
@@ -111,126 +113,132 @@ def test_nobody_waits_for_who_has_lost_the_directory_of_its_replica() -> None:
         ((1, 2), (1, 2, 3), 3, True),
     ],
 )
-def test_too_few_in_sync_keep_it_where_it_is(
-    isr: tuple[int, ...], replicas: tuple[int, ...], least: int, *, too_few: bool
+def test_high_watermark_stays_while_the_isr_is_under_min_isr(
+    isr: tuple[int, ...], replicas: tuple[int, ...], min_isr: int, *, under_min_isr: bool
 ) -> None:
-    """KIP-966. No topic can ask for more replicas than it has."""
+    """KIP-966: min.insync.replicas is limited to the replication factor."""
     harness = RemoteReplicasHarness(PartitionImage(replicas=replicas, isr=isr, leader=1))
     for broker_id in isr[1:]:
-        harness.fetched(broker_id, 9, 9)
-    assert harness.led.is_under_min_isr(least) == harness.led.is_maximal_isr_under_min(least) == too_few
-    assert harness.high_watermark(9, least) == (-1 if too_few else 9)
+        harness.fetch_from(broker_id, 9, 9)
+    assert (
+        harness.remote.is_under_min_isr(min_isr)
+        == harness.remote.is_maximal_isr_under_min(min_isr)
+        == under_min_isr
+    )
+    assert harness.high_watermark(9, min_isr) == (-1 if under_min_isr else 9)
 
 
-def test_a_follower_joins_once_it_has_what_was_committed_and_where_the_epoch_began() -> None:
-    harness = alone(end_offset=5)
-    harness.fetched(2, 4, 9)
-    assert harness.joins(2, high_watermark=3) is None, "what the leader began with may have been committed"
-    harness.fetched(2, 6, 9)
-    assert harness.joins(2, high_watermark=7) is None
-    assert harness.joins(2, high_watermark=6) == (1, 2)
-    assert harness.joins(2, high_watermark=6) is None, "it has been asked for"
-    assert harness.led.pending is not None
-    assert harness.led.pending.change.new_isr == ((1, 10), (2, 20))
+def test_follower_joins_at_the_high_watermark_and_leader_epoch_start() -> None:
+    harness = leader_only(end_offset=5)
+    harness.fetch_from(2, 4, 9)
+    assert harness.expanded_isr(2, high_watermark=3) is None, (
+        "records before the leader epoch may be committed"
+    )
+    harness.fetch_from(2, 6, 9)
+    assert harness.expanded_isr(2, high_watermark=7) is None
+    assert harness.expanded_isr(2, high_watermark=6) == (1, 2)
+    assert harness.expanded_isr(2, high_watermark=6) is None, "the change is pending already"
+    assert harness.remote.pending is not None
+    assert harness.remote.pending.change.new_isr == ((1, 10), (2, 20))
 
 
-def test_who_is_about_to_join_is_waited_for_whatever_becomes_of_it() -> None:
-    harness = alone()
-    harness.fetched(2, 5, 9)
-    assert harness.joins(2, high_watermark=5)
-    harness.cluster.live(1, 3)
+def test_pending_isr_member_holds_the_high_watermark() -> None:
+    harness = leader_only()
+    harness.fetch_from(2, 5, 9)
+    assert harness.expanded_isr(2, high_watermark=5)
+    harness.cluster.set_brokers(1, 3)
     harness.host.advance(60_000)
     assert harness.high_watermark(9) == 5
-    assert (harness.led.is_under_min_isr(2), harness.led.is_maximal_isr_under_min(2)) == (True, False)
-    harness.take(THREE._replace(isr=(1,), partition_epoch=1))
+    assert (harness.remote.is_under_min_isr(2), harness.remote.is_maximal_isr_under_min(2)) == (True, False)
+    harness.update(THREE._replace(isr=(1,), partition_epoch=1))
     assert harness.high_watermark(9) == 9
 
 
 @pytest.mark.parametrize("epoch", [19, 21, None])
-def test_another_life_of_a_broker_does_not_join(epoch: int | None) -> None:
-    harness = alone()
+def test_follower_with_another_broker_epoch_does_not_join(epoch: int | None) -> None:
+    harness = leader_only()
     if epoch is not None:
-        harness.fetched(2, 5, 5, epoch=epoch)
-    assert harness.joins(2, high_watermark=0) is None
-    harness.fetched(2, 5, 5, epoch=-1)
-    assert harness.joins(2, high_watermark=0) == (1, 2), "an old one that tells no epoch"
+        harness.fetch_from(2, 5, 5, epoch=epoch)
+    assert harness.expanded_isr(2, high_watermark=0) is None
+    harness.fetch_from(2, 5, 5, epoch=-1)
+    assert harness.expanded_isr(2, high_watermark=0) == (1, 2), "an old broker that sends no broker epoch"
 
 
-def test_who_lags_for_too_long_has_to_leave() -> None:
+def test_lagging_replica_is_removed_from_the_isr() -> None:
     harness = RemoteReplicasHarness()
-    harness.fetched(2, 5, 5)
+    harness.fetch_from(2, 5, 5)
     harness.host.advance(30_000)
-    harness.fetched(2, 7, 9)
-    assert harness.stay(9) is None
+    harness.fetch_from(2, 7, 9)
+    assert harness.shrunk_isr(9) is None
     harness.host.advance(1)
-    harness.fetched(3, 8, 9)
-    assert harness.stay(9) == (1,), "at its last fetch it had but what there was at the one before"
-    assert harness.high_watermark(9) == 7, "who is to leave is waited for until the controller agrees"
+    harness.fetch_from(3, 8, 9)
+    assert harness.shrunk_isr(9) == (1,), "its last fetch reached only the log end of the fetch before"
+    assert harness.high_watermark(9) == 7, "a replica counts until the controller has removed it"
     harness.host.advance(60_000)
-    assert harness.stay(9) is None
+    assert harness.shrunk_isr(9) is None
 
 
-def test_who_has_all_of_the_log_stays_without_fetching() -> None:
+def test_replica_at_the_log_end_stays_in_the_isr_without_fetching() -> None:
     harness = RemoteReplicasHarness()
-    harness.fetched(2, 5, 5)
-    harness.fetched(3, 5, 5)
+    harness.fetch_from(2, 5, 5)
+    harness.fetch_from(3, 5, 5)
     harness.host.advance(600_000)
-    assert harness.stay(5) is None
-    assert harness.stay(6) == (1,)
+    assert harness.shrunk_isr(5) is None
+    assert harness.shrunk_isr(6) == (1,)
 
 
-def test_appends_faster_than_fetches_keep_nobody_out() -> None:
+def test_replica_that_reached_the_previous_log_end_stays_in_the_isr() -> None:
     harness = RemoteReplicasHarness()
     for end_offset in range(10, 200, 10):
-        harness.fetched(2, end_offset - 10, end_offset)
-        harness.fetched(3, 0, end_offset)
+        harness.fetch_from(2, end_offset - 10, end_offset)
+        harness.fetch_from(3, 0, end_offset)
         harness.host.advance(10_000)
-    assert harness.stay(200) == (1, 2)
+    assert harness.shrunk_isr(200) == (1, 2)
 
 
-def test_a_new_epoch_gives_time_to_who_is_in_sync_and_to_nobody_else() -> None:
+def test_new_leader_epoch_resets_the_lag_of_isr_members_only() -> None:
     harness = RemoteReplicasHarness(THREE._replace(isr=(1, 2)))
-    harness.fetched(3, 5, 5)
+    harness.fetch_from(3, 5, 5)
     harness.host.advance(100_000)
-    harness.take(THREE._replace(isr=(1, 2), leader_epoch=1, partition_epoch=1), 5)
+    harness.update(THREE._replace(isr=(1, 2), leader_epoch=1, partition_epoch=1), 5)
     harness.host.advance(30_000)
-    assert harness.stay(6) is None
-    assert harness.high_watermark(6) == -1, "3 is not waited for, 2 is"
+    assert harness.shrunk_isr(6) is None
+    assert harness.high_watermark(6) == -1, "broker 2 counts, broker 3 does not"
     harness.host.advance(1)
-    assert harness.stay(6) == (1,)
+    assert harness.shrunk_isr(6) == (1,)
 
 
-def test_what_is_known_of_followers_outlives_a_change_of_the_isr() -> None:
+def test_follower_state_survives_an_isr_change() -> None:
     harness = RemoteReplicasHarness()
-    harness.fetched(2, 5, 9)
-    harness.fetched(3, 6, 9)
-    harness.take(THREE._replace(isr=(1, 3), partition_epoch=1))
+    harness.fetch_from(2, 5, 9)
+    harness.fetch_from(3, 6, 9)
+    harness.update(THREE._replace(isr=(1, 3), partition_epoch=1))
     harness.host.advance(30_001)
     assert harness.high_watermark(9) == 6
-    harness.take(THREE._replace(partition_epoch=2))
+    harness.update(THREE._replace(partition_epoch=2))
     assert harness.high_watermark(9) == 5
-    harness.take(THREE._replace(replicas=(1, 3, 4), isr=(1, 3), partition_epoch=3))
-    assert sorted(harness.led.followers) == [3, 4]
+    harness.update(THREE._replace(replicas=(1, 3, 4), isr=(1, 3), partition_epoch=3))
+    assert sorted(harness.remote.followers) == [3, 4]
 
 
-def test_an_image_that_the_answer_has_overtaken_changes_nothing() -> None:
-    harness = alone()
-    harness.fetched(2, 0, 0)
-    assert harness.joins(2, high_watermark=0)
-    pending = harness.led.pending
+def test_image_older_than_the_alter_partition_response_is_ignored() -> None:
+    harness = leader_only()
+    harness.fetch_from(2, 0, 0)
+    assert harness.expanded_isr(2, high_watermark=0)
+    pending = harness.remote.pending
     assert pending is not None
-    harness.take(THREE._replace(isr=(1,)))
-    assert harness.led.pending is pending, "another partition of its topic has changed"
+    harness.update(THREE._replace(isr=(1,)))
+    assert harness.remote.pending is pending, "the image changed for another partition of the topic"
     harness.cluster.leading.alter_partition.submit(
-        pending.change, lambda answer: print(harness.led.handle_alter_partition(pending, answer))
+        pending.change, lambda answer: print(harness.remote.handle_alter_partition(pending, answer))
     )
-    harness.cluster.answer()
-    assert (harness.led.isr, harness.led.partition_epoch, harness.led.pending) == ((1, 2), 1, None)
-    harness.take(THREE._replace(isr=(1,)))
-    assert harness.led.isr == (1, 2)
-    # The controller has ended a reassignment with it: of that the answer says nothing.
-    harness.take(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, partition_epoch=1))
-    assert list(harness.led.followers) == [2]
+    harness.cluster.respond()
+    assert (harness.remote.isr, harness.remote.partition_epoch, harness.remote.pending) == ((1, 2), 1, None)
+    harness.update(THREE._replace(isr=(1,)))
+    assert harness.remote.isr == (1, 2)
+    # The controller completed a reassignment, which the response does not include.
+    harness.update(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, partition_epoch=1))
+    assert list(harness.remote.followers) == [2]
 
 
 @pytest.mark.parametrize(
@@ -247,22 +255,22 @@ def test_an_image_that_the_answer_has_overtaken_changes_nothing() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
     ],
 )
-def test_a_refusal(error: ErrorCode, *, stays: bool, again: bool) -> None:
-    harness = alone()
-    harness.fetched(2, 0, 0)
-    harness.joins(2, high_watermark=0)
-    pending = harness.led.pending
+def test_alter_partition_error(error: ErrorCode, *, stays: bool, again: bool) -> None:
+    harness = leader_only()
+    harness.fetch_from(2, 0, 0)
+    harness.expanded_isr(2, high_watermark=0)
+    pending = harness.remote.pending
     assert pending is not None
-    heard: list[bool] = []
+    retries: list[bool] = []
     harness.cluster.leading.alter_partition.submit(
-        pending.change, lambda answer: heard.append(harness.led.handle_alter_partition(pending, answer))
+        pending.change, lambda answer: retries.append(harness.remote.handle_alter_partition(pending, answer))
     )
-    harness.cluster.answer(error)
-    assert (heard, harness.led.pending is pending, harness.led.isr) == ([again], stays, (1,))
+    harness.cluster.respond(error)
+    assert (retries, harness.remote.pending is pending, harness.remote.isr) == ([again], stays, (1,))
 
 
-def test_the_fetches_of_who_was_refused_are_seen_again() -> None:
-    """They had become quiet when it was about to join: it may join when it fetches next."""
+def test_ineligible_replica_may_request_to_join_at_its_next_fetch() -> None:
+    """The fetches of a pending ISR member are not recorded one by one; after an error they are again."""
 
     class Seen:
         fetched_ms = 0
@@ -271,38 +279,38 @@ def test_the_fetches_of_who_was_refused_are_seen_again() -> None:
         def changed(self, *, wake: bool) -> None:
             self.wakes.append(wake)
 
-    harness = alone()
-    harness.fetched(2, 0, 0)
-    harness.led.followers[2].session_partition = Seen()
-    harness.joins(2, high_watermark=0)
-    pending = harness.led.pending
+    harness = leader_only()
+    harness.fetch_from(2, 0, 0)
+    harness.remote.followers[2].session_partition = Seen()
+    harness.expanded_isr(2, high_watermark=0)
+    pending = harness.remote.pending
     assert pending is not None
     assert not Seen.wakes
     harness.cluster.leading.alter_partition.submit(
-        pending.change, lambda answer: print(harness.led.handle_alter_partition(pending, answer))
+        pending.change, lambda answer: print(harness.remote.handle_alter_partition(pending, answer))
     )
-    harness.cluster.answer(ErrorCode.INELIGIBLE_REPLICA)
+    harness.cluster.respond(ErrorCode.INELIGIBLE_REPLICA)
     assert Seen.wakes == [False]
-    assert harness.joins(2, high_watermark=0) == (1, 2)
+    assert harness.expanded_isr(2, high_watermark=0) == (1, 2)
 
 
 @pytest.mark.parametrize("fields", [{"leader_epoch": 1}, {"partition_epoch": -1}])
-def test_an_answer_of_another_epoch_is_left_to_the_metadata(fields: dict[str, int]) -> None:
-    harness = alone()
-    harness.fetched(2, 0, 0)
-    harness.joins(2, high_watermark=0)
-    pending = harness.led.pending
+def test_alter_partition_response_of_another_epoch_is_ignored(fields: dict[str, int]) -> None:
+    harness = leader_only()
+    harness.fetch_from(2, 0, 0)
+    harness.expanded_isr(2, high_watermark=0)
+    pending = harness.remote.pending
     assert pending is not None
     harness.cluster.leading.alter_partition.submit(
-        pending.change, lambda answer: print(harness.led.handle_alter_partition(pending, answer))
+        pending.change, lambda answer: print(harness.remote.handle_alter_partition(pending, answer))
     )
-    harness.cluster.answer(**fields)
-    assert (harness.led.isr, harness.led.pending) == ((1,), pending)
+    harness.cluster.respond(**fields)
+    assert (harness.remote.isr, harness.remote.pending) == ((1,), pending)
 
 
-def test_the_low_watermark_is_of_those_that_live() -> None:
+def test_low_watermark_ignores_fenced_brokers() -> None:
     harness = RemoteReplicasHarness()
-    assert harness.led.low_watermark(7) == -1
-    harness.led.followers[2].log_start_offset = 5
-    harness.cluster.live(1, 2, 3, fenced=[3])
-    assert (harness.led.low_watermark(7), harness.led.low_watermark(4)) == (5, 4)
+    assert harness.remote.low_watermark(7) == -1
+    harness.remote.followers[2].log_start_offset = 5
+    harness.cluster.set_brokers(1, 2, 3, fenced=[3])
+    assert (harness.remote.low_watermark(7), harness.remote.low_watermark(4)) == (5, 4)

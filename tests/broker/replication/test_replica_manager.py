@@ -1,4 +1,4 @@
-"""A broker's replicas follow the metadata: taken up, led, followed, given up, offline with their logs."""
+"""The replica manager applies metadata changes: leaders, followers, removal and failed logs."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from kwire.wire.records.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.fake_cluster import FakeCluster
 
 TOPIC_ID = Uuid(bytes(15) + b"\1")
-STATE = "__consumer_offsets"
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
-class Coordinator:
+class FakeCoordinator:
     def __init__(self) -> None:
-        self.heard: list[tuple[Any, ...]] = []
+        self.events: list[tuple[Any, ...]] = []
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        self.heard.append(("elected", index, leader_epoch))
+        self.events.append(("elected", index, leader_epoch))
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        self.heard.append(("resigned", index, leader_epoch))
+        self.events.append(("resigned", index, leader_epoch))
 
 
 class ReplicaManagerHarness:
-    """The replicas of broker 1, on one directory, and a log of metadata to write to."""
+    """The replicas of broker 1 in one directory, and metadata to write to."""
 
     def __init__(self, disk: MemoryDisk | None = None, image: MetadataImage | None = None) -> None:
         self.host = VirtualHost(seed=1)
         self.disk = disk or MemoryDisk()
         self.image = image or MetadataImage()
-        self.coordinator = Coordinator()
-        self.left: list[Partition] = []
-        self.followed: list[tuple[int, ...]] = []
-        self.places: list[DirectoryAssignments] = []
+        self.coordinator = FakeCoordinator()
+        self.removed: list[Partition] = []
+        self.fetcher_changes: list[tuple[int, ...]] = []
+        self.assignments: list[DirectoryAssignments] = []
         self.logs = LogManager(
             self.disk,
             ["/d"],
@@ -70,35 +70,35 @@ class ReplicaManagerHarness:
             self.host,
             self.logs,
             image=lambda: self.image,
-            coordinators={STATE: self.coordinator},
+            coordinators={OFFSETS_TOPIC: self.coordinator},
             assignments=self,
             fetcher_manager=self,
-            leader_partitions=Cluster(self.host).leading,
-            on_removed=self.left.append,
+            leader_partitions=FakeCluster(self.host).leading,
+            on_removed=self.removed.append,
             on_deleted=lambda: None,
         )
         if isinstance(self.disk, SlowDisk):
             self.disk.host = self.host
         self.replicas.start()
 
-    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
-        self.places.append(places)
+    def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
+        self.assignments.append(assignments)
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("unexpected report of directories")
 
     def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        self.followed.append((leader_id, leader_epoch))
+        self.fetcher_changes.append((leader_id, leader_epoch))
 
     def remove_fetcher(self, partition: Partition) -> None:
-        self.followed.append(())
+        self.fetcher_changes.append(())
 
     def write(self, *records: Any) -> None:
-        self.publish(*records)
+        self.apply(*records)
         self.host.run_pending()
 
-    def publish(self, *records: Any) -> None:
-        """As `write`, but what is to be done in later turns is not."""
+    def apply(self, *records: Any) -> None:
+        """Apply records without the work of later turns."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
@@ -108,7 +108,7 @@ class ReplicaManagerHarness:
     def create(self, name: str = "t", **fields: Any) -> None:
         self.write(TopicRecord(name=name, topic_id=TOPIC_ID), partition(**fields))
 
-    def code(self, topic: str, index: int = 0) -> ErrorCode:
+    def leader_error(self, topic: str, index: int = 0) -> ErrorCode:
         try:
             self.replicas.led_partition(topic, index)
         except ApiError as error:
@@ -117,7 +117,7 @@ class ReplicaManagerHarness:
 
 
 class SlowDisk(MemoryDisk):
-    """A directory takes as long as a slice, once the broker starts."""
+    """A disk that needs a complete time slice to create a directory."""
 
     host: VirtualHost | None = None
 
@@ -153,170 +153,170 @@ def change(index: int = 0, **fields: Any) -> PartitionChangeRecord:
         (2, (2, 3), Role.ABSENT, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_the_metadata_gives_a_replica_its_role(
+def test_role_of_a_replica_follows_the_metadata(
     leader: int, replicas: tuple[int, ...], role: Role, code: ErrorCode
 ) -> None:
     harness = ReplicaManagerHarness()
     harness.create(leader=leader, replicas=replicas)
-    assert (harness.replicas.role("t", 0), harness.code("t")) == (role, code)
+    assert (harness.replicas.role("t", 0), harness.leader_error("t")) == (role, code)
     assert (harness.logs.get("t", 0) is not None) == (1 in replicas)
     assert harness.replicas.exists("t", 0)
-    assert harness.code("t", 1) == harness.code("u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert harness.leader_error("t", 1) == harness.leader_error("u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     harness.logs.shutdown(harness.host.now_ms())
     again = ReplicaManagerHarness(harness.disk, harness.image)
     assert again.replicas.role("t", 0) is role
 
 
-LAST = FIRST_SLICE - 1
-"""The last that is taken up at once."""
+LAST_AT_ONCE = FIRST_SLICE - 1
+"""The last partition that is created in the first turn."""
 
 
-class Slow:
-    """A topic of so many replicas that the last three are not taken up in the turn of its creation."""
+class SlowCreation:
+    """Creation of a topic whose last three replicas do not fit into the first turn."""
 
     def __init__(self) -> None:
         self.harness = harness = ReplicaManagerHarness(SlowDisk())
-        harness.publish(
+        harness.apply(
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *(partition(index=index) for index in range(FIRST_SLICE + 3)),
         )
 
     @property
     def roles(self) -> list[Role]:
-        """Of the last four."""
-        return [self.harness.replicas.role("t", LAST + number) for number in range(4)]
+        """The roles of the last four partitions."""
+        return [self.harness.replicas.role("t", LAST_AT_ONCE + number) for number in range(4)]
 
 
-def test_many_new_replicas_are_taken_up_turn_by_turn() -> None:
-    slow = Slow()
-    harness = slow.harness
-    assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
-    assert harness.code("t", LAST + 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert harness.replicas.exists("t", LAST + 1)
-    harness.publish(change(index=LAST + 3, leader=2), change(index=LAST, leader=2))
-    assert slow.roles == [Role.FOLLOWER, *[Role.ABSENT] * 3]
-    while slow.roles[1] is Role.ABSENT:
+def test_many_new_replicas_are_created_over_several_turns() -> None:
+    creation = SlowCreation()
+    harness = creation.harness
+    assert creation.roles == [Role.LEADER, *[Role.ABSENT] * 3]
+    assert harness.leader_error("t", LAST_AT_ONCE + 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert harness.replicas.exists("t", LAST_AT_ONCE + 1)
+    harness.apply(change(index=LAST_AT_ONCE + 3, leader=2), change(index=LAST_AT_ONCE, leader=2))
+    assert creation.roles == [Role.FOLLOWER, *[Role.ABSENT] * 3]
+    while creation.roles[1] is Role.ABSENT:
         harness.host.events.soon.popleft()()
-    assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.ABSENT, Role.ABSENT]
+    assert creation.roles == [Role.FOLLOWER, Role.LEADER, Role.ABSENT, Role.ABSENT]
     harness.host.run_pending()
-    assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
-    assert harness.followed == [(2, 1), (2, 1)]
+    assert creation.roles == [Role.FOLLOWER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
+    assert harness.fetcher_changes == [(2, 1), (2, 1)]
 
 
-def test_a_broker_whose_directory_was_emptied_makes_its_logs_turn_by_turn() -> None:
-    slow = Slow()
-    slow.harness.host.run_pending()
-    slow.harness.logs.shutdown(slow.harness.host.now_ms())
-    slow.harness = harness = ReplicaManagerHarness(SlowDisk(), slow.harness.image)
-    assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
-    harness.publish(change(index=LAST + 3, leader=2))
+def test_start_with_an_empty_directory_creates_logs_over_several_turns() -> None:
+    creation = SlowCreation()
+    creation.harness.host.run_pending()
+    creation.harness.logs.shutdown(creation.harness.host.now_ms())
+    creation.harness = harness = ReplicaManagerHarness(SlowDisk(), creation.harness.image)
+    assert creation.roles == [Role.LEADER, *[Role.ABSENT] * 3]
+    harness.apply(change(index=LAST_AT_ONCE + 3, leader=2))
     harness.host.run_pending()
-    assert slow.roles == [Role.LEADER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
+    assert creation.roles == [Role.LEADER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
 
 
-def test_replicas_that_are_not_wanted_any_more_are_not_taken_up() -> None:
-    slow = Slow()
-    slow.harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert slow.roles == [Role.ABSENT] * 4
-    assert slow.harness.logs.get("t", LAST + 1) is None
+def test_replicas_of_a_deleted_topic_are_not_created() -> None:
+    creation = SlowCreation()
+    creation.harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert creation.roles == [Role.ABSENT] * 4
+    assert creation.harness.logs.get("t", LAST_AT_ONCE + 1) is None
 
 
-def test_a_broker_that_ends_takes_up_nothing_more() -> None:
-    slow = Slow()
-    slow.harness.replicas.complete_delayed_fetches()
-    slow.harness.host.run_pending()
-    assert slow.harness.logs.get("t", LAST + 1) is None
+def test_stopping_broker_creates_no_more_replicas() -> None:
+    creation = SlowCreation()
+    creation.harness.replicas.complete_delayed_fetches()
+    creation.harness.host.run_pending()
+    assert creation.harness.logs.get("t", LAST_AT_ONCE + 1) is None
 
 
-def test_coordinators_hear_of_the_lead_each_time_it_comes_and_goes() -> None:
+def test_coordinator_is_elected_and_resigned_with_the_leader() -> None:
     harness = ReplicaManagerHarness()
-    harness.create(STATE)
+    harness.create(OFFSETS_TOPIC)
     harness.write(change(isr=[1]))
     harness.write(change(leader=2))
     harness.write(change(isr=[1, 2]))
     harness.write(change(leader=1))
-    epoch = harness.image.topics[STATE].partitions[0].leader_epoch
+    epoch = harness.image.topics[OFFSETS_TOPIC].partitions[0].leader_epoch
     assert epoch > 0
     harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    told = harness.coordinator.heard
-    assert [what for what, *_ in told if what == "resigned"] == ["resigned"] * 2
-    assert (told[0], told[-2:]) == (("elected", 0, 0), [("elected", 0, epoch), ("resigned", 0, epoch)])
-    assert [epochs for _, _, epochs in told] == sorted(epochs for _, _, epochs in told)
+    events = harness.coordinator.events
+    assert [what for what, *_ in events if what == "resigned"] == ["resigned"] * 2
+    assert (events[0], events[-2:]) == (("elected", 0, 0), [("elected", 0, epoch), ("resigned", 0, epoch)])
+    assert [epochs for _, _, epochs in events] == sorted(epochs for _, _, epochs in events)
 
 
-def test_the_fetchers_hear_of_every_change_of_a_follower_and_of_its_end() -> None:
+def test_fetchers_get_every_leader_change_and_the_removal() -> None:
     harness = ReplicaManagerHarness()
     harness.create(leader=2, replicas=(1, 2, 3), epoch=4)
-    assert harness.followed == [(2, 4)]
+    assert harness.fetcher_changes == [(2, 4)]
     harness.write(change(leader=3))
     harness.write(change(leader=-1))
     harness.write(change(leader=1))
     harness.write(change(isr=[1]))
-    assert harness.followed[1:] == [(3, 5), (-1, 6), ()]
+    assert harness.fetcher_changes[1:] == [(3, 5), (-1, 6), ()]
     harness.write(change(leader=2))
     harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert harness.followed[4:] == [(2, 8), ()]
+    assert harness.fetcher_changes[4:] == [(2, 8), ()]
 
 
-def test_a_broker_that_ends_follows_what_it_is_still_in_sync_with() -> None:
+def test_controlled_shutdown_keeps_fetchers_of_isr_members() -> None:
     harness = ReplicaManagerHarness()
     harness.create(leader=2, replicas=(1, 2, 3))
     harness.write(RegisterBrokerRecord(broker_id=1, broker_epoch=5))
-    harness.followed.clear()
+    harness.fetcher_changes.clear()
     ends = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1)
     harness.write(ends, change(isr=[2, 1]))
-    assert harness.followed == [(2, 0)]
+    assert harness.fetcher_changes == [(2, 0)]
     harness.write(change(isr=[2]))
-    assert harness.followed[1:] == [()]
+    assert harness.fetcher_changes[1:] == [()]
 
 
-def test_a_follower_whose_log_fails_follows_no_more() -> None:
+def test_log_failure_removes_the_fetcher() -> None:
     harness = ReplicaManagerHarness()
     harness.create(leader=2)
     log = harness.logs.get("t", 0)
     assert log is not None
     harness.logs.handle_log_failure(log, StorageError("broken"))
     harness.write(change(leader=3))
-    assert harness.followed == [(2, 0), ()]
+    assert harness.fetcher_changes == [(2, 0), ()]
 
 
-def test_a_coordinator_whose_log_fails_is_none_any_more() -> None:
+def test_log_failure_resigns_the_coordinator() -> None:
     harness = ReplicaManagerHarness()
-    harness.create(STATE)
-    log = harness.logs.get(STATE, 0)
+    harness.create(OFFSETS_TOPIC)
+    log = harness.logs.get(OFFSETS_TOPIC, 0)
     assert log is not None
     harness.logs.handle_log_failure(log, StorageError("broken"))
-    assert harness.coordinator.heard == [("elected", 0, 0), ("resigned", 0, 0)]
+    assert harness.coordinator.events == [("elected", 0, 0), ("resigned", 0, 0)]
 
 
-def test_a_replica_that_goes_elsewhere_takes_its_log_along() -> None:
+def test_reassigned_replica_deletes_its_log() -> None:
     harness = ReplicaManagerHarness()
     harness.create()
     harness.write(change(leader=2, replicas=[2, 3], isr=[2, 3]))
     assert harness.replicas.role("t", 0) is Role.ABSENT
-    assert harness.code("t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert ([one.role for one in harness.left], harness.logs.get("t", 0)) == ([Role.ABSENT], None)
+    assert harness.leader_error("t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ([one.role for one in harness.removed], harness.logs.get("t", 0)) == ([Role.ABSENT], None)
     harness.write(change(leader=1, replicas=[1, 2], isr=[1, 2]))
     assert harness.replicas.role("t", 0) is Role.LEADER
 
 
-def test_what_fails_with_its_directory_stays_offline_until_it_is_deleted() -> None:
+def test_replica_stays_offline_until_its_topic_is_deleted() -> None:
     harness = ReplicaManagerHarness()
     harness.create()
     log = harness.logs.get("t", 0)
     assert log is not None
     harness.logs.handle_log_failure(log, StorageError("broken"))
     for leader in (1, 2, 1):
-        assert (harness.replicas.role("t", 0), harness.code("t")) == (
+        assert (harness.replicas.role("t", 0), harness.leader_error("t")) == (
             Role.OFFLINE,
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
         harness.write(change(leader=leader))
     harness.write(RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert harness.code("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert harness.leader_error("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
+def test_log_of_a_replica_assigned_to_other_brokers_is_stray() -> None:
     harness = ReplicaManagerHarness()
     harness.create()
     harness.logs.shutdown(harness.host.now_ms())
@@ -327,11 +327,11 @@ def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
     assert [name for name in harness.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
 
 
-def test_of_the_partitions_of_a_topic_those_alone_are_taken_up_that_have_changed() -> None:
+def test_only_changed_partitions_of_a_topic_are_updated() -> None:
     harness = ReplicaManagerHarness()
     second = partition(leader=2)
     second.partition_id = 1
     harness.write(TopicRecord(name="t", topic_id=TOPIC_ID), partition(leader=2), second)
-    harness.followed.clear()
+    harness.fetcher_changes.clear()
     harness.write(PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3))
-    assert harness.followed == [(3, 1)]
+    assert harness.fetcher_changes == [(3, 1)]

@@ -1,4 +1,4 @@
-"""The roles of a replica: every legal move, and that there are no others."""
+"""The roles of a replica: every legal transition, and no others."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ offline   BECOME_LEADER offline   BECOME_FOLLOWER offline     FAIL offline    RE
 """
 
 
-def legal() -> dict[tuple[Role, RoleChange], Role]:
+def legal_changes() -> dict[tuple[Role, RoleChange], Role]:
     found = {}
     for line in LEGAL.strip().splitlines():
-        role, *moves = line.split()
-        for move, then in zip(moves[::2], moves[1::2], strict=True):
-            found[Role(role), RoleChange[move]] = Role(then)
+        role, *changes = line.split()
+        for change, then in zip(changes[::2], changes[1::2], strict=True):
+            found[Role(role), RoleChange[change]] = Role(then)
     return found
 
 
-@pytest.mark.parametrize(("role", "move"), list(product(Role, RoleChange)))
-def test_a_move_is_legal_or_is_refused(role: Role, move: RoleChange) -> None:
-    expected = legal().get((role, move))
+@pytest.mark.parametrize(("role", "change"), list(product(Role, RoleChange)))
+def test_role_change_is_legal_or_raises(role: Role, change: RoleChange) -> None:
+    expected = legal_changes().get((role, change))
     if expected is not None:
-        assert role_after(role, move) is expected
+        assert role_after(role, change) is expected
     else:
-        with pytest.raises(AssertionError, match=f"{role.value} cannot {move.value}"):
-            role_after(role, move)
+        with pytest.raises(AssertionError, match=f"{role.value} cannot {change.value}"):
+            role_after(role, change)
 
 
-def test_the_table_has_every_role() -> None:
+def test_table_has_every_role() -> None:
     assert set(TRANSITIONS) == set(Role)

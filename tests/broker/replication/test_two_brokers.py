@@ -1,7 +1,6 @@
-"""Two whole brokers on a network, one of which follows the other: whoever leads, their logs become the same.
+"""Two brokers on a network, leader and follower: their logs become identical.
 
-What their controllers would say, the test says: each broker has a cluster of its own, and is told of the same
-topic.
+The test plays both controllers: each broker has a cluster of its own, and gets the same topic.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NOW_MS = 1_700_000_000_000
 SETTLED_MS = 5_000
 
 
-class Pair:
+class BrokerPair:
     """Brokers 1 and 2."""
 
     def __init__(self, seed: int | None = None, partitions: int = 1) -> None:
@@ -92,17 +91,17 @@ class Pair:
         )
 
     def write(self, *records: Any) -> None:
-        """Have both brokers see these records."""
-        for around in self.nodes.values():
-            publisher = around.node._metadata.publisher
+        """Apply the records on both brokers."""
+        for broker in self.nodes.values():
+            publisher = broker.node._metadata.publisher
             delta = MetadataDelta(publisher.image)
             delta.replay_all(records)
             publisher.image = delta.apply(publisher.image.offset + len(records), 1)
-            around.node.replica_manager.apply_delta(delta)
-            around.turn()
+            broker.node.replica_manager.apply_delta(delta)
+            broker.turn()
 
-    def lead(self, broker_id: int, *indexes: int) -> None:
-        """Have another broker lead."""
+    def set_leader(self, broker_id: int, *indexes: int) -> None:
+        """Make a broker the leader."""
         self.leader = broker_id
         self.write(
             *(
@@ -117,7 +116,7 @@ class Pair:
         return found.log
 
     def produce(self, *, index: int = 0, to: int | None = None, **batch: Any) -> None:
-        """Append a batch; nobody waits for the answer."""
+        """Append a batch without waiting for the response."""
         number = self.rng.randint(1, 3)
         records = build([(NOW_MS, None, b"%d" % next(self.values), []) for _ in range(number)], **batch)
         data = PartitionProduceData(index=index, records=memoryview(records))
@@ -126,8 +125,8 @@ class Pair:
         self.nodes[to or self.leader].connect().send(12, request)
 
     def transact(self, *values: bytes, kind: int | None = None, producer_id: int = 7, **batch: Any) -> None:
-        """Write a part of a transaction, or with `kind` its end."""
-        around = self.nodes[self.leader]
+        """Append records of a transaction, or with `kind` its end marker."""
+        broker = self.nodes[self.leader]
         key = None if kind is None else b"\0\0" + kind.to_bytes(2, "big")
         built = build(
             [(NOW_MS, key, value, []) for value in values],
@@ -137,23 +136,23 @@ class Pair:
             control=kind is not None,
             **batch,
         )
-        around.node.led_partition("t", 0).append(
+        broker.node.led_partition("t", 0).append(
             memoryview(built),
             now_ms=NOW_MS,
             on_written=lambda error: None,
             origin=AppendOrigin.COORDINATOR,
             marker=None if kind is None else MarkerContext(0, 1),
         )
-        around.turn()
+        broker.turn()
 
     def settle(self) -> None:
-        """Let them become the same."""
+        """Let the replicas converge without faults."""
         self.network.faults = NetworkFaults()
         self.network.heal()
         self.network.events.advance(SETTLED_MS)
 
     def files(self, broker_id: int, index: int = 0) -> dict[str, bytes]:
-        """What stands in the files of one replica, as a clean shutdown leaves it."""
+        """Return the contents of one replica's files, as a clean shutdown leaves them."""
         log = self.log(broker_id, index)
         log.roll(NOW_MS)
         disk = self.nodes[broker_id].disk
@@ -161,7 +160,7 @@ class Pair:
         names = [name for name in disk.names(log.directory) if name.endswith(kept)]
         return {name: content for name in names if (content := disk.read(f"{log.directory}/{name}"))}
 
-    def check_same(self) -> None:
+    def check_identical(self) -> None:
         for index in range(self.partitions):
             one, other = self.log(1, index), self.log(2, index)
             for name in ("log_start_offset", "log_end_offset", "high_watermark", "last_stable_offset"):
@@ -172,27 +171,27 @@ class Pair:
 
 
 def epochs(log: Log) -> list[tuple[int, int]]:
-    """Those that have records."""
+    """Return the epochs that have records."""
     return [(epoch, offset) for epoch, offset in log.leader_epochs if offset < log.log_end_offset]
 
 
-def test_a_follower_becomes_the_same_as_its_leader_and_then_leads() -> None:
-    pair = Pair(partitions=3)
+def test_follower_becomes_identical_to_its_leader_and_then_leads() -> None:
+    pair = BrokerPair(partitions=3)
     for index in (0, 1, 2, 0):
         pair.produce(index=index)
     pair.settle()
-    pair.check_same()
+    pair.check_identical()
     assert pair.nodes[2].node.replica_manager.role("t", 0) is Role.FOLLOWER
-    pair.lead(2)
+    pair.set_leader(2)
     for index in (0, 2, 2):
         pair.produce(index=index)
     pair.settle()
-    pair.check_same()
+    pair.check_identical()
     assert pair.log(1).leader_epochs[-1][0] == 1
 
 
-def test_transactions_are_known_to_the_follower_as_to_its_leader() -> None:
-    pair = Pair()
+def test_follower_has_the_producer_state_of_its_leader() -> None:
+    pair = BrokerPair()
     for sequence, kind in enumerate((0, 1, 0)):
         pair.transact(b"a", b"b", base_sequence=sequence * 2)
         pair.transact(bytes(6), kind=kind)
@@ -205,12 +204,12 @@ def test_transactions_are_known_to_the_follower_as_to_its_leader() -> None:
     assert leader.producers.encode_snapshot() == follower.producers.encode_snapshot()
     pair.transact(bytes(6), kind=1, producer_id=9)
     pair.settle()
-    pair.check_same()
+    pair.check_identical()
     assert any(name.endswith(".txnindex") for name in pair.files(2))
 
 
-def test_records_that_are_deleted_are_deleted_on_both() -> None:
-    pair = Pair()
+def test_delete_records_applies_to_the_follower() -> None:
+    pair = BrokerPair()
     for _ in range(5):
         pair.produce()
     pair.settle()
@@ -219,11 +218,11 @@ def test_records_that_are_deleted_are_deleted_on_both() -> None:
     pair.nodes[1].connect().send(2, DeleteRecordsRequest(topics=[topic], timeout_ms=1000))
     pair.settle()
     assert pair.log(2).log_start_offset == 3
-    pair.check_same()
+    pair.check_identical()
 
 
-def test_a_fetch_that_waits_is_answered_within_a_round_trip_of_the_append() -> None:
-    pair = Pair()
+def test_delayed_fetch_completes_within_a_round_trip_of_the_append() -> None:
+    pair = BrokerPair()
     pair.settle()
     pair.produce()
     pair.network.events.advance(4)
@@ -232,13 +231,13 @@ def test_a_fetch_that_waits_is_answered_within_a_round_trip_of_the_append() -> N
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whoever_leads_and_whatever_breaks_they_become_the_same(seed: int) -> None:
-    pair = Pair(seed)
+def test_replicas_converge_after_random_faults_and_elections(seed: int) -> None:
+    pair = BrokerPair(seed)
     rng = pair.rng
     for _ in range(60):
         match rng.randrange(10):
             case 0:
-                pair.lead(3 - pair.leader)
+                pair.set_leader(3 - pair.leader)
             case 1:
                 pair.network.cut("node 1", "node 2", both_ways=rng.random() < 0.5)
             case 2:
@@ -252,4 +251,4 @@ def test_whoever_leads_and_whatever_breaks_they_become_the_same(seed: int) -> No
         pair.network.events.advance(rng.randrange(50))
     pair.settle()
     pair.settle()
-    pair.check_same()
+    pair.check_identical()

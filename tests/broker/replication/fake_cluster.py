@@ -1,4 +1,4 @@
-"""A cluster as the leader of a partition sees it: brokers, and a controller that a test speaks for."""
+"""A cluster as a partition leader sees it: brokers, and a controller whose responses the test gives."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Done = Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None]
 
 
 @dataclass
-class Settings:
-    """What leaders go by, with Kafka's defaults."""
+class LeaderSettings:
+    """Configuration of a leader, with Kafka's defaults."""
 
     replica_lag_time_max_ms: int = 30_000
     replica_selector_class: str | None = None
 
 
 @dataclass
-class Cluster:
-    """Brokers 1 to 3, of which 1 leads; broker epochs are 10 times the ids."""
+class FakeCluster:
+    """Brokers 1 to 3, with broker 1 as the leader; broker epochs are 10 times the ids."""
 
     host: VirtualHost
-    settings: Settings = field(default_factory=Settings)
+    settings: LeaderSettings = field(default_factory=LeaderSettings)
     image: MetadataImage = field(default_factory=MetadataImage)
-    asked: list[tuple[Sequence[IsrChange], Done]] = field(default_factory=list)
-    """What the controller was asked, and has not answered."""
+    requests: list[tuple[Sequence[IsrChange], Done]] = field(default_factory=list)
+    """AlterPartition requests without a response."""
 
     def __post_init__(self) -> None:
-        self.live(1, 2, 3)
+        self.set_brokers(1, 2, 3)
         self.leading = LeaderPartitions(
             self.host,
             self.settings,
@@ -44,8 +44,10 @@ class Cluster:
             controller=self,
         )
 
-    def live(self, *broker_ids: int, fenced: Iterable[int] = (), leaving: Iterable[int] = ()) -> None:
-        """These are the brokers from now on."""
+    def set_brokers(
+        self, *broker_ids: int, fenced: Iterable[int] = (), shutting_down: Iterable[int] = ()
+    ) -> None:
+        """Replace the registered brokers."""
         self.image.brokers = {
             broker_id: BrokerImage(
                 broker_id,
@@ -54,28 +56,27 @@ class Cluster:
                 {},
                 {},
                 fenced=broker_id in fenced,
-                in_controlled_shutdown=broker_id in leaving,
+                in_controlled_shutdown=broker_id in shutting_down,
             )
             for broker_id in broker_ids
         }
 
     def alter_isr(self, changes: Sequence[IsrChange], done: Done) -> None:
-        """As the controller."""
-        self.asked.append((changes, done))
+        self.requests.append((changes, done))
 
-    def wanted(self) -> list[tuple[int, ...]]:
-        """The ISRs that it is asked for, by now."""
+    def requested_isrs(self) -> list[tuple[int, ...]]:
+        """Return the ISRs of the pending AlterPartition requests."""
         self.host.run_pending()
         return [
             tuple(broker_id for broker_id, _ in change.new_isr)
-            for changes, _ in self.asked
+            for changes, _ in self.requests
             for change in changes
         ]
 
-    def answer(self, error: ErrorCode = ErrorCode.NONE, **fields: int) -> None:
-        """Answer what was asked first: each partition with this error, or with what it asked for."""
+    def respond(self, error: ErrorCode = ErrorCode.NONE, **fields: int) -> None:
+        """Respond to the oldest request: each partition gets this error, or the requested ISR."""
         self.host.run_pending()
-        changes, done = self.asked.pop(0)
+        changes, done = self.requests.pop(0)
         done(
             {
                 (change.topic_id, change.partition_index): IsrChangeResult(
@@ -90,9 +91,9 @@ class Cluster:
         )
         self.host.run_pending()
 
-    def refuse(self, code: ErrorCode) -> None:
-        """Refuse the whole request that was made first."""
+    def reject(self, code: ErrorCode) -> None:
+        """Fail the oldest request as a whole."""
         self.host.run_pending()
-        _, done = self.asked.pop(0)
+        _, done = self.requests.pop(0)
         done(ApiError(code))
         self.host.run_pending()

@@ -1,4 +1,4 @@
-"""Whatever comes between the steps of a move: what was acknowledged is there after it, and in one place."""
+"""Seeded simulation of moves between log directories: no acknowledged record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.produce import ProduceRequest
+from tests.broker.replication.seeded_runs import Breakage, check_bug_is_detected, check_seeds
 from tests.broker.replication.test_directory_moves import fill, move, offsets
-from tests.broker.replication.trouble import Break, hold, miss
 from tests.node_harness import PRODUCE_VERSION, NodeHarness, produce_request
 
 SEEDS = 100
 FLUSHED = {"log.flush.interval.messages": "1"}
 
 
-class Trouble:
-    """One run: a seed decides what happens to a broker whose partition moves to and fro."""
+class MoveSimulation:
+    """One run: the seed decides the faults while a partition moves between directories."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -35,26 +35,26 @@ class Trouble:
         self.is_flushed = self.rng.random() < 0.5
         self.harness = NodeHarness(self.disk, **(FLUSHED if self.is_flushed else {}))
         if self.rng.random() < 0.5:
-            self.harness.create("z")  # so that the other one lies in the second directory
+            self.harness.create("z")  # puts the other partition in the second directory
         self.harness.create("a")
         fill(self.harness, 3)
         self.held = self.harness.host.hold_work()
-        self.asked: list[VirtualClient] = []
+        self.clients: list[VirtualClient] = []
         self.acknowledged = {0, 1, 2}
         self.has_failed = False
 
-    def go_on(self) -> None:
+    def run_steps(self) -> None:
         for _ in range(self.rng.randrange(60)):
             (step,) = self.rng.choices(
-                [self.produce, self.work, self.move, self.wait, self.break_down], [10, 20, 4, 2, 0.3]
+                [self.produce, self.work, self.move, self.wait, self.break_directory], [10, 20, 4, 2, 0.3]
             )
             step()
             self.harness.turn()
-        self.hear()
+        self.record_responses()
 
     def produce(self) -> None:
-        self.asked.append(self.harness.connect())
-        self.asked[-1].submit(PRODUCE_VERSION, produce_request("a"))
+        self.clients.append(self.harness.connect())
+        self.clients[-1].submit(PRODUCE_VERSION, produce_request("a"))
 
     def work(self) -> None:
         if self.held:
@@ -70,19 +70,21 @@ class Trouble:
     def wait(self) -> None:
         self.harness.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
 
-    def break_down(self) -> None:
-        self.has_failed = self.disk.broken_directories["/d2"] = True  # in the other one is the metadata log
+    def break_directory(self) -> None:
+        self.has_failed = self.disk.broken_directories["/d2"] = (
+            True  # the other directory has the metadata log
+        )
 
-    def hear(self) -> None:
-        for client in self.asked:
+    def record_responses(self) -> None:
+        for client in self.clients:
             answer = client.receive(PRODUCE_VERSION, ProduceRequest)
             if answer is not None:
-                [told] = answer.responses[0].partition_responses
-                if told.error_code == ErrorCode.NONE:
-                    self.acknowledged.add(told.base_offset)
+                [produced] = answer.responses[0].partition_responses
+                if produced.error_code == ErrorCode.NONE:
+                    self.acknowledged.add(produced.base_offset)
 
     def end(self) -> None:
-        # Who does not flush what he acknowledges may lose it with the power, as in Kafka.
+        # Without a flush, acknowledged records may be lost with the power, as in Kafka.
         ending = self.rng.choice(["power", "kill", "stop"] if self.is_flushed else ["kill", "stop"])
         if ending == "stop":
             while self.held and self.rng.random() < 0.9:
@@ -91,7 +93,7 @@ class Trouble:
             self.harness.host.held_work = None
             self.harness.node.begin_shutdown()
             self.harness.node.finish_shutdown()
-            self.hear()
+            self.record_responses()
             self.disk.kill()
         elif ending == "kill":
             self.disk.kill()
@@ -102,10 +104,12 @@ class Trouble:
         names = [
             (path, parse_dir_name(name)) for path in ("/d1", "/d2") for name in self.disk.subdirectories(path)
         ]
-        places = [path for path, name in names if name is not None and (name.topic, name.suffix) == ("a", "")]
-        if len(places) > 1:
-            # Nothing can leave a directory that fails. Should it come back somebody has to look at it.
-            assert self.has_failed, "no broker starts on these"
+        directories = [
+            path for path, name in names if name is not None and (name.topic, name.suffix) == ("a", "")
+        ]
+        if len(directories) > 1:
+            # Nothing can be renamed in a failed directory. An operator must resolve the two copies.
+            assert self.has_failed, "two copies although no directory failed"
             with pytest.raises(StartRefused, match="written to last"):
                 NodeHarness(self.disk)
             self.disk.kill()
@@ -124,23 +128,23 @@ class Trouble:
 
 
 def run(seed: int) -> None:
-    trouble = Trouble(seed)
-    trouble.go_on()
-    trouble.end()
-    trouble.check()
+    simulation = MoveSimulation(seed)
+    simulation.run_steps()
+    simulation.end()
+    simulation.check()
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
-def test_nothing_is_lost_and_nothing_doubled(first_seed: int) -> None:
-    hold(run, range(first_seed, first_seed + 50))
+def test_no_record_is_lost_or_duplicated(first_seed: int) -> None:
+    check_seeds(run, range(first_seed, first_seed + 50))
 
 
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def acknowledge_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "has_unrecoverable_records", property(lambda self: False))
 
 
-def works(number: int) -> Break:
-    """One of the three syncs is left out."""
+def without_sync(number: int) -> Breakage:
+    """Skip one of the three syncs."""
 
     def without(monkeypatch: pytest.MonkeyPatch) -> None:
         steps = LogReplacement._steps
@@ -162,25 +166,23 @@ def works(number: int) -> Break:
     return without
 
 
-def both_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_the_old_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LogReplacement, "_rename_old", lambda self, old: None)
 
 
-def at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def move_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingLogs, "is_replacing", lambda self, log: False)
 
 
-BREAKAGES = {
-    "told at once": (142, told_at_once),
-    "the copy is not synced": (180, works(0)),
-    "the old directory's leave is not synced": (139, works(1)),
-    "the old directory does not leave": (6, both_in_place),
-    "it moves on before it is there": (142, at_once_again),
+PLANTED_BUGS = {
+    "the produce is acknowledged at once": (142, acknowledge_at_once),
+    "the copy is not synced": (180, without_sync(0)),
+    "the rename of the old directory is not synced": (139, without_sync(1)),
+    "the old directory is not renamed": (6, keep_the_old_name),
+    "the log moves again before the first move has ended": (142, move_again_at_once),
 }
 
 
-@pytest.mark.parametrize(("seed", "breakage"), BREAKAGES.values(), ids=BREAKAGES)
-def test_what_holds_it_together_is_missed_when_it_is_gone(
-    seed: int, breakage: Break, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    miss(run, seed, breakage, monkeypatch, StartRefused)
+@pytest.mark.parametrize(("seed", "breakage"), PLANTED_BUGS.values(), ids=PLANTED_BUGS)
+def test_planted_bug_is_detected(seed: int, breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bug_is_detected(run, seed, breakage, monkeypatch, StartRefused)

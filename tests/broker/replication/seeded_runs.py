@@ -1,4 +1,4 @@
-"""What is asked of every trouble that a seed decides: it holds, and misses what holds it together."""
+"""Checks of simulations: every seed passes, and a planted bug makes one fail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 import pytest
 
 Run = Callable[[int], None]
-Break = Callable[[pytest.MonkeyPatch], None]
+Breakage = Callable[[pytest.MonkeyPatch], None]
 
 
-def hold(run: Run, seeds: Iterable[int]) -> None:
-    """Every seed ends well; one that does not is named."""
+def check_seeds(run: Run, seeds: Iterable[int]) -> None:
+    """Run every seed, and name the one that fails."""
     for seed in seeds:
         try:
             run(seed)
@@ -20,14 +20,14 @@ def hold(run: Run, seeds: Iterable[int]) -> None:
             raise
 
 
-def miss(
+def check_bug_is_detected(
     run: Run,
     seed: int,
-    breakage: Break,
+    breakage: Breakage,
     monkeypatch: pytest.MonkeyPatch,
     *failures: type[Exception],
 ) -> None:
-    """The seed finds what was taken out."""
+    """Check that the seed passes, and fails with the planted bug."""
     run(seed)
     breakage(monkeypatch)
     with pytest.raises((AssertionError, *failures)):
