@@ -1,6 +1,6 @@
-"""The commands at listeners that want to know who asks, or that speak TLS: an Apache Kafka with each of them.
+"""The kwire commands on listeners with SASL or TLS.
 
-kwire has no TLS, and is asked by SASL_PLAINTEXT.
+Apache Kafka has all four kinds of listener. kwire has no TLS.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def quoted(text: str) -> str:
-    """A JAAS text's word, as a line of a properties file has it."""
+    """Quote a JAAS value as in a properties file."""
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"')).replace("\\", "\\\\")
 
 
 class Secured:
-    """A broker with listeners of all kinds that it knows, and what a client says to come by each."""
+    """A broker with all kinds of listener that it supports, and client properties for each."""
 
     def __init__(self, kind: type[Broker], directory: Path, certificates: Certificates) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Secured:
     def login(
         self, protocol: str, mechanism: str = "PLAIN", user: str = "alice", **others: str
     ) -> dict[str, str]:
-        """The properties of a client that comes by a listener of this protocol."""
+        """Return the properties of a client of this listener."""
         properties = {"security.protocol": protocol}
         if protocol.startswith("SASL"):
             kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
@@ -95,7 +95,7 @@ class Secured:
     def kwire(
         self, protocol: str, properties: dict[str, str], *arguments: str, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command at the listener of this protocol."""
+        """Run a command against the listener of this protocol."""
         path = self.directory / "client.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return subprocess.run(
@@ -111,7 +111,7 @@ class Secured:
         )
 
     def run(self, properties: dict[str, str], *arguments: str, stdin: str = "") -> Any:
-        """What a command tells that does what it should."""
+        """Run a command that succeeds, and return its JSON output."""
         ran = self.kwire(properties["security.protocol"], properties, *arguments, "--json", stdin=stdin)
         assert ran.returncode == 0, ran.stderr
         if arguments[0] == "consume":
@@ -119,7 +119,7 @@ class Secured:
         return json.loads(ran.stdout) if ran.stdout else None
 
     def refused(self, protocol: str, properties: dict[str, str], *arguments: str) -> str:
-        """The sentence of a command that fails."""
+        """Run a command that fails, and return its error message."""
         ran = self.kwire(protocol, properties, *(arguments or ("topics", "list")))
         assert (ran.returncode, ran.stdout) == (1, ""), ran.stdout
         assert ran.stderr.count("\n") == 1

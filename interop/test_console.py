@@ -1,4 +1,4 @@
-"""The console beside both brokers: it shows of Apache Kafka what it shows of kwire."""
+"""The console on both brokers, with the same pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def _fill(bootstrap: str) -> None:
-    """Ten messages, and a transaction of each kind."""
+    """Produce ten messages, and commit and abort a transaction."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic("seen", 2, 1, config={"retention.ms": "70000000000000"}), NewTopic("paid", 1, 1)]
     for made in admin.create_topics(topics).values():
@@ -60,7 +60,7 @@ def _fill(bootstrap: str) -> None:
 
 @pytest.fixture(scope="module")
 def http(broker: Broker) -> Iterator[httpx.Client]:
-    """A console on the broker, by itself: connections are handed over to it as a broker of kwire's does."""
+    """Start a console process. It gets its connections over a socket, as from a kwire broker."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "kwire.console", "--fd", str(theirs.fileno())]
@@ -76,7 +76,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 
 def _hand_over(listener: socket.socket, channel: socket.socket) -> None:
-    """Until the listener is closed."""
+    """Pass connections on until the listener is closed."""
     with suppress(OSError):
         while True:
             connection, _ = listener.accept()
@@ -86,7 +86,7 @@ def _hand_over(listener: socket.socket, channel: socket.socket) -> None:
 
 @pytest.fixture
 def read(http: httpx.Client) -> Read:
-    """What is to be read on a page."""
+    """Read the text of a page."""
 
     def read(path: str, status: int = 200) -> str:
         answer = http.get(f"/console{path}")
@@ -98,7 +98,7 @@ def read(http: httpx.Client) -> Read:
 
 
 def send(http: httpx.Client, page: str, path: str, **fields: str) -> str:
-    """Send a form of a page as a browser does; where it leads."""
+    """Submit a form as a browser does, and return the redirect target."""
     found = re.search(r'name="token" value="([^"]+)"', http.get(f"/console{page}").text)
     assert found is not None
     answer = http.post(f"/console{path}", data={"token": found[1], **fields})

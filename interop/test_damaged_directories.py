@@ -1,7 +1,7 @@
-"""Data directories that somebody has had a hand in, and new ones: both brokers serve them, or neither does.
+"""New and damaged data directories: both brokers start on them, or both fail.
 
-Each case starts from the same two directories, as Apache Kafka left them, changes something, and lets each
-broker start on a copy. Whichever serves, no partition may have been set aside.
+Each case modifies two directories that Apache Kafka has written, and starts each broker on a copy. A broker
+that starts must not remove a partition.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EXIT_SECONDS = 60.0
 
 
 class Case:
-    """What is changed: the directories, and the order in which they are given."""
+    """The changed directories, and their order in `log.dirs`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.settings = {"log.dirs": f"{root}/a,{root}/b"}
 
     def partition(self, name: str) -> Path:
-        """Some partition in this directory."""
+        """Return a partition's path in this directory."""
         return next(path for path in sorted((self.root / name).glob("t-*")) if path.is_dir())
 
 
@@ -95,14 +95,14 @@ CASES: dict[str, tuple[Callable[[Case], None], bool]] = {
     "a new directory": (_add_a_new_one, False),
     "no meta.properties": (_lose_meta_properties, False),
     "a copy of meta.properties": (_copy_meta_properties, False),
-    "meta.properties that names nobody": (_garble_meta_properties("b", "garbage"), False),
+    "meta.properties without a node id": (_garble_meta_properties("b", "garbage"), False),
     "meta.properties to come": (_garble_meta_properties("b", "version=2\ncluster.id=x\nnode.id=1\n"), True),
     "no directory.id": (_forget_the_directory_id, True),
     "partition.metadata empty": (_garble_partition_metadata("a", ""), False),
     "partition.metadata malformed": (_garble_partition_metadata("b", "version: 0\ntopic\n"), True),
     "quorum-state": (_garble_quorum_state, False),
 }
-"""By name what is changed, and whether Apache Kafka 4.3.1 serves then."""
+"""By name the change, and whether Apache Kafka 4.3.1 starts."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             }  # fmt: skip
             answer = client.call("CreateTopics", 5, Topics=[topic], timeoutMs=30_000, validateOnly=False)
         assert [topic["ErrorCode"] for topic in answer["Topics"]] == [0]
-        # The controller answers; the logs are made when the broker has replayed that.
+        # CreateTopics returns before the broker has replayed the records and created the logs.
         deadline = time.monotonic() + EXIT_SECONDS
         while len(list(root.glob("*/t-*/partition.metadata"))) < PARTITIONS:
             assert time.monotonic() < deadline, broker.log_text()
@@ -131,13 +131,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def serves(broker: Broker) -> bool:
-    """Whether a broker serves once it has started, or has ended instead."""
+    """Return whether a broker still runs once it has started."""
     broker.start(wait=False)
     process = broker.process
     assert process is not None
     deadline = time.monotonic() + EXIT_SECONDS
     while process.poll() is None:
-        # Apache Kafka answers before it has looked at its logs.
+        # Apache Kafka responds before it has loaded its logs.
         if responds_to_api_versions(broker.port) and (broker.name == "kwire" or _settled(process)):
             return process.poll() is None
         assert time.monotonic() < deadline, f"{broker.name} neither serves nor ends:\n{broker.log_text()}"
@@ -165,7 +165,7 @@ def test_both_start_or_both_fail(name: str, template: Path, tmp_path: Path, only
         change(case)
         before = sorted(path.relative_to(root) for path in root.glob("*/t-*"))
         broker = kind(case.settings, directory=tmp_path)
-        broker.properties_path.touch()  # nothing is to be formatted
+        broker.properties_path.touch()  # prevents formatting
         try:
             assert (kind.name, serves(broker)) == (kind.name, expected), broker.log_text()[-2000:]
             assert sorted(path.relative_to(root) for path in root.glob("*/t-*")) == before

@@ -1,7 +1,7 @@
-"""What a voter answers to others of its quorum, or to strangers: Apache Kafka's answers, one after the other.
+"""Random election requests to a voter, which must respond as Apache Kafka's voter does.
 
-Random transcripts of elections are exchanges to a voter that hears of the quorum only so, first to Apache
-Kafka's, by whose answers the next requests are chosen, then to kwire's.
+The requests go to an isolated voter of Apache Kafka first. Its responses determine the next requests. Then
+the same requests go to kwire's voter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHOWN = 3
 SEEDS = 5
 NO_LEADER = -1
 NEARLY = (20, 2, 2, 1)
-"""How often something is as it is, and each of three other things."""
+"""The weights of the correct value and of three others."""
 TIMES = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
 STARTS = ("a leader once", "a follower", "a candidate", "nothing", "a voter for another")
-"""What it remembers to be, in the order of the seeds."""
+"""The initial `quorum-state` of the voter, in the order of the seeds."""
 
 
 class Request(NamedTuple):
@@ -44,7 +44,7 @@ def quorum() -> Iterator[Quorum]:
 
 
 class Transcript:
-    """Requests that would make sense in some election, and do not in others."""
+    """A generator of requests that are plausible in some election."""
 
     def __init__(self, quorum: Quorum, node_id: int, rng: random.Random) -> None:
         self._quorum = quorum
@@ -53,10 +53,10 @@ class Transcript:
         self.epoch = quorum.epoch
         self.leader_id = quorum.leader_id
         self.last = (quorum.epoch, quorum.end_offset)
-        """The epoch in which its log ends, and where."""
+        """The last epoch and the end offset of its log."""
 
     def next(self) -> Request:
-        """One more, as is chosen by what was answered so far."""
+        """Return a random request, based on the responses so far."""
         makers = {
             self._vote: 8,
             self._begin: 4,
@@ -69,7 +69,7 @@ class Transcript:
         return make()
 
     def on_response(self, answer: Any) -> None:
-        """What the voter says of its epoch, and of its leader."""
+        """Update epoch and leader from a response."""
         told: Any = answer
         for name in ("Topics", "Responses"):
             if told != "closed" and told.get(name):
@@ -79,13 +79,13 @@ class Transcript:
             self.epoch, self.leader_id = told["LeaderEpoch"], told["LeaderId"]
 
     def becomes_candidate(self, asked: Request) -> bool:
-        """Whether it has just been told by its leader that others are to stand, as it has answered."""
+        """Return whether the request makes the voter a candidate: a valid EndQuorumEpoch of its leader."""
         told = asked.fields["Topics"][0]["Partitions"][0] if asked.api == "EndQuorumEpoch" else {}
         is_heard = asked.fields.get("ClusterId") is None and told.get("PartitionIndex") == 0
         return is_heard and (told["LeaderEpoch"], told["LeaderId"]) == (self.epoch, self.leader_id)
 
     def on_elected(self) -> None:
-        """It leads, and its log has one more record."""
+        """Record that the voter has become leader and appended one record."""
         self.epoch, self.leader_id = self.epoch + 1, self._node_id
         self.last = (self.epoch, self.last[1] + 1)
 
@@ -99,12 +99,12 @@ class Transcript:
         return self._rng.choices(found, [8, 1, 1])[0]
 
     def _other(self) -> int:
-        """Anybody but the voter itself, whom Kafka would end for that."""
+        """Return any id but the voter's own, with which Apache Kafka's node would exit."""
         others = [each for each in VOTERS if each != self._node_id]
         return self._rng.choices([*others, UNKNOWN_ID, -1], [10, 10, 1, 1])[0]
 
     def _to(self, version: int) -> tuple[Fields, Fields]:
-        """Whom a request means to reach: of its whole, and of its partition."""
+        """Return the receiver's fields of the request and of its partition."""
         if version == 0:
             return {}, {}
         node_id = self._rng.choices([self._node_id, self._other()], [9, 1])[0]
@@ -131,7 +131,7 @@ class Transcript:
         return Request("Vote", version, {**self._cluster_id(), **whole, "Topics": self._topics(part)})
 
     def _led(self) -> tuple[int, int]:
-        """An epoch and who leads it: two leaders of one epoch would end Kafka, as would one at no address."""
+        """Return an epoch and its leader. Apache Kafka's node exits on two leaders of one epoch."""
         epoch, leader_id = self._any_epoch(), self._other()
         if epoch == self.epoch and self.leader_id != NO_LEADER:
             if self.leader_id == self._node_id:
@@ -175,7 +175,7 @@ class Transcript:
         )
 
     def _topics(self, part: Fields) -> list[Fields]:
-        """The one partition that there is, or another one at times."""
+        """Return the metadata partition, or rarely another one."""
         index = self._rng.choices([0, 1], [40, 1])[0]
         return [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index, **part}]}]
 
@@ -185,7 +185,7 @@ class Transcript:
         part: Fields = {
             "Partition": 0,
             "CurrentLeaderEpoch": epoch,
-            # Who had all of a leader's log would have it commit, and then write what it likes.
+            # An offset at the leader's end would let the leader commit and append further records.
             "FetchOffset": self._rng.choice([0, 5, self._quorum.end_offset - 1, 1 << 40, -1]),
             "LastFetchedEpoch": self._rng.choice([0, self._quorum.epoch, epoch, epoch + 1]),
             "PartitionMaxBytes": 1 << 20,
@@ -224,7 +224,7 @@ class Transcript:
 
 
 def set_quorum_state(start: str, node_id: int, state: Fields) -> None:
-    """Have it remember to be something else."""
+    """Change the voter's `quorum-state` for this start."""
     if start == "a candidate":
         state.update(leaderId=-1, leaderEpoch=state["leaderEpoch"] + 1, votedId=node_id)
         state["votedDirectoryId"] = f"{node_id:K<21}Q"
@@ -238,7 +238,7 @@ def set_quorum_state(start: str, node_id: int, state: Fields) -> None:
 
 
 def without_times(answer: Any) -> Any:
-    """An answer without times, and without records, which have times."""
+    """Return a response without times and without records, which contain times."""
     if isinstance(answer, dict):
         return {name: without_times(part) for name, part in answer.items() if name not in (*TIMES, "Records")}
     return [without_times(part) for part in answer] if isinstance(answer, list) else answer
@@ -268,7 +268,7 @@ def test_random_requests_get_the_same_responses(
             others_vote=others_vote,
         )
 
-    # Who remembers to have stood becomes_candidate again at once, and the others vote.
+    # A voter that was a candidate starts an election at once, and the others grant their votes.
     stands_at_once = others_vote and start == "a candidate"
     with one(apache) as voter:
         if stands_at_once:

@@ -1,4 +1,4 @@
-"""Exactly once under SIGKILL. That its check finds what is wrong is held in exactly_once/test_judge.py."""
+"""Exactly-once delivery under SIGKILL. exactly_once/test_checker.py tests the checker."""
 
 from __future__ import annotations
 

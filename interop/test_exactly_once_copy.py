@@ -8,7 +8,7 @@ from interop.brokers import Kwire
 from interop.exactly_once.copying import SETTINGS, copy_under_kills
 
 SECONDS = float(os.environ.get("INTEROP_COPY_SECONDS", "60"))
-"""How long they are killed: 600 for the long run."""
+"""The duration of the kills. A long run has 600 seconds."""
 
 
 def test_three_java_instances_copy_exactly_once() -> None:

@@ -1,6 +1,6 @@
-"""`kwire format` beside Apache Kafka's StorageTool: both write the same, or both refuse and leave the same.
+"""`kwire format` and Apache Kafka's StorageTool: both write the same files, or both fail and change none.
 
-Each case says who votes, what is given on the command line, and what lies in the first directory before.
+Each case has the voters, the arguments, and the previous content of the first directory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BATCH_HEADER_BYTES = 61
 
 
 class Case(NamedTuple):
-    """How the tool is called."""
+    """An invocation of the tool."""
 
     quorum: dict[str, str]
-    """Settings; {root} is where the directories are."""
+    """Settings. {root} is the parent of the directories."""
     arguments: list[str]
     meta_properties: bytes | None = None
-    """What the first directory holds already."""
+    """The previous content of the first directory."""
 
 
 def _named(content: str, *more: str) -> Case:
@@ -169,7 +169,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
-    """The exit status, the files and their modes; the content that does not hang on time or chance."""
+    """Compare exit status, files, modes and all content that does not depend on time or chance."""
     told = [_formatted(kind, CASES[name], tmp_path / kind) for kind in ("apache", "kwire")]
     assert told[0] == told[1]
 
@@ -177,7 +177,7 @@ def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("cluster", ["a=b: c#", "\xfcmlaut", "\N{SNOWMAN}"])
 @pytest.mark.parametrize("writer", ["apache", "kwire"])
 def test_both_tools_reject_or_reformat_alike(cluster: str, writer: str, tmp_path: Path) -> None:
-    """Whatever the cluster's id becomes when it is read, it becomes for both."""
+    """Check that both tools read the same cluster id from meta.properties."""
     case = Case(STATIC, ["-t", cluster, "-g"])
     assert _formatted(writer, case, tmp_path)[0] == 0
     assert {_run(kind, case, tmp_path) for kind in ("apache", "kwire")} == {0 if cluster.isascii() else 1}
@@ -186,7 +186,7 @@ def test_both_tools_reject_or_reformat_alike(cluster: str, writer: str, tmp_path
 
 
 def _formatted(kind: str, case: Case, root: Path) -> tuple[int, list[tuple[str, int, object]]]:
-    """The exit status, and of each file its name, its mode and what it holds."""
+    """Return the exit status, and the name, mode and content of each file."""
     root.mkdir(exist_ok=True)
     if case.meta_properties is not None:
         (root / "a").mkdir()
@@ -211,7 +211,7 @@ def _content(path: Path) -> object:
     for header in walk(content):
         size = header["length"] + 12
         records = content[position + BATCH_HEADER_BYTES : position + size].replace(directory_id, bytes(16))
-        if position == 0:  # the first record tells the time
+        if position == 0:  # the first record contains the time
             records = records[1 + records[0] // 2 :]
         position += size
         batches.append((header["attributes"], header["records_count"], size, records))
@@ -239,7 +239,7 @@ def _run(kind: str, case: Case, root: Path) -> int:
     arguments = ["format", "-c", str(file), *case.arguments]
     if kind == "apache":
         return int(run("kafka.tools.StorageTool", *arguments).status != 0)
-    # As bytes: what is not ASCII is UTF-8, whatever the locale.
+    # Pass bytes: non-ASCII arguments are UTF-8 in every locale.
     process = subprocess.run(
         [*_kwire(), *(argument.encode() for argument in arguments)],
         capture_output=True,

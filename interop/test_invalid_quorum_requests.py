@@ -1,7 +1,7 @@
-"""Requests of strangers, and of voters that lie: each role answers as Apache Kafka's, and is unharmed.
+"""Invalid quorum requests from voters and unknown nodes: a voter responds as Apache Kafka's and is unharmed.
 
-None of them may have it begin an epoch, or follow anybody. What would end Apache Kafka's node, or have it
-never elect again, kwire alone is asked: it refuses that (docs/decisions/0020).
+No request may change its epoch or leader. Requests that would end Apache Kafka's node or block its elections
+are sent to kwire only, which rejects them (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ KNOWN = [
 
 @pytest.fixture(scope="module")
 def quorums() -> Iterator[dict[int, Quorum]]:
-    """By the number of their voters."""
+    """By the number of voters."""
     with killed_quorum(1) as one, killed_quorum(3) as three:
         yield {1: one, 3: three}
 
 
 def voter_in_role(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> Any:
-    """A voter, alone, in this role."""
+    """Start an isolated voter in this role."""
     if role == "sole voter":
         return isolated_voter(quorums[1], 1, kind)
     quorum = quorums[3]
@@ -65,13 +65,13 @@ def voter_in_role(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> 
 
 
 class QuorumClient:
-    """Who asks a voter, and looks after each answer whether it still is what it was."""
+    """A client that checks epoch and leader of the voter after each response."""
 
     def __init__(self, voter: IsolatedVoter, quorum: Quorum) -> None:
         self.voter = voter
         self.quorum = quorum
         self.other_id = next(each for each in (2, 3, 1) if each != voter.node_id)
-        """Of another voter, where there is one."""
+        """The id of another voter, if there is one."""
         self.epoch, self.leader_id = voter.epoch_and_leader()
         self.seen: dict[str, Any] = {}
 
@@ -85,10 +85,10 @@ class QuorumClient:
         assert found == (self.epoch, self.leader_id), f"{label} has it in epoch {found[0]}, led by {found[1]}"
         return answer
 
-    # --- send_elections
+    # --- elections
 
     def send_elections(self) -> None:
-        """Vote, BeginQuorumEpoch and EndQuorumEpoch that are wrong, each alone."""
+        """Send invalid Vote, BeginQuorumEpoch and EndQuorumEpoch requests."""
         epoch, own_id = self.epoch, self.voter.node_id
         vote: Fields = {
             "PartitionIndex": 0,
@@ -122,20 +122,20 @@ class QuorumClient:
                 "in the last epoch": {when: epoch - 1},
                 "in the first epoch": {when: 0},
                 "in no epoch": {when: -1},
-                "in the least epoch": {when: -LAST_EPOCH - 1},
-                "of nobody": {who: -1},
-                "of nobody, in an old epoch": {who: -1, when: 0},
+                "in the smallest epoch": {when: -LAST_EPOCH - 1},
+                "of id -1": {who: -1},
+                "of id -1, in an old epoch": {who: -1, when: 0},
             }.items():
                 given = {"ClusterId": None, "Topics": of_topic([{**partition, **changed}]), **whole}
                 self.request(label, api, version, given)
         logs: dict[str, Fields] = {
             "of a log that is behind": {},
-            "of a log that is behind, for good": {"PreVote": False},
-            "of a client": {"ReplicaId": UNKNOWN_ID, "ReplicaDirectoryId": uuid(500)},
+            "of a log that is behind, without pre-vote": {"PreVote": False},
+            "of an unknown node": {"ReplicaId": UNKNOWN_ID, "ReplicaDirectoryId": uuid(500)},
             "of a voter in another directory": {"ReplicaDirectoryId": uuid(500)},
             "to another directory": {"VoterDirectoryId": uuid(500)},
             "of an impossible log": {"LastOffsetEpoch": epoch + 1},
-            "of an impossible log, for good": {"LastOffsetEpoch": epoch, "PreVote": False},
+            "of an impossible log, without pre-vote": {"LastOffsetEpoch": epoch, "PreVote": False},
             "of a log without an epoch": {"LastOffsetEpoch": -1},
             "of a log without an end": {"LastOffset": -1},
             "of the longest log": {"LastOffset": (1 << 63) - 1},
@@ -145,10 +145,10 @@ class QuorumClient:
                 label, "Vote", 2, {"ClusterId": None, "Topics": of_topic([{**vote, **changed}]), **to}
             )
         elsewhere = {"ClusterId": None, "VoterId": UNKNOWN_ID, "Topics": of_topic([vote])}
-        self.request("to a client", "Vote", 2, elsewhere)
+        self.request("to an unknown node", "Vote", 2, elsewhere)
 
     def send_harmful_elections(self) -> None:
-        """What ends Apache Kafka's node, or all its send_elections."""
+        """Send requests that end Apache Kafka's node or block its elections."""
         others = [each for each in (1, 2, 3) if each not in (self.leader_id, self.voter.node_id)]
         for api in ("BeginQuorumEpoch", "EndQuorumEpoch"):
             for leader_id, epoch in (
@@ -174,7 +174,7 @@ class QuorumClient:
     # --- the log
 
     def send_fetches(self) -> None:
-        """Fetch with offsets and epochs that are not so, of another voter, or of a client."""
+        """Send Fetch requests with wrong offsets and epochs, as another voter and as an unknown node."""
         other, epoch, end_offset = self.other_id, self.epoch, self.quorum.end_offset
         right: Fields = {
             "Partition": 0,
@@ -192,9 +192,9 @@ class QuorumClient:
             "within, of an epoch that was not there": {"FetchOffset": 5, "LastFetchedEpoch": epoch},
             "of no offset": {"FetchOffset": -1},
             "of no epoch": {"LastFetchedEpoch": -1},
-            "of an epoch to come": {"FetchOffset": 5, "LastFetchedEpoch": epoch + 1},
-            "in an epoch to come": {"CurrentLeaderEpoch": epoch + 1, "LastFetchedEpoch": epoch + 1},
-            "in the epoch of all epochs": {"CurrentLeaderEpoch": LAST_EPOCH, "LastFetchedEpoch": LAST_EPOCH},
+            "of a future epoch": {"FetchOffset": 5, "LastFetchedEpoch": epoch + 1},
+            "in a future epoch": {"CurrentLeaderEpoch": epoch + 1, "LastFetchedEpoch": epoch + 1},
+            "in the largest epoch": {"CurrentLeaderEpoch": LAST_EPOCH, "LastFetchedEpoch": LAST_EPOCH},
             "in an old epoch": {"CurrentLeaderEpoch": epoch - 1},
             "in no epoch": {"CurrentLeaderEpoch": -1, "LastFetchedEpoch": -1},
             "of another partition": {"Partition": 1},
@@ -221,7 +221,7 @@ class QuorumClient:
         self.request(label, "Fetch", 17, fields)
 
     def send_snapshot_fetches(self) -> None:
-        """FetchSnapshot of what there is not, and of sizes that are not so."""
+        """Send FetchSnapshot requests for missing snapshots and with wrong positions."""
         right: Fields = {
             "Partition": 0,
             "CurrentLeaderEpoch": self.epoch,
@@ -237,7 +237,7 @@ class QuorumClient:
             "far within": {"Position": 1 << 40},
             "before it": {"Position": -1},
             "in an old epoch": {"CurrentLeaderEpoch": self.epoch - 1},
-            "in an epoch to come": {"CurrentLeaderEpoch": LAST_EPOCH},
+            "in a future epoch": {"CurrentLeaderEpoch": LAST_EPOCH},
             "of another partition": {"Partition": 1},
         }
         for label, changed in send_snapshot_fetches.items():
@@ -253,10 +253,10 @@ class QuorumClient:
                 {"ReplicaId": self.other_id, "Topics": topics, "ClusterId": cluster_id},
             )
 
-    # --- who votes
+    # --- voters
 
     def send_voter_changes(self) -> None:
-        """AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter that change nothing."""
+        """Send AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter requests that must change nothing."""
         epoch, own_id = self.epoch, self.voter.node_id
         nowhere = [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 9}]
         listeners = {
@@ -281,8 +281,8 @@ class QuorumClient:
         }
         wrong: dict[str, Fields] = {
             **{label: {"ClusterId": cluster_id} for label, cluster_id in NO_CLUSTER.items()},
-            "of a client": {},
-            "of nobody": {"VoterId": -1},
+            "of an unknown node": {},
+            "of id -1": {"VoterId": -1},
             "without a directory": {"VoterDirectoryId": bytes(16)},
             "of itself, in another directory": {"VoterId": own_id},
         }
@@ -307,7 +307,7 @@ class QuorumClient:
 
         versions = {
             "in an old epoch": {"CurrentLeaderEpoch": epoch - 1},
-            "in an epoch to come": {"CurrentLeaderEpoch": epoch + 1},
+            "in a future epoch": {"CurrentLeaderEpoch": epoch + 1},
             "in no epoch": {"CurrentLeaderEpoch": -1},
             "that knows less than nothing": knows(-1, 1),
             "that knows nothing": knows(1, 0),
@@ -323,7 +323,7 @@ def of_topic(partitions: list[Fields], name: str = METADATA) -> list[Fields]:
 
 
 def malformed(partition: Fields) -> dict[str, list[Fields]]:
-    """Topics that are not the one partition that there is."""
+    """Return topics other than the one metadata partition."""
     return {
         "of nothing": [],
         "of another topic": of_topic([partition], "another"),
@@ -337,7 +337,7 @@ def malformed(partition: Fields) -> dict[str, list[Fields]]:
 
 
 def observe_responses(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> dict[str, Any]:
-    """What a voter answers, in what order it is asked."""
+    """Return the responses of a voter in this role."""
     with voter_in_role(quorums, role, kind) as voter:
         if role == "leader of three":
             end = {"PartitionIndex": 0, "LeaderId": voter.quorum.leader_id, "LeaderEpoch": voter.quorum.epoch}
@@ -361,7 +361,7 @@ def test_invalid_requests_get_the_same_responses(
     quorums: dict[int, Quorum], role: str, kinds: tuple[type[Broker], ...], differences: list[Difference]
 ) -> None:
     expected, actual = (observe_responses(quorums, role, kind) for kind in kinds)
-    found = [explain(each, KNOWN) for each in compare(f"strangers of a {role}", expected, actual)]
+    found = [explain(each, KNOWN) for each in compare(f"invalid requests to a {role}", expected, actual)]
     differences.extend(found)
     unexplained = [each for each in found if not each.reason]
     if unexplained:

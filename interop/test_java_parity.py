@@ -1,9 +1,9 @@
-"""What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments,
-expressions, hashes of topics, responses to errors and changes of partitions.
+"""The expected results in kwire's tests equal those of Apache Kafka's classes.
 
-The comparison with kwire needs no JVM, and is in `tests/wire/test_java_bytes.py`, in
-`tests/coordinator/groups/assignors/test_parity.py`, in `tests/coordinator/groups/consumer`, in
-`tests/broker/api/request/test_error_responses.py` and in `tests/broker/controller/test_partition_parity.py`.
+They are bytes of messages, assignments, expressions, topic hashes, error responses and partition changes. The
+comparison with kwire needs no JVM: see `tests/wire/test_java_bytes.py`,
+`tests/coordinator/groups/assignors/test_parity.py`, `tests/coordinator/groups/consumer`,
+`tests/broker/api/request/test_error_responses.py` and `tests/broker/controller/test_partition_parity.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWERED = {
     "ErrorResponses": "broker/api/data/kafka-4.3.1-error-responses.tsv",
     "PartitionChanges": "broker/controller/data/kafka-4.3.1-partition-changes.tsv",
 }
-"""Programs in `interop/java`, and where questions and their answers are kept."""
+"""Programs in `interop/java`, and the files with their inputs and outputs."""
 
 
 def lines(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""kwire's connections to other nodes, of both kinds: asked, stopped, woken, killed, and back again."""
+"""kwire's connections to nodes of both kinds, which are paused, killed and restarted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALONE = {
 
 
 class Client:
-    """A loop, and what is asked through it."""
+    """An event loop and the requests that are sent through it."""
 
     def __init__(self, loop: Loop, broker: Broker) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
 
 
 async def exercise_apis(client: Client, broker: Broker) -> Uuid:
-    """Everything that a node has to answer; the topic that this makes."""
+    """Send requests of every kind that brokers send each other. Return the created topic's id."""
     names = ApiVersionsRequest(client_software_name="kwire", client_software_version=kwire_version())
     assert {18, 3, 1} <= {each.api_key for each in (await client.request(names)).api_keys}
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])
@@ -119,22 +119,22 @@ async def exercise_apis(client: Client, broker: Broker) -> Uuid:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether none of its threads runs."""
+    """Return whether all threads of a process are stopped."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     try:
         return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
-    except (FileNotFoundError, ProcessLookupError):  # one has just ended
+    except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
         return False
 
 
 async def exercise_pauses_and_kills(client: Client, broker: Broker, topic_id: Uuid) -> None:
-    """Pauses and kills: what was asked is told of, and the next life answers."""
+    """Check that requests fail while the broker is paused or killed, and succeed after its restart."""
     assert broker.process is not None
     metadata = MetadataRequest(topics=None)
     waits = client.send(fetch(topic_id, 3, max_wait_ms=15_000), purpose="fetch-0")
     assert (await client.request(metadata)).topics[0].name == "t"
     broker.process.send_signal(signal.SIGSTOP)
-    with trio.fail_after(10):  # each thread of a process stops when it is its turn
+    with trio.fail_after(10):  # each thread stops when it is scheduled
         while not is_stopped(broker.process.pid):
             await trio.sleep(0.01)
     assert await client.request_error(metadata, timeout_ms=300) == "request timed out"
@@ -181,7 +181,7 @@ def test_requests_survive_pauses_and_kills_of_the_peer(kind: type[Broker]) -> No
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
 def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], mechanism: str) -> None:
-    """It is logged in to again and again over one connection, and what was refused is told with its words."""
+    """Check repeated authentication over one connection, and the error message of a rejected one."""
     known = logins(mechanism, mechanism)
     unknown = Login("broker", "guess", mechanism)
 
@@ -222,7 +222,7 @@ def sasl_client_for(login: Login) -> SaslClient:
 async def running_client(
     broker: Broker, logins: PeerAuthentication
 ) -> AsyncIterator[tuple[Client, list[PeerAddress]]]:
-    """Who exercise_apis it, and whom he connects to."""
+    """Run a client of the broker. Yield it and the addresses that it connects to."""
     loop = Loop()
     connections = PeerConnections(loop, SocketSettings())
     dialled: list[PeerAddress] = []

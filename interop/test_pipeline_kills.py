@@ -1,4 +1,4 @@
-"""The jobs of the pipeline with driver, executor and broker killed; `make pipeline-kills` does far more."""
+"""The pipeline's jobs with driver, executor and broker killed. `make pipeline-kills` runs more seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.pipeline_kills.processes import EACH
 from interop.pipeline_kills.trial import prepare_setup, run
 
 SEEDS = range(1, 4)
-"""The first at which somebody is killed will do."""
+"""The first seed with a kill is enough."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A controller of one kind, followed by a broker of the other: restarts, snapshots, and the log's bytes."""
+"""A controller of one kind and a broker of the other: restarts, snapshots and identical logs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from interop.wire import Fields
 
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "30000"}
 EXPECTED = re.compile(
-    # Kafka says these on its own, and while the other node is down.
+    # Apache Kafka logs these during a normal start and while the other node is down.
     r"Performing controller activation|already been closed|could not be established|Node may not be available"
     r"|Disconnecting from node|Error in response for fetch request|java.io.IOException: Connection to"
 )
 
 
 def controller_of(kind: type[Broker]) -> Broker:
-    """A node of both roles, whose cluster has no features that kwire does not serve."""
+    """Format a combined node without the features that kwire does not support."""
     return format_node(kind(SMALL_SNAPSHOTS), *FEATURES)
 
 
 def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
-    """A broker of its cluster."""
+    """Create a broker of the controller's cluster."""
     broker = kind(
         {
             **SMALL_SNAPSHOTS,
@@ -66,7 +66,7 @@ def quorum(port: int) -> Fields:
 
 
 def follows(broker: Broker, controller: Broker) -> bool:
-    """Whether the broker has the end of the controller's log, and nothing else."""
+    """Return whether the broker has exactly the end of the controller's log."""
     own, its = log_of(broker), log_of(controller)
     return bool(own) and (its[-300:] in own or own[-300:] in its)
 
@@ -109,7 +109,8 @@ def test_broker_replicates_the_metadata_log(kinds: tuple[type[Broker], type[Brok
         format_node(broker)
         broker.start()
         is_the_same(broker, controller)
-        # The one that it was sent: a later one may be its own, which says the same in another order.
+        # The first snapshot came from the controller. A later one may be the broker's own, in another
+        # order.
         [snapshot, *_] = sorted(home(broker).glob("*.checkpoint"))
         assert log_of(broker) != log_of(controller), "it begins behind the snapshot"
         assert snapshot.read_bytes() == (home(controller) / snapshot.name).read_bytes()

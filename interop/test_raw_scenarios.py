@@ -1,4 +1,4 @@
-"""Every scenario of bytes of our own against Apache Kafka and against kwire, at once, and what differs."""
+"""Every scenario of hand-made bytes on Apache Kafka and kwire in parallel, and the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of SASL with which both brokers start, or neither does, and what both say then."""
+"""SASL settings with which both brokers start, or both fail with the same message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, str | None], str | None]] = {
     ),
     "less than no time": ({f"{LISTENER}plain.connections.max.reauth.ms": "-5"}, None),
     "controllers": ({**CONTROLLER, "listener.name.controller.plain.sasl.jaas.config": PLAIN}, None),
-    "a class that nobody asks for": (
+    "an unused class": (
         {"sasl.server.callback.handler.class": "org.apache.kafka.common.metrics.JmxReporter"},
         None,
     ),
@@ -99,11 +99,11 @@ CASES: dict[str, tuple[dict[str, str | None], str | None]] = {
         "No security protocol defined for listener CONTROLLER",
     ),
 }
-"""By name what is changed, and of those that do not start what both say."""
+"""By name the changed settings, and the common error message if the brokers do not start."""
 
 
 def settings_of(broker: Broker) -> dict[str, str]:
-    """A listener of SASL, where brokers go to each other, too."""
+    """Return settings of a SASL listener, which is also the inter-broker listener."""
     return {
         "listeners": f"SASL_PLAINTEXT://{broker.bootstrap},CONTROLLER://{broker.controller_bootstrap}",
         "advertised.listeners": f"SASL_PLAINTEXT://{broker.bootstrap}",
@@ -116,11 +116,11 @@ def settings_of(broker: Broker) -> dict[str, str]:
 
 
 def outcome(broker: Broker) -> tuple[bool, str]:
-    """Whether it serves, and what it says."""
+    """Return whether the broker runs, and its log."""
     try:
         return serves(broker), broker.log_text()
     except subprocess.CalledProcessError as error:
-        # Apache Kafka reads its settings when it formats, too.
+        # Apache Kafka validates its settings when it formats, too.
         return False, error.stderr.decode()
 
 

@@ -1,4 +1,4 @@
-"""Every scenario of clients and tools against Apache Kafka and against kwire, in turn, and what differs."""
+"""Every scenario of clients and tools on Apache Kafka and kwire, one after the other, and the differences."""
 
 from __future__ import annotations
 

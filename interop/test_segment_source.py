@@ -1,4 +1,4 @@
-"""The segment source in anybody's Spark session, and what the jobs make of odd records in it."""
+"""The segment source in a user's Spark session, and jobs on unusual records in it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ spark.dataSource.register(SegmentSource)
 def load(**options):
     return spark.read.format("kwire").options(path=data, **options).load()
 
-def told(**counts):
+def print_counts(**counts):
     print(json.dumps({name: table.count() for name, table in counts.items()}))
 
-told(stock=load(subscribe="topic"))
+print_counts(stock=load(subscribe="topic"))
 spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 spark.conf.set("spark.sql.shuffle.partitions", "1")
 table = load(subscribe="topic")
 first, late = table.where("partition = 0"), table.where("offset >= 290")
 keys = table.select("partition", "offset")
-told(all=table, first=first, again=table, late=late, first_again=first, all_at_last=table)
-told(
+print_counts(all=table, first=first, again=table, late=late, first_again=first, all_at_last=table)
+print_counts(
     union=first.union(late),
     union_with_all=first.union(table),
     joined=first.alias("a").join(late.alias("b"), "offset"),
@@ -56,24 +56,24 @@ told(
     or_=table.where("partition = 0 OR offset < 10"),
 )
 table.createOrReplaceTempView("records")
-told(
+print_counts(
     view=spark.sql("SELECT * FROM records WHERE partition IN (1, 2)"),
     of_both=spark.sql("SELECT * FROM records WHERE offset IN (SELECT offset FROM records WHERE offset = 7)"),
     view_again=spark.sql("SELECT * FROM records"),
 )
 first.cache()
-told(cached=first, beside=table, cached_again=first, in_cached=first.where("offset < 10"))
+print_counts(cached=first, beside=table, cached_again=first, in_cached=first.where("offset < 10"))
 ends = json.dumps({"topic": {"0": 20}})
 starts = json.dumps({"topic": {"0": 10}})
-told(by_options=load(assign='{"topic": [0]}', startingOffsets=starts, endingOffsets=ends))
+print_counts(by_options=load(assign='{"topic": [0]}', startingOffsets=starts, endingOffsets=ends))
 one = spark.read.schema("offset bigint").format("kwire").options(path=data, subscribe="topic").load()
-told(one_column=one.where("offset < 10"), one_column_again=one)
+print_counts(one_column=one.where("offset < 10"), one_column_again=one)
 stream = spark.readStream.format("kwire").options(path=data, subscribe="topic", startingOffsets="earliest")
 stream = stream.load().where("partition = 3")
 query = stream.writeStream.format("memory").queryName("seen").option("checkpointLocation", checkpoint)
 query = query.trigger(availableNow=True).start()
 query.awaitTermination()
-told(streamed=spark.table("seen"))
+print_counts(streamed=spark.table("seen"))
 spark.stop()
 """
 JOBS = """
@@ -111,20 +111,20 @@ for kind in ("", "INT96"):
     column = [one.name for one in parquet.read_schema(path)].index("timestamp")
     written = parquet.read_metadata(path).schema.column(column).physical_type
     file = DataFile(path.name, "far", 0, "", 0, 4, 5, 0, "")
-    told = [row.timestamp_ms for row in sorted(rows(place, [file], Wanted()))]
+    times_ms = [row.timestamp_ms for row in sorted(rows(place, [file], Wanted()))]
     again = spark.read.parquet(str(place)).selectExpr("*", "'far' AS topic", "0 AS partition")
     same = all(
         audit.summed(one, config).exceptAll(audit.summed(other, config)).isEmpty()
         for config in [audit.AuditConfig(left, right, "1 hour", True, "")]
         for one, other in [(again, far.load(spark)), (far.load(spark), again)]
     )
-    print(json.dumps([written, told, same]))
+    print(json.dumps([written, times_ms, same]))
 spark.stop()
 """
 
 
 def fill(root: Path, topic: str = "topic", partitions: int = PARTITIONS) -> None:
-    """A data directory with logs of small segments."""
+    """Write a data directory with logs of small segments."""
     for partition in range(partitions):
         log = opened(root, topic, partition, LogConfig(segment_bytes=1500, index_interval_bytes=300))
         for number in range(0, RECORDS, 10):
@@ -155,7 +155,7 @@ def opened(root: Path, topic: str, partition: int, config: LogConfig) -> Log:
 
 
 def run(program: str, *arguments: str) -> list[Any]:
-    """Have Spark's Python run a program, and take what it tells: JSON, a line each."""
+    """Run a program in Spark's Python, and return its lines of JSON."""
     done = subprocess.run(
         [spark_python(), "-c", program, *arguments],
         env=environment(),
@@ -170,9 +170,9 @@ def run(program: str, *arguments: str) -> list[Any]:
 
 def test_filter_applies_to_one_query_only(tmp_path: Path) -> None:
     fill(tmp_path / "data")
-    told = run(STOCK, str(tmp_path / "data"), str(tmp_path / "checkpoint"))
+    output = run(STOCK, str(tmp_path / "data"), str(tmp_path / "checkpoint"))
     every = PARTITIONS * RECORDS
-    assert {name: count for counts in told for name, count in counts.items()} == {
+    assert {name: count for counts in output for name, count in counts.items()} == {
         "stock": every,
         "all": every,
         "first": RECORDS,
@@ -215,7 +215,7 @@ ALIKE: Content = (None, b"v", [("a", None), ("b", b"")])
 
 
 def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = (NOW_MS,)) -> None:
-    """A partition with the contents, each at all the times."""
+    """Write a partition with the contents, each at all the times."""
     log = opened(root, topic, 0, LogConfig())
     for time_ms in times_ms:
         sent = build([(time_ms, *content) for content in contents], base_offset=log.log_end_offset)
@@ -229,7 +229,7 @@ FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MAX_TIMESTAMP_MS)
 
 
 def test_audit_compares_nulls_and_extreme_timestamps(tmp_path: Path) -> None:
-    """And a profile, too, and Parquet of either kind of timestamps."""
+    """Check the audit, a profile, and Parquet with either kind of timestamp."""
     for topic, (one, other) in UNLIKE.items():
         write(tmp_path / "left", topic, one)
         write(tmp_path / "right", topic, other)
@@ -237,23 +237,23 @@ def test_audit_compares_nulls_and_extreme_timestamps(tmp_path: Path) -> None:
         write(tmp_path / side, "alike", ALIKE)
     for side, key in (("left", b"l"), ("right", b"r")):
         write(tmp_path / side, "far", (key, None, []), times_ms=FAR_MS)
-    told = run(JOBS, str(tmp_path / "left"), str(tmp_path / "right"))
-    assert told[:2] == [[[topic, "different"] for topic in sorted(UNLIKE)]] * 2
-    assert [line.partition(": different")[0] for line in told[2]] == [
+    output = run(JOBS, str(tmp_path / "left"), str(tmp_path / "right"))
+    assert output[:2] == [[[topic, "different"] for topic in sorted(UNLIKE)]] * 2
+    assert [line.partition(": different")[0] for line in output[2]] == [
         "far-0 2023-11-14 22:00",
         "far-0 9999-12-31 23:00",
         f"far-0 after the year 9999 ({END_MS} ms)",
         "far-0 after the year 9999 (1699999999200000 ms)",
         "far-0 after the year 9999 (9223372036800000 ms)",
     ]
-    assert told[3]
-    times, rates = told[4]
+    assert output[3]
+    times, rates = output[4]
     assert times["last"] == f"{MAX_TIMESTAMP_MS} ms"
     assert times["from_the_future"] == 4
     assert sum(point["records"] for point in rates["points"]) == 2
     assert rates["records_outside_years_1_to_9999"] == 3
-    assert told[5]
-    assert told[6] == ["INT64", [*FAR_MS], True]
-    # As INT96 Spark itself gets the last 6,700 years of its calendar wrong.
-    kind, times_ms, same = told[7]
+    assert output[5]
+    assert output[6] == ["INT64", [*FAR_MS], True]
+    # With INT96, Spark itself misreads the last 6,700 years of its calendar.
+    kind, times_ms, same = output[7]
     assert (kind, times_ms[:-1], same) == ("INT96", [*FAR_MS[:-1]], True)

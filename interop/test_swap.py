@@ -1,7 +1,7 @@
-"""A data directory is Apache Kafka's and kwire's by turns, and nobody can tell.
+"""Apache Kafka and kwire take turns on one data directory, without a visible difference.
 
-First Apache Kafka takes every turn alone: what it then says in its log, and what its kafka-dump-log says of
-its files, is no complaint about kwire.
+Apache Kafka takes every turn alone first. Its log messages and the output of kafka-dump-log in that run are
+the accepted ones.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from interop.swap.dump_log import dump_errors_by_shape
 from interop.swap.observation import observe
 from interop.swap.shared_directory import Shared, log_messages_by_shape
 
-# Each goes when kwire does what it says.
+# Entries are removed once kwire behaves as described.
 KNOWN_DIFFERENCES: list[tuple[str, str, str]] = []
 ON_A_BUSY_MACHINE = [
     "EventPerformanceMonitor",
     "processExpiredBrokerHeartbeat",
     "sent a heartbeat request but received error REQUEST_TIMED_OUT",
 ]
-"""What Apache Kafka says of time that passed."""
+"""Messages of Apache Kafka about delays."""
 BY_CHANCE_ALONE = [
     "handleResponse: unexpected callback exception",
     "creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'",
     "due to Stopped load",
 ]
-"""What Apache Kafka says now and then with nobody else around. In its ReplicaAlterLogDirsThread the end of
-a move races with the answer that permits it: of 456 moves by Apache Kafka 4.3.1 alone two ended so. And a
-client may ask for a coordinator when the topic has just been made, and the broker has not heard of it yet.
-And it may be stopped while its group coordinator still loads.
+"""Messages that Apache Kafka logs occasionally without kwire.
+
+In its ReplicaAlterLogDirsThread, the end of a move races with the response that permits it: 2 of 456 moves by
+Apache Kafka 4.3.1 alone ended so. A client may look up a coordinator before the broker knows the new topic.
+And the broker may be stopped while its group coordinator loads.
 """
 AFTER_A_KILL = re.compile(r"Failed atomic move of \S+-delete/\d+\.timeindex to ")
-"""What is said where the one before was killed while it removed a directory, file by file."""
+"""Logged if the previous broker was killed while it removed a directory file by file."""
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
 ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
@@ -44,19 +45,19 @@ ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
 
 @dataclass
 class SwapResult:
-    """What was seen while brokers took turns."""
+    """The observations while brokers took turns."""
 
     differences: list[Difference] = field(default_factory=list)
-    """Between what one broker left and what the next one found."""
+    """Differences between what one broker left and what the next one found."""
     logged: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By broker an example of each shape of warning and error in its log."""
+    """By broker, an example of each shape of warning and error in its log."""
     dump_errors_by_shape: dict[str, str] = field(default_factory=dict)
-    """An example of each shape of complaint of kafka-dump-log."""
+    """An example of each shape of kafka-dump-log's error messages."""
 
 
 def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> SwapResult:
     told, shared = SwapResult(), Shared(name, dynamic_quorum=dynamic_quorum)
-    story = Workload(shared.log_dirs)
+    workload = Workload(shared.log_dirs)
     left, last = None, ""
     try:
         for turn, how in enumerate(endings):
@@ -64,7 +65,7 @@ def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum
             if left is not None:
                 where = f"turn {turn + 1}, {broker.name} after {last}"
                 told.differences += compare(where, left, observe(broker))
-            story.tell(broker)
+            workload.run_turn(broker)
             left, last = observe(broker), f"{broker.name} {how}"
             shared.end(how)
             said = log_messages_by_shape(broker.log_text())
@@ -81,7 +82,7 @@ def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum
 
 @pytest.fixture(scope="module")
 def alone() -> SwapResult:
-    """What Apache Kafka does when its successor is Apache Kafka."""
+    """Run all turns with Apache Kafka alone."""
     return run_turns("alone", ["apache"], ENDINGS_ALONE)
 
 
@@ -100,14 +101,14 @@ def test_brokers_alternate_on_a_static_quorum(
 def test_brokers_take_turns_in_a_dynamic_quorum(
     order: list[str], alone: SwapResult, differences: list[Difference]
 ) -> None:
-    """KIP-853: who votes is in the metadata log, as the first of them has formatted it."""
+    """Alternate brokers with voters in the metadata log, which the first broker formats (KIP-853)."""
     told = run_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
     report_differences(told, alone, differences)
     assert not [line for line in told.logged["kwire"].values() if "bootstrap.servers" in line]
 
 
 def report_differences(told: SwapResult, alone: SwapResult, differences: list[Difference]) -> None:
-    """Fail with what differs, or is complained of."""
+    """Fail on unexplained differences and unexpected messages."""
     found = [explain(difference, KNOWN_DIFFERENCES) for difference in told.differences]
     differences.extend({difference.path: difference for difference in found}.values())
     wrong = [table([difference]) for difference in found if not difference.reason]
@@ -126,6 +127,6 @@ def report_differences(told: SwapResult, alone: SwapResult, differences: list[Di
 
 
 def test_apache_kafka_alone_changes_nothing(alone: SwapResult) -> None:
-    """Otherwise the comparison expects what cannot be."""
+    """Check the assumption of the comparison."""
     print("\n".join([*alone.logged["apache"].values(), *alone.dump_errors_by_shape.values()]))
     assert not alone.differences, "\n" + table(alone.differences)

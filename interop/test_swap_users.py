@@ -1,4 +1,4 @@
-"""Users and delegation tokens that one broker has made come by the other, on the same directory."""
+"""Users and delegation tokens that one broker creates and the other accepts, on the same directory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from interop.swap.shared_directory import Shared, log_messages_by_shape
 
 ENDINGS = ["stop", "kill", "stop", "stop"]
 OTHERS = 30
-"""So many users that a snapshot is due in each turn."""
+"""So many users that each turn writes a snapshot."""
 ITERATIONS = 4096
 CODES = {SCRAM_256: 1, SCRAM_512: 2}
 
 
 class Listener(NamedTuple):
-    """Where whoever has the turn asks who comes."""
+    """The SASL listener of the current broker."""
 
     bootstrap: str
 
@@ -48,7 +48,7 @@ def listen(shared: Shared) -> Listener:
 
 
 class Made:
-    """Who was made in earlier turns, and what each shows."""
+    """The users and tokens of earlier turns, with their secrets."""
 
     def __init__(self) -> None:
         self.users: dict[str, tuple[str, str]] = {}
@@ -56,7 +56,7 @@ class Made:
         self.gone: dict[str, tuple[str, str]] = {}
 
     def make(self, turn: int, plain: RawClient, alice: TokenClient) -> None:
-        """Users and tokens of this turn; one user of the turn before goes, and one token."""
+        """Create users and tokens, and delete one user and one token of the previous turn."""
         given = []
         for mechanism, code in CODES.items():
             name, secret = f"user-{turn}-{code}", f"secret of {turn}"
@@ -76,7 +76,7 @@ class Made:
         until(lambda: alice.is_known(self.tokens[-1]["Hmac"]))
 
     def come(self, listener: Listener) -> None:
-        """All of them, as they may."""
+        """Check that existing users and tokens authenticate, and deleted ones do not."""
         for name, (mechanism, secret) in self.users.items():
             with Talk(listener.bootstrap) as talk:
                 assert scram_exchange(talk, mechanism, name, secret, "")[:2] == ("in", True), name
@@ -93,7 +93,7 @@ class Made:
                     assert talk.metadata() != "closed"
 
     def are_described(self, plain: RawClient, alice: TokenClient) -> None:
-        """As they were made."""
+        """Check that users and tokens are described as they were created."""
         for name, (mechanism, _) in self.users.items():
             (told,) = describe(plain, name)["Results"]
             assert told["CredentialInfos"] == [{"Mechanism": CODES[mechanism], "Iterations": ITERATIONS}]
@@ -126,7 +126,7 @@ def test_users_and_tokens_survive_a_swap(order: list[str]) -> None:
                 made.make(turn, plain, alice)
                 made.come(listener)
             shared.end(how)
-            assert shared.files("__cluster_metadata-0/*.checkpoint"), "a snapshot has to tell of them, too"
+            assert shared.files("__cluster_metadata-0/*.checkpoint"), "no snapshot was written"
             said = log_messages_by_shape(broker.log_text())
             assert not [line for line in said.values() if "oken" in line or "cram" in line.lower()]
         assert dump_errors_by_shape(shared) == {}

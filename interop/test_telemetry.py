@@ -1,6 +1,6 @@
-"""What stock clients push of their own metrics (KIP-714), to a broker that has somebody to show it to.
+"""The client metrics (KIP-714) that stock clients push to both brokers.
 
-Apache Kafka hands it to a plugin, `TelemetryReceiver`; kwire shows it on its page of metrics.
+Apache Kafka passes them to the plugin `TelemetryReceiver`; kwire exports them on its metrics page.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PUSHED_AT_LAST = {
     "librdkafka-producer": "org_apache_kafka_producer_node_request_latency_avg",
     "librdkafka-consumer": "org_apache_kafka_consumer_coordinator_assigned_partitions",
 }
-"""By client what it has only when all is under way."""
+"""By client, a metric that exists only once the client is fully running."""
 SENT = "org_apache_kafka_producer_record_send_total"
 KINDS_OF_CLIENT = "apache-kafka-java", "confluent-kafka-python"
 
 
 class Number(NamedTuple):
-    """A number as it is offered: the name and its labels as Prometheus has them."""
+    """A metric sample with Prometheus names and labels."""
 
     client_id: str
     name: str
@@ -55,7 +55,7 @@ class Number(NamedTuple):
 
 
 class ReceivingKafka(ApacheKafka):
-    """Apache Kafka with a plugin that writes down what is pushed."""
+    """Apache Kafka with a plugin that writes the pushed metrics to a file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ReceivingKafka(ApacheKafka):
         return command
 
     def numbers(self) -> Iterator[Number]:
-        """What there was in all pushes, with counts added up."""
+        """Yield the metrics of all pushes. Counters are summed up."""
         if not self.file.exists():
             return
         counts: dict[tuple[str, ...], float] = defaultdict(float)
@@ -102,7 +102,7 @@ class ReceivingKwire(Kwire):
             return text
 
     def numbers(self) -> Iterator[Number]:
-        """What is on the page of metrics."""
+        """Yield the samples of the metrics page."""
         for family in text_string_to_metric_families(self.page()):
             for sample in family.samples:
                 if sample.name.startswith("org_apache_kafka_"):
@@ -112,7 +112,7 @@ class ReceivingKwire(Kwire):
 
 
 def java_clients(broker: Broker) -> Iterator[subprocess.Popen[bytes]]:
-    """The console producer and consumer."""
+    """Start the console producer and consumer."""
     server = "--bootstrap-server", broker.bootstrap, "--topic", TOPIC
     own = "--command-property", "client.id=java-producer"
     yield start_tool("org.apache.kafka.tools.ConsoleProducer", *server, *own, "--timeout", "10")
@@ -134,7 +134,7 @@ def librdkafka_clients(broker: Broker) -> tuple[Producer, Consumer]:
 
 
 def pushed(broker: Broker) -> Any:
-    """Run the clients until each has pushed all that it has, and tell what was offered of them."""
+    """Run the clients until each has pushed all its metrics. Return the pushed names and labels."""
     assert isinstance(broker, ReceivingKafka | ReceivingKwire)
     with RawClient(broker.bootstrap) as client:
         served = by_api(client.call("ApiVersions", 3, ClientSoftwareName="a", ClientSoftwareVersion="1"))
@@ -167,7 +167,7 @@ def pushed(broker: Broker) -> Any:
         time.sleep(PAUSE_S)
         records += 1
         look()
-    while sent < records and time.monotonic() < deadline:  # it goes on to push, and nothing more is sent
+    while sent < records and time.monotonic() < deadline:  # the producer pushes, and sends nothing more
         time.sleep(PAUSE_S)
         look()
     java.communicate(timeout=SECONDS)
@@ -177,7 +177,7 @@ def pushed(broker: Broker) -> Any:
     look()
     return {
         "advertised": {api: served.get(api) for api in ("GetTelemetrySubscriptions", "PushTelemetry")},
-        # Not only those since the push before.
+        # The sum includes earlier pushes.
         "all are counted": sent == records,
         "pushed": {
             client_id: {

@@ -1,7 +1,6 @@
-"""Exactly once, seen from outside: a load of transactions, brokers that are killed under it, and a check.
+"""A black-box test of exactly-once delivery: transactional load, broker kills, and a checker.
 
-Transactional producers write down what they begin and what they are told of its end (`ledger`), readers of
-committed records write down what they see (`reading`), the broker is killed again and again (`load`), and in
-the end `check` compares all of it with what is in the topic. `faults` names ways to break kwire that have to
-be found, and `faulty_broker` breaks it.
+Transactional producers log each transaction and its outcome (`ledger`). Readers of committed records log what
+they read (`reading`). The broker is killed repeatedly (`load`). Then `checker` compares the logs with the
+topic's content. `faults` lists faults of kwire that the checker must find, and `faulty_broker` plants them.
 """

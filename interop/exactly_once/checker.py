@@ -1,7 +1,7 @@
-"""What may be in a topic after a load of transactions, and what may not.
+"""The rules for the content of a topic after a transactional load.
 
-Given are what producers tried and learned, what readers of committed records saw while the broker was killed
-under them, and what such a reader finds in the end. The check asks no broker, so it can be tested by itself.
+The evidence is what the producers sent and learned, what readers of committed records saw during the kills,
+and the final content. The checker is a pure function of it, so it can be tested without a broker.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import NamedTuple
 from interop.exactly_once.ledger import Mark, Outcome, Transaction, parse_value
 
 Content = dict[int, list[tuple[int, bytes]]]
-"""Records by partition: offset and value, in the order in which a reader got them."""
+"""Records by partition: offset and value, in the order in which a reader received them."""
 
 
 class Finding(NamedTuple):
-    """Something that must not be, of one of these kinds.
+    """A violated rule, of one of these kinds.
 
-    lost: of a transaction whose commit was acknowledged, records are missing. aborted: records of an aborted
-    transaction are seen. torn: one whose end nobody knows is seen in parts. duplicate, reordered, foreign (a
-    record that nobody has written). fenced: a producer that was replaced could commit. view: a reader saw
-    something else than what is there in the end. stuck: the last stable offset stays behind. unread: a reader
-    did not come to the end.
+    lost: records of an acknowledged transaction are missing. aborted: records of an aborted transaction are
+    visible. torn: a transaction of unknown outcome is partly visible. duplicate, reordered, foreign (a record
+    that was never sent). fenced: a fenced producer could commit. view: a reader saw something else than the
+    final content. stuck: the last stable offset stays behind. unread: a reader did not reach the end.
     """
 
     kind: str
@@ -33,19 +32,19 @@ class Finding(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All that is known when the load is over and every timeout has passed."""
+    """All observations, after the load has ended and every timeout has passed."""
 
     transactions: dict[tuple[str, int], Transaction]
     content: Content
-    """What a reader of committed records finds in the end."""
+    """The final content for a reader of committed records."""
     views: dict[str, Content] = field(default_factory=dict)
-    """What each reader saw while the load was on."""
+    """The content that each reader saw during the load."""
     ends: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By partition the last stable offset and the high watermark."""
+    """By partition, the last stable offset and the high watermark."""
 
 
 def check(evidence: Evidence) -> list[Finding]:
-    """Everything that must not be."""
+    """Return all findings."""
     return [
         *_transactions(evidence),
         *_order(evidence.content),
@@ -59,7 +58,7 @@ def check(evidence: Evidence) -> list[Finding]:
 
 
 def _transactions(evidence: Evidence) -> Iterator[Finding]:
-    """Whether each transaction is there as a whole, or not at all, as its producer was told."""
+    """Check that each transaction is visible completely or not at all, as its producer was informed."""
     copies: Counter[Mark] = Counter()
     present: dict[tuple[str, int], set[Mark]] = defaultdict(set)
     for partition, records in sorted(evidence.content.items()):
@@ -102,7 +101,7 @@ def _transactions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _order(content: Content) -> Iterator[Finding]:
-    """Per producer and partition, records stand in the order in which they were written."""
+    """Check that records of one producer are in order in each partition."""
     for partition, records in sorted(content.items()):
         last: dict[str, Mark] = {}
         offsets = -1
@@ -114,14 +113,14 @@ def _order(content: Content) -> Iterator[Finding]:
             if mark is None:
                 continue
             before = last.get(mark.transactional_id)
-            # An equal one is a duplicate, and is told as that.
+            # An equal mark is a duplicate, which is reported as such.
             if before is not None and mark < before:
                 yield Finding("reordered", f"partition {partition} offset {offset}: {mark} after {before}")
             last[mark.transactional_id] = mark
 
 
 def _views(evidence: Evidence) -> Iterator[Finding]:
-    """What a reader sees of committed records is final: nothing goes, and nothing comes before it."""
+    """Check that readers never see records disappear or appear before their position."""
     for name, view in sorted(evidence.views.items()):
         for partition, final in sorted(evidence.content.items()):
             seen = view.get(partition, [])
@@ -137,7 +136,7 @@ def _views(evidence: Evidence) -> Iterator[Finding]:
 def _first_difference(
     seen: list[tuple[int, bytes]], expected: list[tuple[int, bytes]]
 ) -> tuple[int, str, str]:
-    """Where two readers part, and what each of them has there."""
+    """Return the first position at which two readers differ, and what each has there."""
     at = next(
         (at for at, (left, right) in enumerate(zip(seen, expected, strict=False)) if left != right),
         min(len(seen), len(expected)),

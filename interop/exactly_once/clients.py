@@ -1,4 +1,4 @@
-"""Two client libraries' transactional producers and readers of committed records, made alike."""
+"""Transactional producers and readers of committed records of two client libraries, behind one interface."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 
 RETRY_S = 40.0
-"""How long one call is tried again, across the broker's restarts."""
+"""The time limit for retries of one call, across restarts of the broker."""
 
 
 class ClientFailed(Exception):
-    """A call failed for good. The transaction may be aborted, or the producer given up."""
+    """A call failed and cannot be retried. The transaction may be aborted, or the producer closed."""
 
 
 class Writer(Protocol):
     """A transactional producer. Every method may raise ClientFailed."""
 
     def init(self) -> None:
-        """Become the producer of the transactional id."""
+        """Initialize the transactional id."""
 
     def begin(self) -> None: ...
 
     def send(self, partition: int, value: bytes) -> None: ...
 
     def flush(self) -> None:
-        """Wait until the broker has what was sent, or has refused it."""
+        """Wait until the broker has accepted or rejected everything that was sent."""
 
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
 
     def drop(self) -> None:
-        """Let go of it, whatever it has open."""
+        """Abandon the producer with its open transaction."""
 
 
 class ConfluentWriter:
-    """librdkafka's."""
+    """librdkafka's producer."""
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str, timeout_ms: int) -> None:
         self._topic = topic
@@ -99,10 +99,10 @@ class ConfluentWriter:
 
 
 class PythonWriter:
-    """kafka-python's.
+    """kafka-python's producer.
 
-    After some errors it begins a new epoch by itself, and then commits, with success, a transaction of which
-    nothing is left. So a commit counts only if every record was acknowledged.
+    After some errors it starts a new epoch and then commits an empty transaction successfully. So a commit
+    counts only if every record was acknowledged.
     """
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str, timeout_ms: int) -> None:
@@ -161,13 +161,13 @@ class Reader(Protocol):
     """A reader of committed records."""
 
     def poll(self) -> list[Seen]:
-        """What has come, within a moment."""
+        """Return the records that arrive within a short time."""
 
     def close(self) -> None: ...
 
 
 class ConfluentReader:
-    """librdkafka's."""
+    """librdkafka's consumer."""
 
     def __init__(self, bootstrap: str, topic: str, positions: dict[int, int]) -> None:
         self._consumer = RdConsumer(
@@ -200,7 +200,7 @@ class ConfluentReader:
 
 
 class PythonReader:
-    """kafka-python's."""
+    """kafka-python's consumer."""
 
     def __init__(self, bootstrap: str, topic: str, positions: dict[int, int]) -> None:
         self._consumer = KafkaConsumer(

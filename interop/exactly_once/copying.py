@@ -1,7 +1,8 @@
-"""A transactional copy program in Java, three of it in one group, killed at random, as is the broker.
+"""Three instances of a transactional copy program in Java, in one group, with random kills of instances and
+broker.
 
-What it copies is written meanwhile by a producer that is not killed; in the end each partition of the copy
-must equal that of the source.
+A producer that is not killed writes the source meanwhile. At the end each partition of the copy must equal
+that of the source.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CATCH_UP_S = 90.0
 
 @dataclass
 class CopyResult:
-    """What is in both topics in the end, by partition, and how often somebody was killed."""
+    """The final content of both topics by partition, and the number of kills."""
 
     source: dict[int, list[bytes]]
     copy: dict[int, list[bytes]]
@@ -52,7 +53,7 @@ class CopyResult:
         return sum(len(values) for values in self.source.values())
 
     def wrong(self) -> list[str]:
-        """Where a partition's copy is not the partition."""
+        """Return the differences between source and copy."""
         found = []
         for partition, wanted in self.source.items():
             got = self.copy[partition]
@@ -71,11 +72,11 @@ class CopyResult:
 
 @dataclass
 class Instances:
-    """The copiers, each with a transactional id of its own."""
+    """The running copy programs, each with its own transactional id."""
 
     bootstrap: str
     directory: Path
-    """Where they leave what they complain about."""
+    """The directory of their logs."""
     programs: dict[int, JavaProgram] = field(default_factory=dict)
 
     def start(self, number: int) -> None:
@@ -91,7 +92,7 @@ class Instances:
         self.programs.pop(number).kill()
 
     def replace(self, number: int) -> None:
-        """Kill one, and have another in its place."""
+        """Kill an instance and start a new one."""
         self.kill(number)
         self.start(number)
 
@@ -101,7 +102,7 @@ class Instances:
 
 
 class RecordFeed:
-    """Writes a topic, some hundred records a second, until it is told to end."""
+    """Writes some hundred records per second until `end`."""
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class RecordFeed:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                # With more it may write twice where a leader moves: see `cluster.load.ConfluentWriter`.
+                # With more requests in flight, librdkafka may resend under a new epoch: see
+                # `cluster.load.ConfluentWriter`.
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": 20,
                 "message.timeout.ms": 120_000,
@@ -142,7 +144,7 @@ class RecordFeed:
             self._producer.poll(0)
 
     def end(self) -> int:
-        """How many records were written; all of them are acknowledged."""
+        """Stop and return the number of written records, all of which are acknowledged."""
         self._ended.set()
         self._thread.join()
         assert self._producer.flush(60) == 0, "the source could not be written"
@@ -150,7 +152,7 @@ class RecordFeed:
 
 
 def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> CopyResult:
-    """Copy for that long, killing instances and, less often, the broker; then let the copy catch up."""
+    """Copy for this time while instances and sometimes the broker are killed, then let the copy catch up."""
     rng = random.Random(seed)
     broker.start()
     with RawClient(broker.bootstrap) as client:
@@ -184,7 +186,7 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> CopyResul
 
 
 def read(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
-    """The committed records of a topic by partition: that many if they come in time, and what comes after."""
+    """Return the committed records by partition: at least `count`, unless the time limit passes."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
     reader = READERS["confluent"](bootstrap, topic, dict.fromkeys(found, 0))
     deadline = time.monotonic() + CATCH_UP_S

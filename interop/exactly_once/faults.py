@@ -1,7 +1,7 @@
-"""The faults that the check has to find: what each does, and as what it may be found.
+"""The faults that the checker must find, with their effects and the kinds of finding.
 
-``faulty_broker`` does it to kwire. A fault whose window is short is planted together with a delay that opens
-it, such as slow markers; the delays alone are no fault, and the check must find nothing where only they are.
+``faulty_broker`` plants them in kwire. A fault with a short time window is planted with a delay, such as slow
+markers. A delay is no fault, and the checker must find nothing with delays only.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """A way to break the broker."""
+    """A planted fault."""
 
     does: str
     found_as: frozenset[str]
-    """The kinds of finding of which at least one must come up."""
+    """At least one finding of these kinds is required."""
 
 
 def _fault(does: str, *found_as: str) -> Fault:
@@ -23,7 +23,7 @@ def _fault(does: str, *found_as: str) -> Fault:
 
 FAULTS: dict[str, Fault] = {
     "marker-skips-a-partition": _fault(
-        "some markers are not written to partition 1, which counts as done",
+        "some markers are not written to partition 1, but reported as written",
         "stuck",
         "torn",
         "lost",
@@ -36,33 +36,33 @@ FAULTS: dict[str, Fault] = {
         "a commit is acknowledged half a second before its record is stored", "lost", "fenced"
     ),
     "prepared-commit-not-loaded": _fault(
-        "a restart does not see the records that decide to commit; markers are slow", "lost", "torn"
+        "a restart does not load PrepareCommit records; markers are slow", "lost", "torn"
     ),
     "prepared-not-resumed": _fault(
-        "a restart does not write the markers that are still to be written; markers are slow", "stuck", "lost"
+        "a restart does not resume the writing of markers; markers are slow", "stuck", "lost"
     ),
-    "timeouts-ignored": _fault("transactions that take too long go on", "stuck"),
+    "timeouts-ignored": _fault("timed-out transactions are not aborted", "stuck"),
     "aborted-not-indexed": _fault(
         "some aborted transactions are missing from the index of aborted transactions", "aborted", "duplicate"
     ),
     "stable-offset-too-high": _fault(
-        "the last stable offset is the high watermark, whatever transactions are open",
+        "the last stable offset is always the high watermark",
         "view",
         "aborted",
         "torn",
     ),
     "producers-forgotten": _fault(
-        "a restart knows nothing of the batches of producers; answers to producers are slow", "duplicate"
+        "a restart forgets the batches of producers; Produce responses are slow", "duplicate"
     ),
     "duplicates-accepted": _fault(
-        "a batch that is sent again is appended again; answers to producers are slow", "duplicate"
+        "a resent batch is appended again; Produce responses are slow", "duplicate"
     ),
     "open-transactions-forgotten": _fault(
-        "a restart does not know which transactions are open in a log", "lost", "aborted", "view", "torn"
+        "a restart forgets the open transactions of a log", "lost", "aborted", "view", "torn"
     ),
-    "no-fencing": _fault("whoever has an old epoch goes on as before", "fenced", "aborted", "reordered"),
-    "tail-lost": _fault("a restart cuts the last bytes off the logs", "lost", "view", "torn"),
+    "no-fencing": _fault("a producer with an old epoch is not fenced", "fenced", "aborted", "reordered"),
+    "tail-lost": _fault("a restart truncates the last bytes of the logs", "lost", "view", "torn"),
 }
 
 DELAYS = "delays-only"
-"""Only the delays that some faults come with."""
+"""The delays without a fault."""

@@ -1,4 +1,4 @@
-"""kwire with a planted fault, as one of the brokers that a load may run on."""
+"""kwire with a planted fault, as a broker for the load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interop.reference import HERE
 
 
 class FaultyKwire(Broker):
-    """kwire, broken in one of the ways that `faults` names."""
+    """kwire with one of the faults in `faults`."""
 
     name = "faulty-kwire"
 

@@ -1,7 +1,7 @@
-"""kwire with a fault in it: ``python -m interop.exactly_once.faulty_broker FAULT serve PROPERTIES``.
+"""kwire with a planted fault: ``python -m interop.exactly_once.faulty_broker FAULT serve PROPERTIES``.
 
-Nothing of this is in the product: the faults are put into the broker's classes in this process, before it
-serves. `faults` tells what each of them does.
+The fault replaces methods of the broker's classes in this process before the broker starts. `faults`
+describes each fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What producers have tried and learned, as lines of JSON: whoever is killed leaves all that it knew.
+"""Logs of transactional producers as lines of JSON, which survive a kill of the process.
 
-Each record says of itself which transaction it belongs to, and where in it it stands, so that nothing but the
-topic and the ledger is needed to check.
+Each record's value names its transaction and position, so that topic and ledger are sufficient for the
+checker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Outcome(Enum):
-    """How a transaction ended, as far as its producer knows."""
+    """The outcome of a transaction, as far as its producer knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 
 class Mark(NamedTuple):
-    """Where a record belongs: `place` counts the records of its transaction in its partition."""
+    """The position of a record. `place` is its index within its transaction and partition."""
 
     transactional_id: str
     number: int
@@ -31,12 +31,12 @@ class Mark(NamedTuple):
 
 
 def encode_value(mark: Mark, padding: str = "") -> bytes:
-    """The value of the record that belongs there."""
+    """Return the value of the record with this mark."""
     return "/".join((*(str(part) for part in mark), padding)).encode()
 
 
 def parse_value(value: bytes | None) -> Mark | None:
-    """What a record says of itself; None if it is not one of ours."""
+    """Return the mark in a record's value, or None if the value is foreign."""
     parts = (value or b"").decode(errors="replace").split("/")
     if len(parts) != 5 or not all(part.isdecimal() for part in parts[1:4]):
         return None
@@ -45,14 +45,14 @@ def parse_value(value: bytes | None) -> Mark | None:
 
 @dataclass
 class Transaction:
-    """A transaction as its producer tells of it."""
+    """A transaction as its producer logged it."""
 
     transactional_id: str
     number: int
     counts: dict[int, int]
-    """How many records it writes to which partition."""
+    """The number of records by partition."""
     told: list[tuple[Outcome, str]] = field(default_factory=list)
-    """Each outcome that the producer learned of, and why."""
+    """Each outcome that the producer learned, with the reason."""
 
     @property
     def outcome(self) -> Outcome:
@@ -60,7 +60,7 @@ class Transaction:
 
 
 class Ledger:
-    """The ledger of one process. A line is written before what it announces, and after what it tells of."""
+    """The ledger of one process. Each line is written before the transaction begins or after it ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -75,12 +75,12 @@ class Ledger:
         self._file.close()
 
     def _write(self, **line: Any) -> None:
-        # One write a line: threads share the file.
+        # One write per line, because threads share the file.
         self._file.write(json.dumps(line).encode() + b"\n")
 
 
 def read_ledgers(paths: list[Path]) -> dict[tuple[str, int], Transaction]:
-    """All transactions of these ledgers, by transactional id and number."""
+    """Return all transactions of these ledgers, by transactional id and number."""
     transactions: dict[tuple[str, int], Transaction] = {}
     for path in paths:
         for text in path.read_bytes().split(b"\n")[:-1]:

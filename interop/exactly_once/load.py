@@ -1,4 +1,4 @@
-"""A load of transactional producers and readers, under which a broker is killed and started again."""
+"""A load of transactional producers and readers, during which a broker is killed and restarted."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ TOPIC = "exactly-once"
 PARTITIONS = 6
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # Segments and snapshots of producers come and go within the load.
+    # Small limits, so that segments and producer snapshots are created and deleted during the load.
     "log.segment.bytes": "1048576",
     "log.roll.ms": "7000",
     "log.flush.offset.checkpoint.interval.ms": "3000",
 }
 COMMITS_PER_KILL = 8
-"""Fewer would mean that the load has not been one."""
+"""With fewer commits per kill the load was too small."""
 WRITERS_END_S = END_S + 10
 READERS_END_S = 30.0
 SETTLE_S = TIMEOUT_MS / 1000 + 20
-"""By then every transaction is committed or has timed out, and its markers are written."""
+"""After this time every transaction is committed or timed out, and its markers are written."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of what."""
+    """The size of a load."""
 
     kills: int
     seed: int = 1
     longest_life_s: float = 3.0
-    """A broker that serves is killed within this time."""
+    """A running broker is killed within this time."""
     early_kills: float = 0.15
-    """The share of kills that come before the broker serves."""
+    """The fraction of kills during the broker's start."""
     pause_s: float = 0.0
-    """Before each kill the writers are stopped for so long: no transaction is about to end then."""
+    """Writers are stopped for this time before each kill, so that no transaction is about to complete."""
     writers: tuple[tuple[str, int], ...] = (("confluent", 3), ("python", 2))
-    """Client libraries, and how many transactional ids each writes as."""
+    """Client libraries, and the number of transactional ids of each."""
     readers: tuple[str, ...] = ("confluent", "python")
 
 
 @dataclass
 class Outcomes:
-    """What came of it."""
+    """The result of a load."""
 
     findings: list[Finding]
     transactions: dict[tuple[str, int], Transaction]
@@ -74,7 +74,7 @@ class Outcomes:
 
 
 class Load:
-    """The processes that write and read."""
+    """The processes of producers and readers."""
 
     def __init__(self, broker: Broker, plan: Plan) -> None:
         self._broker = broker
@@ -113,12 +113,12 @@ class Load:
             process.send_signal(signal_)
 
     def end_writers(self) -> dict[tuple[str, int], Transaction]:
-        """Let every producer end its transaction; what they have told."""
+        """Let every producer end its transaction. Return the logged transactions."""
         _end(self._writers, WRITERS_END_S)
         return read_ledgers(self._ledgers)
 
     def end_readers(self, content: Content) -> dict[str, Content]:
-        """Let every reader come to the end; what they have seen."""
+        """Let every reader reach the end. Return what they have seen."""
         deadline = time.monotonic() + READERS_END_S
         last = {partition: records[-1][0] for partition, records in content.items() if records}
         while time.monotonic() < deadline:
@@ -157,7 +157,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
-    """Run the plan on a broker that is made and not started; it runs when this returns."""
+    """Run the plan on a broker that is not started yet. The broker still runs afterwards."""
     rng = random.Random(plan.seed)
     broker.start()
     with RawClient(broker.bootstrap) as client:
@@ -190,7 +190,7 @@ def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
 
 
 def settled_ends(client: RawClient) -> dict[int, tuple[int, int]]:
-    """Last stable offset and high watermark of each partition, once they agree or should have."""
+    """Return last stable offset and high watermark of each partition, once they agree or time has passed."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         stable, end = (_latest(client, isolation) for isolation in (1, 0))
@@ -214,7 +214,7 @@ def _latest(client: RawClient, isolation: int) -> dict[int, int]:
 
 
 def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: float = 2.0) -> Content:
-    """All committed records: what a reader finds from the beginning on, until nothing more comes."""
+    """Return all committed records, read until no more arrive."""
     content: Content = {partition: [] for partition in ends}
     reader = READERS["confluent"](broker.bootstrap, TOPIC, dict.fromkeys(ends, 0))
     quiet_since = time.monotonic()
@@ -224,14 +224,14 @@ def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: flo
                 content[partition].append((offset, value))
                 quiet_since = time.monotonic()
     except ClientFailed:
-        pass  # what is missing shows
+        pass  # the checker finds what is missing
     finally:
         reader.close()
     return content
 
 
 def run_plan(broker: Broker, plan: Plan) -> tuple[Outcomes, str]:
-    """What came of a plan, and what the broker logged. The broker is gone then."""
+    """Run the plan and discard the broker. Return the result and the broker's log."""
     try:
         outcomes = kill_under_load(broker, plan)
         print(outcomes)

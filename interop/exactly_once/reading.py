@@ -1,7 +1,8 @@
-"""A reader of committed records as a process, which goes on across the broker's deaths.
+"""A process that reads committed records across restarts of the broker.
 
-``python -m interop.exactly_once.reading LIBRARY BOOTSTRAP TOPIC PARTITIONS VIEW SEED`` writes what it sees, a
-line a record, and begins anew where it stands every few seconds. It ends when its standard input is closed.
+``python -m interop.exactly_once.reading LIBRARY BOOTSTRAP TOPIC PARTITIONS VIEW SEED`` writes one line per
+record to VIEW. It replaces its consumer every few seconds and continues at its position. It ends when its
+standard input is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from interop.exactly_once.checker import Content
 from interop.exactly_once.clients import READERS, ClientFailed
 
 LONGEST_S = 15.0
-"""Nobody reads for longer than this before beginning anew."""
+"""The longest life of one consumer."""
 
 
 def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, seed: str) -> None:
@@ -43,14 +44,14 @@ def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, s
                         seen.write(b"%d %d %s\n" % (partition, offset, value))
                         positions[partition] = offset + 1
             except ClientFailed:
-                # What it lacks is found by the check.
+                # The checker finds missing records.
                 time.sleep(0.1)
             threading.Thread(target=reader.close, daemon=True).start()
     os._exit(0)
 
 
 def read_view(path: Path) -> Content:
-    """What a reader has seen so far."""
+    """Return what a reader has seen so far."""
     content: Content = {}
     for line in path.read_bytes().split(b"\n")[:-1]:
         partition, offset, value = line.split(b" ", 2)

@@ -1,4 +1,4 @@
-"""The check of exactly once finds each planted fault, and nothing in Apache Kafka or where kwire is slow."""
+"""The exactly-once checker finds each planted fault, and nothing in Apache Kafka or with delays only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from interop.exactly_once.ledger import Outcome
 from interop.exactly_once.load import COMMITS_PER_KILL, SETTINGS, Plan, run_plan
 
 ATTEMPTS = 3
-"""A fault is found only where a kill comes at the right moment, which a busy machine makes rarer."""
+"""A fault shows only if a kill happens at the right moment, which is rarer on a busy machine."""
 
 GIVES_UP_MARKERS = "these partitions are likely deleted already and hence can be skipped"
-"""Apache Kafka says so where a restarted coordinator, not knowing the leaders yet, ends a transaction without
-the markers of some partitions: what is in these stays open, or ends as the producer's next transaction does.
+"""Logged by Apache Kafka if a restarted coordinator does not know the leaders yet and skips markers.
+
+Then the transaction stays open in some partitions, or ends there with the producer's next transaction.
 """
 FOLLOWS_FROM_THAT = {"stuck", "lost", "torn", "aborted", "unread"}
 
 
 class VerboseApacheKafka(ApacheKafka):
-    """Tells also what its transaction coordinator does about markers."""
+    """Apache Kafka that also logs what its transaction coordinator does with markers."""
 
     def command(self) -> list[str]:
         java, *arguments = super().command()
@@ -29,7 +30,7 @@ class VerboseApacheKafka(ApacheKafka):
 
 
 def test_checker_finds_nothing_in_apache_kafka() -> None:
-    # Its first look for timeouts comes after the default 10 s, when a restarted broker knows the leaders.
+    # The first timeout check comes after the default 10 s, when a restarted broker knows the leaders.
     settings = {key: value for key, value in SETTINGS.items() if not key.startswith("transaction.")}
     plan = Plan(3, longest_life_s=6, early_kills=0, pause_s=0.5)
     outcomes, logged = run_plan(VerboseApacheKafka(settings), plan)

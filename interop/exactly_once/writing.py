@@ -1,8 +1,8 @@
-"""Transactional producers of one client library as a process, a thread for each transactional id.
+"""A process with transactional producers of one library, one thread per transactional id.
 
-``python -m interop.exactly_once.writing LIBRARY BOOTSTRAP TOPIC PARTITIONS IDS LEDGER SEED``. Standard input
-closing ends it in order. Besides commits and aborts there are producers that vanish, that are replaced while
-they still write, and that leave a transaction to its timeout.
+``python -m interop.exactly_once.writing LIBRARY BOOTSTRAP TOPIC PARTITIONS IDS LEDGER SEED``. It ends when
+its standard input is closed. Besides commits and aborts, some producers vanish, some are fenced while they
+still write, and some leave a transaction to its timeout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from interop.exactly_once.clients import WRITERS, ClientFailed, Writer
 from interop.exactly_once.ledger import Ledger, Mark, Outcome, encode_value
 
 TIMEOUT_MS = 4000
-"""The transactions' timeout: short, so that what is left open is aborted while the load is on."""
+"""The transaction timeout, short enough to abort open transactions during the load."""
 END_S = 20.0
 PADDING_BYTES = 400
 
 
 class TransactionalProducer:
-    """One transactional id, written by one producer after another."""
+    """Successive producers of one transactional id."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TransactionalProducer:
                 time.sleep(self._rng.uniform(0, 0.05))
 
     def _successor(self) -> Writer:
-        """A producer that has fenced its predecessor."""
+        """Start a producer, which fences its predecessor."""
         while True:
             writer = self._make(self._id)
             try:
@@ -78,12 +78,12 @@ class TransactionalProducer:
                 self._drop(writer)
 
     def _drop(self, writer: Writer) -> None:
-        # Kept for a while: a library that takes its time to end must not hold up the load.
+        # Keep the producer for a while: a slow close must not block the load.
         threading.Thread(target=writer.drop, daemon=True).start()
         self._dropped = [*self._dropped[-3:], writer]
 
     def _begin(self, name: str) -> tuple[int, list[Mark]]:
-        """The next transaction: announced, with its records in the order in which they are sent."""
+        """Log the next transaction. Return its number and records in sending order."""
         self._number += 1
         counts = {
             partition: self._rng.randint(1, 8)
@@ -105,7 +105,7 @@ class TransactionalProducer:
                 writer.flush()
 
     def _transaction(self, writer: Writer) -> Writer:
-        """One commit or abort. The producer to go on with."""
+        """Run one transaction. Return the producer for the next one."""
         number, marks = self._begin(self._id)
         committing = False
         try:
@@ -128,14 +128,15 @@ class TransactionalProducer:
             self._ledger.end(self._id, number, Outcome.ABORTED, why)
             return writer
         except ClientFailed as error:
-            # Who never asked to commit need not be told of the abort.
+            # Without a commit request, the transaction must be aborted, even if the abort was not
+            # acknowledged.
             outcome = Outcome.UNKNOWN if committing else Outcome.ABORTED
             self._ledger.end(self._id, number, outcome, f"{why}, {error}")
             self._drop(writer)
             return self._successor()
 
     def _vanish(self, writer: Writer) -> Writer:
-        """A producer that says no more in the middle of its transaction, and one that comes after it."""
+        """Abandon a producer in the middle of its transaction, and start its successor."""
         number, marks = self._begin(self._id)
         self._ledger.end(self._id, number, Outcome.ABORTED, "vanished")
         try:
@@ -147,7 +148,7 @@ class TransactionalProducer:
         return self._successor()
 
     def _replace(self, writer: Writer) -> Writer:
-        """A producer that is replaced, knows nothing of it, and goes on."""
+        """Fence a producer that then continues its transaction."""
         number, marks = self._begin(self._id)
         try:
             writer.begin()
@@ -158,7 +159,7 @@ class TransactionalProducer:
         successor = self._successor()
         self._ledger.end(self._id, number, Outcome.ABORTED, "replaced")
         successor = self._transaction(successor)
-        # A call that does not return must not end the load.
+        # A call that does not return must not block the load.
         zombie = threading.Thread(target=self._go_on, args=(writer, number, marks), daemon=True)
         zombie.start()
         zombie.join(10)
@@ -174,7 +175,7 @@ class TransactionalProducer:
         self._ledger.end(self._id, number, Outcome.COMMITTED, "after it was replaced")
 
     def _leave_open(self) -> None:
-        """A producer of an id of its own, which begins and is never heard of again."""
+        """Leave a transaction of a separate transactional id to its timeout."""
         name = f"{self._id}-left-{self._number + 1}"
         number, marks = self._begin(name)
         self._ledger.end(name, number, Outcome.ABORTED, "left open")
@@ -214,7 +215,7 @@ def main(
     deadline = time.monotonic() + END_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    # Without the libraries' farewells: a transaction that is open stays open.
+    # Skip the libraries' shutdown, so that an open transaction stays open.
     os._exit(0)
 
 

@@ -33,13 +33,13 @@ import org.apache.kafka.timeline.SnapshotRegistry;
 import org.apache.kafka.timeline.TimelineHashMap;
 
 /**
- * What Kafka's own assignors of consumer groups make of a group.
+ * Runs Kafka's own assignors of consumer groups.
  *
- * Reads a JSON object a line: the assignor, whether the group is homogeneous, topics (name, id, partitions) in
- * any order, and members (id, instance id, topic names, topics that do not exist included, and the old
- * assignment as pairs of topic id and partitions) in the order in which they joined. Answers each with the
- * assignment as pairs of member id and pairs of topic id and partitions, all in the order of Kafka's maps and sets, or
- * with a string: what the assignor complains of.
+ * Reads one JSON object per line: the assignor, whether the group is homogeneous, topics (name, id, partitions) in any
+ * order, and members (id, instance id, topic names, including names of missing topics, and the old assignment as pairs
+ * of topic id and partitions) in the order in which they joined. Prints one line per input: the assignment as pairs of
+ * member id and pairs of topic id and partitions, in the order of Kafka's maps and sets, or the assignor's error
+ * message as a string.
  */
 public final class Assignments {
     private static final ObjectMapper MAPPER = new ObjectMapper();
@@ -63,7 +63,7 @@ public final class Assignments {
 
     private static JsonNode answer(JsonNode asked) {
         Topics topics = new Topics(asked.get("topics"));
-        // A group's members are in such a map, from which the builder of the spec copies them.
+        // Kafka keeps a group's members in such a map and copies them from it into the spec.
         TimelineHashMap<String, JsonNode> joined =
             new TimelineHashMap<>(new SnapshotRegistry(new LogContext()), 0);
         for (JsonNode member : asked.get("members")) {

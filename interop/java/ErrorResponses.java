@@ -11,11 +11,11 @@ import org.apache.kafka.common.requests.AbstractRequest;
 import org.apache.kafka.common.requests.AbstractResponse;
 
 /**
- * The responses that tell an error of a whole request, as a broker makes them when it fails on the request.
+ * Builds the responses that report an error of a whole request, as a broker does if it fails on the request.
  *
- * Reads an API's key, a version and a request's bytes a line, parted by blanks. Answers each with the bytes of the
- * response to UNKNOWN_SERVER_ERROR, with the word none where there is no response to make, or with fails where Kafka
- * fails to make one, which leaves a client without an answer.
+ * Reads one line per request: API key, version and bytes, separated by blanks. Prints the bytes of the response to
+ * UNKNOWN_SERVER_ERROR, or "none" if there is no response, or "fails" if Kafka cannot build one, which leaves a client
+ * without a response.
  */
 public final class ErrorResponses {
     private ErrorResponses() {

@@ -19,11 +19,11 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Copies every committed record of a topic into another one, exactly once, partition by partition.
+ * Copies every committed record of a topic to another topic exactly once, partition by partition.
  *
- * Arguments: bootstrap servers, consumer group, source, target, transactional id, further settings as key=value
- * (of the consumer with the prefix "consumer."). Records and the offsets up to which they were read go into one
- * transaction, so that whoever takes over begins where the last commit ended. It runs until it is killed.
+ * Arguments: bootstrap servers, consumer group, source, target, transactional id, further settings as key=value (with
+ * the prefix "consumer." for the consumer). Records and source offsets are committed in one transaction, so that a
+ * successor continues after the last commit. It runs until it is killed.
  */
 public final class ExactlyOnceCopy {
     private static final Duration POLL = Duration.ofMillis(200);
@@ -51,7 +51,7 @@ public final class ExactlyOnceCopy {
             try {
                 copy.run();
             } catch (KafkaException error) {
-                // Both clients begin anew; an open transaction is aborted when the producer does.
+                // Start both clients again. Initializing the producer aborts an open transaction.
                 System.out.println("again, after " + error);
             }
         }
@@ -107,7 +107,7 @@ public final class ExactlyOnceCopy {
             producer.sendOffsetsToTransaction(next, consumer.groupMetadata());
             commit(producer);
         } catch (CommitFailedException error) {
-            // The group has gone on without this member: the records belong to somebody else by now.
+            // The group has rebalanced without this member, and another member owns the partitions.
             producer.abortTransaction();
             throw error;
         }
@@ -119,7 +119,7 @@ public final class ExactlyOnceCopy {
                 producer.commitTransaction();
                 return;
             } catch (TimeoutException error) {
-                // Whether it was committed is not known; the same call finds out.
+                // The outcome of the commit is unknown. The same call returns it.
                 if (attempt == COMMIT_ATTEMPTS) {
                     throw error;
                 }

@@ -9,10 +9,10 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 
 /**
- * What the library with which Kafka matches topics by regular expression makes of an expression.
+ * Evaluates regular expressions with the library that Kafka uses for topic subscriptions.
  *
- * Reads a JSON array a line: an expression and names. Answers each with those of the names that match, or with a
- * string: what is wrong with the expression.
+ * Reads one JSON array per line: an expression and names. Prints the names that match, or the error message of the
+ * expression as a string.
  */
 public final class Expressions {
     private Expressions() {

@@ -14,11 +14,11 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
- * What Kafka's own message classes make of a value.
+ * Encodes values with Kafka's own message classes.
  *
- * Without arguments: reads lines of a class, a version and a JSON value, parted by tabs, and answers each with
- * the bytes in hexadecimal, or with "error" and a reason. With the argument "errors": prints the error codes,
- * their names and whether a client may retry.
+ * Without arguments: reads lines of class, version and JSON value, separated by tabs, and prints the bytes in
+ * hexadecimal, or "error" and a reason. With the argument "errors": prints the error codes, their names and whether
+ * they are retriable.
  */
 public final class MessageBytes {
     private MessageBytes() {

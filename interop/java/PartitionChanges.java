@@ -17,10 +17,10 @@ import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.apache.kafka.server.common.MetadataVersion;
 
 /**
- * What a controller makes of a partition when brokers go and come, sets are altered and replicas move.
+ * Computes a controller's changes of a partition for broker failures, AlterPartition and reassignments.
  *
- * Reads a JSON object a line: a partition, who may lead, and what it is to become. Answers each with the record's
- * fields, those that change, in the order of the line below; or "none".
+ * Reads one JSON object per line: a partition, the eligible leaders, and the requested change. Prints the changed
+ * fields of the record in a fixed order, or "none".
  */
 public final class PartitionChanges {
     private static final Uuid TOPIC = new Uuid(1, 1);

@@ -19,9 +19,10 @@ import org.apache.kafka.shaded.io.opentelemetry.proto.metrics.v1.ResourceMetrics
 import org.apache.kafka.shaded.io.opentelemetry.proto.metrics.v1.ScopeMetrics;
 
 /**
- * A plugin of the broker that takes what clients push, and writes a line about each number to the file that
- * `interop.telemetry.file` names: the client's id, the name, whether it is a count, its value, and the names of its
- * labels, parted by tabs.
+ * A broker plugin that writes each pushed client metric to the file in `interop.telemetry.file`.
+ *
+ * A line has the client's id, the metric's name, whether it is a counter, its value, and the names of its labels,
+ * separated by tabs.
  */
 public final class TelemetryReceiver implements MetricsReporter, ClientTelemetryExporterProvider {
     private Path file;

@@ -12,11 +12,11 @@ import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Apache Kafka's command line tools one after another in one JVM, as if each had one of its own.
+ * Runs Apache Kafka's command-line tools one after another in one JVM.
  *
- * Reads lines of a time limit in milliseconds and, in base64, what stands on the tool's input, its class and its
- * arguments, parted by tabs. Answers each with the exit status and, in base64, both outputs. A tool that ends the
- * process ends only itself here: what it would have said after that is dropped, and its shutdown hooks are run.
+ * Reads one line per run: the time limit in milliseconds and, in base64, the tool's input, class and arguments,
+ * separated by tabs. Prints the exit status and, in base64, both outputs. A tool that calls System.exit ends only
+ * itself: later output is dropped, and its shutdown hooks are run.
  */
 public final class ToolRunner {
     private static final int TIMED_OUT = -1;
@@ -24,7 +24,7 @@ public final class ToolRunner {
     private ToolRunner() {
     }
 
-    /** Thrown where a tool would have ended the process. */
+    /** Thrown instead of ending the process. */
     private static final class Ended extends Error {
         private static final long serialVersionUID = 1L;
 
@@ -33,7 +33,7 @@ public final class ToolRunner {
         }
     }
 
-    /** A stream whose target can be changed and taken away: libraries hold on to the first one they see. */
+    /** A stream whose target can be replaced, because libraries keep the first stream that they get. */
     private static final class Switch extends OutputStream {
         private ByteArrayOutputStream target = new ByteArrayOutputStream();
         private boolean open = true;
@@ -150,7 +150,7 @@ public final class ToolRunner {
         }
     }
 
-    /** As the JVM does with what nobody catches. */
+    /** Prints an uncaught exception as the JVM does. */
     private static void failed(Throwable thrown) {
         if (status == null) {
             System.err.print("Exception in thread \"main\" ");

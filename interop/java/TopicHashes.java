@@ -15,10 +15,10 @@ import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataImage;
 import org.apache.kafka.coordinator.group.Utils;
 
 /**
- * The hashes by which a group coordinator knows the topics of a group.
+ * Computes the topic and group hashes of a group coordinator (KIP-848).
  *
- * Reads a JSON array a line: of topics, which are names, ids, and racks of the replicas by partition. Answers each
- * with the topics' hashes and the group's, parted by tabs.
+ * Reads one JSON array of topics per line: names, ids, and the racks of the replicas by partition. Prints the hashes
+ * of the topics and of the group, separated by tabs.
  */
 public final class TopicHashes {
     private TopicHashes() {

@@ -10,10 +10,10 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * Counts the words of one topic into another with Kafka Streams, until it is ended.
+ * Counts the words of one topic into another with Kafka Streams, until it is killed.
  *
- * Arguments: a properties file for Streams, the topic to read, the topic to write. The words pass a repartition
- * topic, and the counts a state store with its changelog. Prints the state of the program at each change.
+ * Arguments: a properties file for Streams, the source topic and the target topic. Words pass through a repartition
+ * topic, and counts are kept in a state store with a changelog. Prints the program's state at each change.
  */
 public final class WordCount {
     private WordCount() {
@@ -35,7 +35,7 @@ public final class WordCount {
         streams.setStateListener((now, before) -> {
             System.out.println(now);
             if (now == KafkaStreams.State.ERROR) {
-                // What Streams could not bear is the scenario's business: end, and let it see that.
+                // Exit, so that the scenario notices the failure of Streams.
                 Runtime.getRuntime().halt(1);
             }
         });

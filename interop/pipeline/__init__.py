@@ -1,1 +1,1 @@
-"""The pipeline's jobs, by subprocess as anybody runs them, against figures that were made without Spark."""
+"""The pipeline's jobs as subprocesses, compared with results that were computed without Spark."""

@@ -1,4 +1,4 @@
-"""What the scenarios of the pipeline start from, where they have nothing of their own."""
+"""Shared fixtures of the pipeline scenarios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.brokers import Broker
 
 @pytest.fixture(scope="module")
 def broker(kind: type[Broker]) -> Iterator[Broker]:
-    """A broker whose records are as old as their times say, and stay."""
+    """Start a broker whose retention keeps old records."""
     broker = kind({"log.retention.ms": "-1"})
     try:
         broker.start()

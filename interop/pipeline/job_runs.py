@@ -1,4 +1,4 @@
-"""What the scenarios of the pipeline share: jobs that they start and wait for, and topics that they read."""
+"""Helpers of the pipeline scenarios that run jobs and read topics."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -25,7 +25,7 @@ WAIT_S: Final = 30.0
 
 
 class Jobs:
-    """Runs jobs in Spark's Python; their files and what they say are in a directory."""
+    """Runs jobs in Spark's Python, with their files and logs in a directory."""
 
     def __init__(self, directory: Path, **variables: str) -> None:
         self._directory = directory
@@ -40,17 +40,17 @@ class Jobs:
         )
 
     def start_module(self, *arguments: str) -> JobProcess:
-        """A module that has jobs of its own to run."""
+        """Start another module that runs jobs."""
         log = self._directory / f"{next(self._numbers)}.log"
         return JobProcess([spark_python(), "-m", *arguments], self._environment, self._directory, log)
 
     def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
-        """Run it to its end; what it said, and Spark."""
+        """Run a job to its end, and return the output of the job and Spark."""
         return said(self.start(job, config, *options), status)
 
 
 def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> str:
-    """Wait until it ends as it should; all that it said."""
+    """Wait for the expected exit status, and return the output."""
     try:
         assert process.wait(seconds) == status, process.tail(3000)
     finally:
@@ -59,20 +59,20 @@ def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> 
 
 
 def kafka(broker: Served, *topics: str, **options: Any) -> dict[str, Any]:
-    """Topics as an input of a job, over the wire."""
+    """Return a job's input from topics over the network."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": ",".join(topics), **options}
     return {"format": "kafka", "options": given}
 
 
 def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
-    """The committed records of topics by their offsets, as a plain consumer sees them. Unreadable."""
+    """Return the committed records of topics by offset, as a plain consumer reads them. Unreadable."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
             found = read_topics(broker.bootstrap, topics)
             break
         except Unreadable:
-            # A broker that has just been started knows of a partition before it leads it.
+            # A newly started broker knows of a partition before it becomes its leader.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -80,7 +80,7 @@ def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
 
 
 def produce_odd(broker: Served, topic: str, partitions: int, began_ms: int) -> None:
-    """Records of every kind, over 18 days, with gaps: markers, and transactions that were aborted."""
+    """Produce records of every kind over 18 days, with gaps from markers and aborted transactions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
     producer.init_transactions(WAIT_S)
     for number in range(40):

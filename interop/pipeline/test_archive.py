@@ -1,4 +1,4 @@
-"""The job `archive` where its topics change between two runs: made anew, left out for a while, or gone."""
+"""The job `archive` when topics are recreated, left out or deleted between two runs."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -21,7 +21,7 @@ from interop.pipeline.job_runs import Jobs, kafka
 
 WAIT_S: Final = 30.0
 NUMERIC: Final = "007"
-"""What Spark takes for a number, where it may."""
+"""A topic name that Spark may interpret as a number."""
 FORMATS: Final = ("kwire", "kafka")
 
 
@@ -43,7 +43,7 @@ def create(broker: Broker, *topics: str) -> None:
                 admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
                 break
             except KafkaException:
-                # A topic that is being deleted may be there for a while.
+                # A topic may still exist for a while after its deletion.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -64,7 +64,7 @@ def of(broker: Broker, format_: str, *topics: str, **options: str) -> dict[str, 
 
 
 def offsets_of(archive: Path) -> dict[str, list[tuple[int, int]]]:
-    """By topic, of the files that manifests list: the first and the last."""
+    """Return the first and last offsets of the listed files, by topic."""
     found: dict[str, list[tuple[int, int]]] = {}
     for path in sorted((archive / "_manifests").glob("*.json")):
         for file in json.loads(path.read_text())["files"]:
@@ -104,7 +104,7 @@ def test_archive_resumes_a_topic_after_runs_without_it(broker: Broker, tmp_path:
     produce(broker, "other", 20)
     jobs, directory = Jobs(tmp_path), tmp_path / "archive"
     archive = {"directory": str(directory)}
-    # Without it, the topic that is left out is reported as lost.
+    # Otherwise Spark reports the missing topic as data loss.
     options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "300"}
 
     def run(topic: str) -> None:

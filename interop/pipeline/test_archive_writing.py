@@ -1,4 +1,4 @@
-"""What Spark itself does in a step of an archive, in a session that its user has made."""
+"""Spark's part of an archive step, in a user's session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `mirror` between kwire and Apache Kafka, killed and resumed: what is in the target, and its map."""
+"""The job `mirror` between kwire and Apache Kafka, with kills: the target's content and its offset map."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -30,7 +30,7 @@ WAIT_S: Final = 30.0
 POLL_S: Final = 0.01
 FLIGHTS: Final = {"kwire": 50_000, "apache": 10_000}
 KILLS: Final = {"kwire": 3, "apache": 1}
-"""The more the quicker the brokers start."""
+"""A broker that starts faster is killed more often."""
 PARTITIONS: Final = 4
 ODD: Final = "odd"
 SUFFIX: Final = ".mirror"
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
     ids=["kwire-to-kwire", "apache-to-kwire", "kwire-to-apache"],
 )
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two brokers of their own, so that it does not matter what others do."""
+    """Two separate brokers, independent of other tests."""
     kinds = request.param
     source, target = kinds[0](), kinds[1]()
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def size(consumer: Consumer, topic: str, partitions: int) -> int:
-    """How many offsets there are by now, of open transactions too."""
+    """Return the number of offsets, including open transactions."""
     if topic not in consumer.list_topics(timeout=WAIT_S).topics:
         return 0
     try:
@@ -75,14 +75,14 @@ def size(consumer: Consumer, topic: str, partitions: int) -> int:
 
 
 def make_odd(broker: Broker) -> None:
-    """In the first of two partitions."""
+    """Write unusual records to the first of two partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(ODD, 2, 1, config={"retention.ms": "-1"})])[ODD].result(WAIT_S)
     produce_odd(broker, ODD, 1, 1_000_000_000_000)
 
 
 def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
-    """The map, whose ranges have to follow each other."""
+    """Return the offset map, and check that its ranges are contiguous."""
     found: dict[int, int] = {}
     reached = None
     for record in read(broker, topic + ".offset-map")[topic + ".offset-map", partition].values():
@@ -122,7 +122,7 @@ def stable_end(broker: Broker, topic: str, partition: int) -> int:
 
 
 def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
-    """Start the mirror, and kill its driver with all that belongs to it when some more has arrived."""
+    """Start the mirror, and kill the driver and its processes once more records have arrived."""
     consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
     wanted = size(consumer, "flights" + SUFFIX, PARTITIONS) + chance.randint(1, records // 5)
     process = jobs.start("mirror", config)
@@ -157,7 +157,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     places = [*[("flights", number) for number in range(PARTITIONS)], (ODD, 0), (ODD, 1)]
     truth = read(pair.source, "flights", ODD)
     ends = {place: stable_end(pair.source, *place) for place in places}
-    # A record of each, an offset in the midst of a gap, and ends.
+    # Commit the offset of a record, an offset within a gap, and ends.
     odd_gap = next(offset for offset in range(20, ends[ODD, 0]) if offset not in truth[ODD, 0])
     wants = {
         ("flights", 0): 0,
@@ -197,7 +197,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     records = sum(map(len, truth.values()))
     assert f"clean: {records} records" in jobs.run("audit", audit)
 
-    # A checkpoint that is lost costs nothing, and there is nothing left to do.
+    # A lost checkpoint has no effect, and a new run finds nothing to do.
     before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     said = jobs.run("mirror", config).splitlines()

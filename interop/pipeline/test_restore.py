@@ -1,6 +1,6 @@
-"""An archive restored into a data directory: kwire and Apache Kafka start on it, and all is as it was.
+"""Archives restored into a data directory on which kwire and Apache Kafka start unchanged.
 
-And what becomes of a data directory that is damaged, where that is to be got past.
+It also tests corrupt data directories.
 """
 
 # The client's own annotations are partial.
@@ -25,18 +25,18 @@ from interop.pipeline_kills.reading import Partition, Record
 
 WAIT_S: Final = 30.0
 BEGAN_MS: Final = 1_300_000_000_000
-"""Long before anything that retention would keep by itself."""
+"""Long before the default retention."""
 ODD, DENSE, STAMPED = "odd", "dense", "stamped"
 TOPICS: Final = {ODD: 3, DENSE: 1, STAMPED: 1}
-"""By their partitions; the last one of the first topic has never had a record."""
+"""The number of partitions by topic. The last partition of the first topic is empty."""
 
 Log = tuple[tuple[int, int], dict[int, Record]]
-"""Where a partition begins and ends, and its records by their offsets."""
+"""Start and end of a partition, and its records by offset."""
 
 
 @pytest.fixture
 def source(kind: type[Broker]) -> Iterator[Broker]:
-    """A broker with records of every kind."""
+    """Start a broker and write records of every kind."""
     broker = kind({"log.segment.bytes": "1048576"})
     with ExitStack() as stack:
         stack.callback(broker.discard)
@@ -46,7 +46,7 @@ def source(kind: type[Broker]) -> Iterator[Broker]:
 
 
 def fill(broker: Broker) -> None:
-    """Gaps by transactions and by DeleteRecords, all there is to a record, and times of the broker."""
+    """Write gaps by transactions and DeleteRecords, full records, and broker timestamps."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1"}
     stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -74,7 +74,7 @@ def fill(broker: Broker) -> None:
 
 
 def logs_of(broker: Broker, *topics: str) -> dict[Partition, Log]:
-    """As a plain consumer sees them."""
+    """Return the logs as a plain consumer reads them."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "judge"})
     try:
         return {
@@ -119,7 +119,7 @@ def test_brokers_start_on_a_restored_directory(source: Broker, tmp_path: Path) -
         with ExitStack() as stack:
             stack.callback(target.discard)
             shutil.copytree(directory, target.log_dir)
-            target.write_properties()  # and so it is not formatted
+            target.write_properties()  # so it is not formatted
             target.start()
             assert logs_of(target, *TOPICS) == expected
             audit = {
@@ -133,14 +133,14 @@ def test_brokers_start_on_a_restored_directory(source: Broker, tmp_path: Path) -
 
 
 def assert_unmoved(broker: Broker) -> None:
-    """The broker had nothing to say of what it found: it recovered, elected and set aside nothing."""
+    """Check that the broker logged no warning about its logs: no recovery, no truncation, no election."""
     lines = broker.log_text().splitlines()
     assert not [line for line in lines if " ERROR " in line]
     assert not [line for line in lines if "WARN" in line and any(f"{topic}-" in line for topic in TOPICS)]
 
 
 def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
-    """What is produced next comes behind all that was, and all is there after a restart."""
+    """Check that new records are appended at the end, and that everything survives a restart."""
     told: list[int] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(
@@ -159,7 +159,7 @@ def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
 
 
 def assert_tools_accept(directory: Path) -> None:
-    """Kafka's own tool finds nothing wrong with logs and indexes."""
+    """Check that Kafka's own tool accepts logs and indexes."""
     tool = "org.apache.kafka.tools.DumpLogSegments"
     logs = sorted(path for path in directory.glob("*/*.log") if path.stat().st_size)
     assert len(logs) >= 3
@@ -184,7 +184,7 @@ def test_corrupt_segment_is_reported_or_skipped(source: Broker, tmp_path: Path) 
     archive = tmp_path / "archive"
     config = {"input": file_origins(copy), "archive": {"directory": str(archive)}}
     lines = jobs.run("archive", config, status=1).splitlines()
-    # What Java says of its own options is not for us to tell.
+    # Skip what the JVM prints about its options.
     [said] = [line for line in lines if not line.startswith(("NOTE: ", "WARNING: Using incubator"))]
     assert said.startswith(f"kwire pipeline: {path} is corrupt at byte ")
     jobs.run("archive", config, "--on-corrupt", "skip")

@@ -1,4 +1,4 @@
-"""A session of the pipeline has the JVM's options and the jars of the user, and its own."""
+"""The JVM options and jars of a pipeline session: those of the user and its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of Avro from topic to archive, and those that cannot be decoded to a topic of their own."""
+"""Avro values from topic to archive, and dead letters for values that cannot be decoded."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -32,7 +32,7 @@ WAIT_S: Final = 30.0
 TOPIC, DEAD = "orders", "orders.dead"
 PARTITIONS: Final = 2
 START_MS: Final = 1_359_590_400_000
-"""Long past, so that it is seen that dead letters are not deleted for it."""
+"""Old timestamps: retention must not delete the dead letters."""
 COST: Final[dict[str, Any]] = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 REASON: Final = [f"kwire.{key}" for key in ("error", "topic", "partition", "offset", "timestamp")]
 OLD: Final[dict[str, Any]] = {
@@ -51,7 +51,7 @@ Partition = tuple[int, int]
 
 @pytest.fixture
 def broker(kind: type[Broker]) -> Iterator[Broker]:
-    """One of its own."""
+    """Start a separate broker."""
     broker = kind()
     try:
         broker.start()
@@ -62,7 +62,7 @@ def broker(kind: type[Broker]) -> Iterator[Broker]:
 
 @contextmanager
 def registry() -> Iterator[str]:
-    """The address of the tests' registry, in a process of its own."""
+    """Start the tests' schema registry in a separate process, and yield its address."""
     command = [sys.executable, "-m", "tests.pipeline.schema_registry"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parent
@@ -74,26 +74,26 @@ def registry() -> Iterator[str]:
 
 
 class Orders:
-    """What was written into the topic, and what should become of it."""
+    """The written records and the expected results."""
 
     def __init__(self, broker: Broker, url: str) -> None:
         self._producer = Producer({"bootstrap.servers": broker.bootstrap})
         self._url = url
         self._next = [0] * PARTITIONS
         self.data: dict[Partition, Any] = {}
-        """By partition and offset; None where there is none."""
+        """Expected data by partition and offset, or None."""
         self.dead: dict[Partition, tuple[Any, ...]] = {}
-        """Key, value, headers, time, and a part of the reason."""
+        """Key, value, headers, timestamp, and a part of the reason."""
 
     def write(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
-        """Orders as a producer of confluent's encodes them."""
+        """Encode orders as confluent's producer does."""
         with SchemaRegistryClient({"url": self._url}) as client:
             serializer = AvroSerializer(client, json.dumps(schema))
             where = SerializationContext(TOPIC, MessageField.VALUE)
             return [serializer(order, where) for order in orders]
 
     def send(self, value: bytes | None, data: Any, why: str = "") -> None:
-        """A record, to either partition in turn."""
+        """Send a record to the two partitions in turn."""
         partition = sum(self._next) % PARTITIONS
         place = (partition, self._next[partition])
         self._next[partition] += 1
@@ -110,7 +110,7 @@ class Orders:
 
 
 def read_dead(broker: Broker) -> dict[Partition, list[Any]]:
-    """What a plain consumer finds in the dead letters' topic, by where it was."""
+    """Return the dead letters as a plain consumer reads them, by original position."""
     found: dict[Partition, list[Any]] = {}
     for record in chain.from_iterable(read_topics(broker.bootstrap, [DEAD]).values()):
         about = {key: (value or b"").decode() for key, value in record.headers[-5:]}
@@ -123,7 +123,7 @@ def read_dead(broker: Broker) -> dict[Partition, list[Any]]:
 
 
 def read_archive(directory: Path) -> dict[Partition, list[Any]]:
-    """What the files of the manifests hold: value, data and error."""
+    """Return value, data and error of each record in the archive."""
     found: dict[Partition, list[Any]] = {}
     for manifest in sorted((directory / "_manifests").glob("*.json")):
         for file in json.loads(manifest.read_text())["files"]:

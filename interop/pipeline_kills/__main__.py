@@ -1,4 +1,4 @@
-"""`python -m interop.pipeline_kills`: the matrix of jobs and victims, so many seeds each."""
+"""`python -m interop.pipeline_kills`: trials of each job and victim with several seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY, LAST, NEVER = "every", "last", "never"
 
 
 def main() -> int:
-    """The exit status: 1 where something was found."""
+    """Return the exit status: 1 if there is a finding."""
     parser = argparse.ArgumentParser(prog="python -m interop.pipeline_kills", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many trials for each job and victim")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
@@ -63,14 +63,14 @@ def main() -> int:
 
 
 def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tuple[str, str, int]]:
-    """Each cell's first seed, then each cell's second: whoever ends it early has a bit of everything."""
+    """Yield the first seed of all cells, then the second, so that an early end still covers all cells."""
     for seed in range(first, last + 1):
         for job, victim in cells:
             yield job, victim, seed
 
 
 def summary(reports: list[Report]) -> str:
-    """A line for each cell."""
+    """Return one line per cell."""
     lines = []
     for cell in dict.fromkeys((report.job, report.victim) for report in reports):
         inside = [report for report in reports if (report.job, report.victim) == cell]

@@ -1,6 +1,6 @@
-"""What is wrong with what a job has left, beside what its source holds.
+"""The comparison of a job's output with its source.
 
-Each function gives findings; none means that every record is there once, as it was.
+Each function returns findings. Without findings, every record is there exactly once and unchanged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from interop.pipeline_kills.reading import (
 LOST, EXTRA, TWICE, CHANGED, ORDER = "lost", "extra", "twice", "changed", "order"
 UNLISTED, CHECKSUM, MANIFEST, MAP, UNREADABLE = "unlisted", "checksum", "manifest", "map", "unreadable"
 STUCK, FAILED, AGAIN = "stuck", "failed", "again"
-"""A job that does not end, ends only in errors, or has something to do when it is done."""
+"""A job that does not end, that always fails, or that finds work after it has succeeded."""
 
 
 class Finding(NamedTuple):
-    """Something that must not be."""
+    """A difference between source and output."""
 
     kind: str
     about: str
@@ -45,7 +45,7 @@ def partition_name(place: Partition) -> str:
 
 
 def compare(place: str, truth: Sequence[Record], found: Sequence[Record], *, kinds: bool) -> list[Finding]:
-    """The same records under the same offsets, once each; with `kinds`, of the same type of timestamp."""
+    """Compare records by offset. With `kinds`, their timestamp types must be equal, too."""
     findings = []
     by_offset: dict[int, Record] = {}
     twice = []
@@ -78,7 +78,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 
 def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) -> list[Finding]:
-    """An archive of topics that end at `ends`."""
+    """Check an archive of topics that end at `ends`."""
     try:
         manifests = read_manifests(archive)
     except Unreadable as error:
@@ -96,7 +96,7 @@ def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) 
                 findings.append(Finding(MANIFEST, f"{manifest.number} lists {file.path} again"))
             files[file.path] = file
     there = {str(path.relative_to(archive)) for path in (archive / "data").rglob("*") if path.is_file()}
-    # What Spark's own file system writes beside a file, to know it again.
+    # Checksums that Spark's file system writes beside its files.
     there = {path for path in there if not path.endswith(".crc")}
     findings += [Finding(UNLISTED, path) for path in sorted(there - set(files) - replaced)]
     found: Records = {}
@@ -110,7 +110,7 @@ def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) 
 
 
 def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]) -> list[Finding]:
-    """Numbered without a gap, and their ranges follow each other from the first offset to the last."""
+    """Check that manifests are numbered without gaps and that their ranges are contiguous and complete."""
     findings = []
     if [manifest.number for manifest in manifests] != list(range(len(manifests))):
         findings.append(Finding(MANIFEST, f"numbers {[manifest.number for manifest in manifests]}"))
@@ -135,7 +135,7 @@ def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]
 
 
 def check_file(archive: Path, file: Listed) -> tuple[list[Record], list[Finding]]:
-    """The records of a file, and what is not as its manifest says."""
+    """Return the records of a file, and the differences from its manifest."""
     path = archive / file.path
     try:
         data = path.read_bytes()
@@ -164,7 +164,7 @@ def _date(timestamp_ms: int) -> str:
 
 
 def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
-    """Topics that are to hold the same records under the same offsets, their names with a suffix."""
+    """Check topics that must have the same records under the same offsets. Their names have a suffix."""
     findings = []
     for (topic, partition), records in truth.items():
         other = found.get((topic + suffix, partition), [])
@@ -175,7 +175,7 @@ def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
 def check_mapped(
     place: Partition, truth: Sequence[Record], found: Sequence[Record], entries: Sequence[Entry], end: int
 ) -> list[Finding]:
-    """A partition that is to hold a source's records in their order, and the map that says which is which."""
+    """Check a partition with the source's records in order, and its offset map."""
     name = partition_name(place)
     findings = check_order(name, truth, found)
     source = {record.offset: record for record in truth}
@@ -214,13 +214,13 @@ def check_mapped(
 
 
 def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> list[Finding]:
-    """The same contents in the same order; offsets do not matter."""
+    """Check for the same contents in the same order, whatever the offsets."""
     wanted = [record.content for record in truth]
     contents = [record.content for record in found]
     if wanted == contents:
         return []
     findings = []
-    # The same content may be there several times on either side: a schedule repeats itself.
+    # The same content may occur several times, since flight schedules repeat.
     missing, more = _less(wanted, contents), _less(contents, wanted)
     if missing:
         findings.append(Finding(LOST, f"{name}: {len(missing)} records, {missing[0]!r:.200}"))
@@ -234,7 +234,7 @@ def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> 
 
 
 def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-    """What is on the left more often than on the right."""
+    """Return the values that occur on the left more often than on the right."""
     counts: dict[Any, int] = {}
     for one in right:
         counts[one] = counts.get(one, 0) + 1
@@ -249,7 +249,7 @@ def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
 
 
 def check_windows(truth: Records, found: Records) -> list[Finding]:
-    """Flights, distance and cancellations by day and carrier: the last figures of each in a topic."""
+    """Check flights, distance and cancellations by day and carrier, from the last result of each window."""
     wanted: dict[tuple[str, str], list[float]] = {}
     for record in (record for records in truth.values() for record in records):
         if not record.value:

@@ -1,4 +1,4 @@
-"""The jobs that are killed: how each is started, what leaves traces of its steps, where its results are."""
+"""The jobs that are killed: their configuration, their steps and their results."""
 
 from __future__ import annotations
 
@@ -44,76 +44,76 @@ from interop.pipeline_kills.workload import BOOKINGS, FLIGHTS, PARTITIONS
 
 MAP_SUFFIX: Final = ".offset-map"
 STEP_OFFSETS: Final = 1_500
-"""How many offsets a step of a stream is about: a run has several."""
+"""Offsets per step of a stream, so that a run has several steps."""
 STEPS: Final = 5
-"""So many there are at least."""
+"""The minimum number of steps."""
 TRANSACTION_RECORDS: Final = 300
 TRANSACTIONS: Final = 5
-"""So many there are at least in the largest partition."""
+"""The minimum number of transactions in the largest partition."""
 FLIGHTS_STEPS: Final = 4
-"""Of a stream of the one topic."""
+"""The minimum number of steps of a stream of one topic."""
 WINDOWS_BYTES: Final = 10_000
-"""Its results have more."""
+"""Less than the size of the job's results."""
 DIRECTORY_BYTES: Final = 100_000
-"""What a restore into a directory writes has more."""
+"""Less than the size of a restored directory."""
 
 
 @dataclass
 class KillSetup:
-    """A broker with the topics that the jobs work on, and what these hold."""
+    """A broker with source topics, and their content."""
 
     broker: Broker
     directory: Path
     truth: Records
-    """As a plain consumer has read it."""
+    """The content as a plain consumer reads it."""
     ends: Mapping[Partition, int]
     archive: Path
-    """Of both topics, made while nobody was killed."""
+    """An archive of both topics that was written without kills."""
 
     def of(self, *topics: str) -> Records:
-        """What these topics hold."""
+        """Return the content of these topics."""
         return {place: records for place, records in self.truth.items() if place[0] in topics}
 
 
 @dataclass
 class Job(ABC):
-    """A job of a trial, with a directory and names that nobody else has."""
+    """A job of a trial, with its own directory and names."""
 
     name: ClassVar[str]
     command: ClassVar[str]
-    """Of the pipeline."""
+    """The pipeline's command."""
     victims: ClassVar[tuple[str, ...]] = VICTIMS
-    """Who can be killed."""
+    """The processes that can be killed."""
     setup: KillSetup
     place: Path
     trial: str
-    """Distinguishes topics, groups and transactions."""
+    """A unique part of the names of topics, groups and transactions."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def suffix(self) -> str:
-        """Of the names of topics that it fills."""
+        """The suffix of the topics that it writes."""
         return f".{self.trial}"
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Its file."""
+        """Return the configuration."""
 
     @abstractmethod
     def steps(self, rng: Random) -> list[Step]:
-        """Steps at which it may be killed."""
+        """Return steps at which the job may be killed."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """What it has left, as far as that must not change any more when it is done. Unreadable."""
+        """Return the state that a repeated run must not change. Unreadable."""
 
     @abstractmethod
     def check(self) -> list[Finding]:
-        """What is wrong with that."""
+        """Compare the results with the source."""
 
     @abstractmethod
     def audit(self) -> dict[str, Any]:
-        """The file of an audit that has to be clean; nothing where two sides cannot be compared."""
+        """Return the config of an audit that must be clean, or nothing without comparable sides."""
 
     def client(self) -> dict[str, str]:
         return {"bootstrap.servers": self.setup.broker.bootstrap}
@@ -136,7 +136,7 @@ class Job(ABC):
 
 
 def files_below(directory: Path) -> list[tuple[str, int, int]]:
-    """Their names, sizes and times."""
+    """Return names, sizes and modification times."""
     return sorted(
         (str(path), path.stat().st_size, path.stat().st_mtime_ns)
         for path in directory.rglob("*")
@@ -145,7 +145,7 @@ def files_below(directory: Path) -> list[tuple[str, int, int]]:
 
 
 class ArchiveJob(Job):
-    """Both topics, through the wire."""
+    """Archive both topics over the network."""
 
     name = "archive"
     command = "archive"
@@ -181,7 +181,7 @@ class ArchiveJob(Job):
 
 
 class ArchiveDirectoryJob(ArchiveJob):
-    """Both topics, out of the broker's files."""
+    """Archive both topics from the broker's files."""
 
     name = "archive-directory"
 
@@ -190,7 +190,7 @@ class ArchiveDirectoryJob(ArchiveJob):
 
 
 class CompactJob(ArchiveJob):
-    """The small files of an archive; one process, without Spark."""
+    """Compact the small files of an archive, in one process without Spark."""
 
     name = "compact"
     command = "compact"
@@ -206,13 +206,13 @@ class CompactJob(ArchiveJob):
 
 
 class TopicJob(Job):
-    """A job that fills topics."""
+    """A job that writes topics."""
 
     mapped: ClassVar[tuple[str, ...]] = ()
     same: ClassVar[tuple[str, ...]] = ()
 
     def topics(self) -> list[str]:
-        """All that it writes."""
+        """Return all topics that it writes."""
         filled = [topic + self.suffix for topic in (*self.same, *self.mapped)]
         return [*filled, *(topic + self.suffix + MAP_SUFFIX for topic in self.mapped)]
 
@@ -220,7 +220,7 @@ class TopicJob(Job):
         data = self.setup.broker.log_dir
         topic = (*self.mapped, *self.same)[0]
         size_bytes = sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
-        # The jobs compress what they send: the whole is about a fifth.
+        # The jobs compress the records to about a fifth.
         found = delivery_steps(data, topic + self.suffix, size_bytes // 8, rng)
         if self.mapped:
             found += transaction_steps(data, self.trial, TRANSACTIONS, rng)
@@ -263,7 +263,7 @@ class TopicJob(Job):
 
 
 class RestoreJob(TopicJob):
-    """A topic without gaps, under the same offsets."""
+    """Restore a topic without gaps under the same offsets."""
 
     name = "restore"
     command = "restore"
@@ -282,7 +282,7 @@ class RestoreJob(TopicJob):
 
 
 class RestoreMapJob(RestoreJob):
-    """A topic with gaps, through transactions and with a map."""
+    """Restore a topic with gaps, through transactions and with an offset map."""
 
     name = "restore-map"
     same = ()
@@ -290,7 +290,7 @@ class RestoreMapJob(RestoreJob):
 
 
 class RestoreDirectoryJob(Job):
-    """Both topics, into the data directory of a broker that has never run."""
+    """Restore both topics into the data directory of a broker that has never run."""
 
     name = "restore-directory"
     command = "restore"
@@ -336,7 +336,7 @@ class RestoreDirectoryJob(Job):
 
 
 class MirrorJob(TopicJob):
-    """Both topics, into others of the same cluster."""
+    """Mirror both topics into others of the same cluster."""
 
     name = "mirror"
     command = "mirror"
@@ -359,7 +359,7 @@ class MirrorJob(TopicJob):
 
 
 class WindowsJob(Job):
-    """Figures by day and carrier; the last ones of each are its result."""
+    """Aggregate by day and carrier. The last result of each window counts."""
 
     name = "windows"
     command = "windows"
@@ -377,7 +377,7 @@ class WindowsJob(Job):
             "checkpoint": str(self.place / "checkpoint"),
             "group": "carrier",
             "window": "1 day",
-            # Nothing is late: else the figures would say how the steps were cut.
+            # No event may be late. Otherwise the results would depend on the steps.
             "watermark": "30 days",
             "aggregates": {"flights": "count", "distance": "sum:distance", "cancelled": "nulls:dep_time"},
             "client": self.client(),
@@ -421,7 +421,7 @@ JOBS: Final[dict[str, type[Job]]] = {
 
 
 def toml(content: Mapping[str, Any], table: str = "") -> str:
-    """A file that a job reads."""
+    """Return a configuration as TOML."""
     lines, tables = [], []
     for key, value in content.items():
         quoted = json.dumps(key)

@@ -1,4 +1,4 @@
-"""When to kill: a step of the job that leaves a trace in the file system, and some time behind it."""
+"""Points at which a job is killed: a step that leaves a trace in the file system, plus a delay."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from random import Random
 from typing import Final, NamedTuple
 
 PREPARED, COMPLETE = 2, 4
-"""PrepareCommit and CompleteCommit, as the transaction log numbers the states."""
+"""PrepareCommit and CompleteCommit in the transaction log."""
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 ATTRIBUTES_AT, COUNT_AT = 5, 12
 CODEC_BITS: Final = 7
 STATUS_AT: Final = 2 + 8 + 2 + 4
-"""In the value: behind version, producer id, epoch and timeout."""
+"""The position in the value after version, producer id, epoch and timeout."""
 
 
 class KillPoint(NamedTuple):
-    """A kill point to kill at."""
+    """A step after which a process is killed, and the delay."""
 
     name: str
     is_reached: Callable[[], bool]
@@ -32,14 +32,14 @@ Step = tuple[str, Callable[[], bool]]
 
 
 def choose_kill_point(steps: Sequence[Step], rng: Random, longest_s: float) -> KillPoint:
-    """One of the steps, and at once, a kill point, or some time afterwards."""
+    """Choose a step and a delay: none, short, or up to `longest_s`."""
     name, is_reached = rng.choice(steps)
     pause_s = rng.choice((0.0, rng.uniform(0, 0.03), rng.uniform(0, 0.3), rng.uniform(0, longest_s)))
     return KillPoint(name, is_reached, pause_s)
 
 
 def archive_steps(archive: Path, commits: int, rng: Random) -> list[Step]:
-    """Steps of the job `archive`, of a commit that is choose_kill_point."""
+    """Return the steps of the job `archive` for a random commit."""
     number = rng.randrange(commits)
     staging, name = archive / "_staging", f"{number:010d}"
     manifests = archive / "_manifests"
@@ -68,7 +68,7 @@ def archive_steps(archive: Path, commits: int, rng: Random) -> list[Step]:
 
 
 def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
-    """Steps of the job `compact`, on a copy of an archive."""
+    """Return the steps of the job `compact` on a copy of an archive."""
     data, merged = archive / "data", "*/*/*/part-merged-*.parquet"
     old = [path.relative_to(before) for path in (before / "data").rglob("*.parquet")]
     one = rng.choice(old)
@@ -91,7 +91,7 @@ def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
 
 
 def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]:
-    """Steps of a restore into a directory, whose first partitions get to such a size."""
+    """Return the steps of a restore into a directory, including a random size of its first partitions."""
     building = directory.with_name(f".{directory.name}.restoring")
     wanted = rng.randrange(1, size_bytes)
 
@@ -99,7 +99,7 @@ def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]
         try:
             found = sum(path.stat().st_size for path in building.glob("attempts/*/*/*.log"))
         except FileNotFoundError:
-            return True  # Moved meanwhile: it has come so far.
+            return True  # The directory was renamed meanwhile, so the step is reached.
         return found >= wanted or directory.exists()
 
     def put() -> bool:
@@ -117,7 +117,7 @@ def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]
 
 
 def stream_steps(checkpoint: Path, steps: int, rng: Random) -> list[Step]:
-    """What Spark notes of a step of a stream, before and after it."""
+    """Return Spark's log entries before and after a random step of a stream."""
     number = rng.randrange(steps)
     return [
         (f"Spark's note of step {number}", (checkpoint / "offsets" / str(number)).exists),
@@ -126,7 +126,7 @@ def stream_steps(checkpoint: Path, steps: int, rng: Random) -> list[Step]:
 
 
 def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list[Step]:
-    """Steps of filling the first partition of a topic up to a size, as the broker's files show them."""
+    """Return the steps of filling a topic's first partition to a random size."""
     wanted = rng.randrange(1, size_bytes)
 
     def reached() -> bool:
@@ -141,7 +141,7 @@ def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list
 
 
 def transaction_steps(data: Path, about: str, transactions: int, rng: Random) -> list[Step]:
-    """Steps of transactions whose ids contain `about`: the n-th is prepared, or complete."""
+    """Return the steps of a random transaction with `about` in its id: prepared and complete."""
     number = rng.randrange(1, transactions + 1)
     log = TransactionLog(data, about)
     return [
@@ -152,7 +152,7 @@ def transaction_steps(data: Path, about: str, transactions: int, rng: Random) ->
 
 
 class TransactionLog:
-    """Follows a broker's files of the topic that transactions are kept in."""
+    """Follows the broker's files of __transaction_state."""
 
     def __init__(self, data: Path, about: str) -> None:
         self._data = data
@@ -161,7 +161,7 @@ class TransactionLog:
         self._counts: dict[int, int] = {}
 
     def count(self, status: int) -> int:
-        """How often such a transaction was seen to get into that state."""
+        """Return how many transactions were seen to enter that state."""
         for path in self._data.glob("__transaction_state-*/*.log"):
             self._follow(path)
         return self._counts.get(status, 0)
@@ -183,7 +183,7 @@ class TransactionLog:
 
 
 def batches_of(data: bytes) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-    """The whole batches at the beginning of what is there: how many bytes, and keys and values."""
+    """Yield size, and keys and values, of the complete batches at the start of the data."""
     at = 0
     while at + BATCH_HEADER.size <= len(data):
         header = BATCH_HEADER.unpack_from(data, at)
@@ -214,7 +214,7 @@ def _record(data: bytes, at: int) -> tuple[bytes, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in zigzag, and where the next thing begins."""
+    """Return a zigzag varint and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""The processes of a job: driver with JVM, executors, workers of Python; all in one session of their own."""
+"""The processes of a job in one session: the driver with its JVM, executors and Python workers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ WORKER_MODULE: Final = "pyspark.daemon"
 POLL_S: Final = 0.05
 WAIT_S: Final = 30.0
 SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
-"""A driver that lives for half a minute spends a third of it on compiling what is soon not run any more."""
+"""A driver that lives for half a minute would spend a third of the time on JIT compilation."""
 CLASSES: Final = TARGET / "spark.jsa"
-"""Spark's classes as a JVM has them in memory, so that the next one need not load them. Starting JVMs is most
-of what a trial takes, and so it takes half the time."""
+"""A class data sharing archive of Spark's classes, which halves the time of a trial."""
 
 
 def environment(jvm: str = "") -> dict[str, str]:
-    """Of a job, with options for its JVMs."""
+    """Return a job's environment with these JVM options."""
     if not jvm and CLASSES.exists():
         jvm = f"-XX:SharedArchiveFile={CLASSES}"
     return {
@@ -42,7 +41,7 @@ def environment(jvm: str = "") -> dict[str, str]:
 
 
 class Process(NamedTuple):
-    """One of them."""
+    """A process of the job."""
 
     pid: int
     parent: int
@@ -50,7 +49,7 @@ class Process(NamedTuple):
 
 
 class JobProcess:
-    """A job that runs, its output in a file."""
+    """A running job with its output in a file."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
@@ -72,7 +71,7 @@ class JobProcess:
         return self.process.poll() is not None
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status; None where it has not ended by then."""
+        """Return the exit status, or None at the timeout."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -82,9 +81,9 @@ class JobProcess:
         return self.log.read_text(errors="replace")[-characters:]
 
     def all(self) -> list[Process]:
-        """All that it has started and that runs; those too whose parent is gone.
+        """Return all running processes of the job, including orphans.
 
-        Python's workers have a group of their own, but nothing of Spark leaves the session.
+        Python workers have their own process group, but no process of Spark leaves the session.
         """
         found = []
         for entry in os.scandir("/proc"):
@@ -103,17 +102,17 @@ class JobProcess:
         return found
 
     def executors(self) -> list[Process]:
-        """JVMs that run tasks for the driver."""
+        """Return the JVMs that run tasks for the driver."""
         return [process for process in self.all() if EXECUTOR_CLASS in process.command]
 
     def workers(self) -> list[Process]:
-        """Pythons that run tasks for an executor: forked by a daemon."""
+        """Return the Python processes that run tasks for an executor. A daemon forks them."""
         found = [process for process in self.all() if WORKER_MODULE in process.command]
         daemons = {process.pid for process in found}
         return [process for process in found if process.parent in daemons]
 
     def kill_driver(self, rng: Random) -> str:
-        """The driver's Python, its JVM, or both; who it was. Executors and workers are left to themselves."""
+        """Kill the driver's Python, its JVM, or both. Return which. Executors keep running."""
         jvms = [process.pid for process in self.all() if process.parent == self.process.pid]
         victim = rng.choice(("Python and JVM", "Python and JVM", "Python", "JVM"))
         pids = {"Python": [self.process.pid], "JVM": jvms}.get(victim) or [self.process.pid, *jvms]
@@ -122,7 +121,7 @@ class JobProcess:
         return f"the driver's {victim}"
 
     def kill_executor(self, rng: Random) -> str:
-        """An executor, or one of its Python workers, as soon as there is one; who, or nothing if it ended."""
+        """Kill an executor or a Python worker. Return which, or nothing if the job ended first."""
         wants_worker = rng.random() < 0.4
         while not self.has_ended:
             found = self.workers() if wants_worker else self.executors()
@@ -133,7 +132,7 @@ class JobProcess:
         return ""
 
     def end(self, seconds: float = 0) -> list[str]:
-        """End what still runs, after so many seconds to leave by itself; the commands of those."""
+        """Kill the remaining processes after this time, and return their commands."""
         deadline = time.monotonic() + seconds
         while (left := self.all()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -147,4 +146,4 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it has just ended by itself
+        pass  # it has just ended

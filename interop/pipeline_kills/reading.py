@@ -1,4 +1,4 @@
-"""What topics, archives and offset maps hold, read without the pipeline and without Spark."""
+"""Readers of topics, archives and offset maps that use neither the pipeline nor Spark."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 READ_S = 90.0
-"""For a topic; one whose transaction stays open cannot be read to its end."""
+"""The time limit for a topic. A topic with an open transaction cannot be read to its end."""
 
 
 class Record(NamedTuple):
-    """A record as a reader sees it."""
+    """A record as a reader receives it."""
 
     offset: int
     timestamp_ms: int
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What is the same wherever the record goes."""
+        """The part of a record that every copy preserves."""
         return self.timestamp_ms, self.key, self.value, self.headers
 
 
@@ -42,11 +42,11 @@ Records = dict[Partition, list[Record]]
 
 
 class Unreadable(Exception):
-    """What should be there cannot be read; the message says what, and why."""
+    """Something expected cannot be read. The message says what and why."""
 
 
 def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
-    """The committed records of topics, by partition. Unreadable."""
+    """Return the committed records of topics by partition. Unreadable."""
     ends = read_ends(bootstrap, topics)
     consumer = _consumer(bootstrap, "read_committed")
     try:
@@ -58,7 +58,7 @@ def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
 
 
 def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Partition, int]:
-    """Where the partitions of topics end, markers and open transactions included. Unreadable."""
+    """Return the end offsets, including markers and open transactions. Unreadable."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
         found = {}
@@ -112,7 +112,7 @@ def _read_partition(consumer: Consumer, topic: str, partition: int, end: int) ->
 
 
 class Listed(NamedTuple):
-    """A file, as a manifest tells of it."""
+    """A file as a manifest describes it."""
 
     path: str
     topic: str
@@ -130,13 +130,13 @@ class Manifest(NamedTuple):
 
     number: int
     ranges: dict[Partition, tuple[int, int]]
-    """Nothing where files were only rewritten."""
+    """Empty if the commit only rewrote files."""
     files: list[Listed]
     replaced: list[str]
 
 
 def read_manifests(archive: Path) -> list[Manifest]:
-    """All there are, by number. Unreadable."""
+    """Return all manifests by number. Unreadable."""
     found = []
     for path in sorted((archive / "_manifests").glob("*.json")):
         try:
@@ -155,9 +155,9 @@ def read_manifests(archive: Path) -> list[Manifest]:
 
 
 def read_parquet(path: Path) -> list[Record]:
-    """The records of a file of an archive. Unreadable."""
+    """Return the records of an archive's file. Unreadable."""
     try:
-        # As a file alone: the directories above it are no columns here.
+        # As a single file, without columns from the directory names.
         with pq.ParquetFile(path) as file:
             table = file.read()
     except (OSError, pa.ArrowException) as error:
@@ -175,7 +175,7 @@ def read_parquet(path: Path) -> list[Record]:
     return [
         Record(
             offset,
-            # Exactly: what is no whole millisecond never came out of a topic.
+            # Exact: a fraction of a millisecond cannot come from a topic.
             time_us // 1000 if time_us % 1000 == 0 else time_us,
             kind,
             key,
@@ -187,7 +187,7 @@ def read_parquet(path: Path) -> list[Record]:
 
 
 class Entry(NamedTuple):
-    """An entry of an offset map: a range of the source, and which of its offsets became which."""
+    """An entry of an offset map: a source range, and pairs of source and target offsets."""
 
     source: int
     end: int
@@ -195,7 +195,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
-    """The entries of a map about a job's partition. Unreadable."""
+    """Return the entries of a job's partition in an offset map. Unreadable."""
     found = []
     for place in records.values():
         for record in place:

@@ -1,4 +1,4 @@
-"""A trial: a job is started, somebody is killed, it is started again until it is done, and judged."""
+"""A trial: a job is started, processes are killed, the job is restarted until it succeeds, and checked."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import spark_jars, spark_python
 
 JOB_S: Final = 420.0
-"""A longer run is stuck: librdkafka gives up after a minute, Kafka's consumer after two."""
+"""The time limit of a run: librdkafka gives up after a minute, Kafka's consumer after two."""
 LEAVE_S: Final = 90.0
-"""How long a JVM may be about its end when its driver is gone."""
+"""The time in which a JVM must exit after its driver has ended."""
 MOST_STARTS: Final = 5
 WATCH_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 1.5
 LONGEST_OUTAGE_S: Final = 3.0
 FLIGHTS_REPLAYED: Final = 6_000
 EXECUTORS: Final = "local-cluster[1,2,1024]"
-"""Executors in a JVM of their own, so that one can be killed."""
+"""Executors in a separate JVM, so that one can be killed."""
 LOCAL: Final = "local[2]"
 PLANS: Final = {
     DRIVER: [[DRIVER]],
@@ -47,29 +47,29 @@ PLANS: Final = {
     BROKER: [[BROKER]],
     EACH: [[DRIVER], [EXECUTOR, BROKER]],
 }
-"""Who is killed while the job runs for the first time, and for the second."""
+"""The victims during the first run of the job, and during the second."""
 BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
 class Report(NamedTuple):
-    """What came of a trial."""
+    """The result of a trial."""
 
     job: str
     victim: str
     seed: int
     killed: list[str]
-    """Who, and when."""
+    """The killed processes, and when."""
     missed: list[str]
-    """Who would have been, if the job had not ended before."""
+    """The kills that did not happen because the job ended before."""
     starts: int
-    """How often the job was started until it was done."""
+    """The number of starts until the job succeeded."""
     seconds: float
     findings: list[Finding]
     log: str
-    """The end of the job's output, if something is wrong."""
+    """The end of the job's output if there is a finding."""
 
     def __str__(self) -> str:
-        told = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nobody'}"
+        told = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nothing'}"
         told += f", not {', '.join(self.missed)}" if self.missed else ""
         told += f"; {self.starts} starts, {self.seconds:.0f} s"
         wrong = "".join(f"\n  {finding}" for finding in self.findings)
@@ -78,7 +78,7 @@ class Report(NamedTuple):
 
 @contextmanager
 def prepare_setup() -> Iterator[KillSetup]:
-    """A broker with the topics, and an archive of them; gone afterwards. RuntimeError where that fails."""
+    """Start a broker with the topics and an archive of them. RuntimeError."""
     spark_jars()
     directory = Path(tempfile.mkdtemp(prefix="interop-kills-"))
     broker = Kwire(BROKER_SETTINGS)
@@ -103,7 +103,7 @@ def prepare_setup() -> Iterator[KillSetup]:
             shutil.move(written, CLASSES)
         wrong = job.check()
         if wrong:
-            raise RuntimeError(f"the archive is wrong though nobody was killed: {wrong}")
+            raise RuntimeError(f"the archive is wrong without any kill: {wrong}")
         yield found
     finally:
         broker.discard()
@@ -116,7 +116,7 @@ def _client(broker: Kwire) -> dict[str, str]:
 
 
 def at(place: Path, jvm: str = "") -> dict[str, str]:
-    """The environment of a job, where what Spark writes beside the job's own files goes to a place."""
+    """Return a job's environment with Spark's work files in a directory."""
     return {
         **environment(jvm),
         "SPARK_WORKER_DIR": str(place / "workers"),
@@ -146,7 +146,7 @@ def start(
 
 
 def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> bool:
-    """Whether the job's JVM too came to its end. RuntimeError where it does not do what it should."""
+    """Run a job and return whether its JVM exited, too. RuntimeError if the job fails."""
     process = start(command, config, place, jvm=jvm)
     try:
         status = process.wait(JOB_S)
@@ -158,7 +158,7 @@ def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = 
 
 
 def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -> Report:
-    """A trial; with `audited`, the pipeline's own audit is asked too."""
+    """Run a trial. With `audited`, also run the pipeline's audit."""
     begun = time.monotonic()
     rng = Random(f"{name}/{victim}/{seed}")
     trial = f"{name}-{victim}-{seed}"
@@ -185,7 +185,7 @@ class _Trial:
     def __init__(self, job: Job, kills: list[list[tuple[str, KillPoint]]], rng: Random) -> None:
         self.job = job
         self.kills = kills
-        """For each start of the job those that are killed, one after the other."""
+        """For each start of the job, the kills in order."""
         self.rng = rng
         self.killed: list[str] = []
         self.missed: list[str] = []
@@ -193,7 +193,7 @@ class _Trial:
         self._findings: list[Finding] = []
 
     def go(self, audited: bool) -> list[Finding]:
-        """What is wrong in the end."""
+        """Run the trial and return the findings."""
         if not self._until_done():
             return self._findings
         try:
@@ -220,7 +220,7 @@ class _Trial:
         return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
 
     def _start(self, kills: list[list[tuple[str, KillPoint]]]) -> JobProcess:
-        """Start the job; with executors where one of those that are still to be killed is one."""
+        """Start the job, with executors if a remaining victim is one."""
         victims = {victim for together in kills for victim, _ in together}
         master = EXECUTORS if EXECUTOR in victims else LOCAL
         return start(self.job.command, self.job.config(), self.job.place, master)
@@ -250,7 +250,7 @@ class _Trial:
                 self._leave(process)
 
     def _kill(self, process: JobProcess, victim: str, kill_point: KillPoint) -> str:
-        """Who was killed; nothing if the job had ended before."""
+        """Kill the victim and return what was killed, or nothing if the job had ended."""
         while not kill_point.is_reached():
             if process.has_ended:
                 return ""

@@ -1,4 +1,4 @@
-"""What the jobs work on: flights, in a topic without gaps and in one that transactions have made gaps in."""
+"""The records of the source topics: flights, with and without gaps from transactions."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -16,21 +16,21 @@ from confluent_kafka.cimpl import NewTopic
 from interop.pipeline_kills.reading import Record, Records
 
 EVENTS: Final = "events"
-"""Where the job `replay` puts the flights."""
+"""The topic of the job `replay`."""
 FLIGHTS: Final = "flights"
-"""Without gaps; one of its partitions has most of the records."""
+"""A topic without gaps. One partition has most of the records."""
 BOOKINGS: Final = "bookings"
-"""Written by transactions, of which some are aborted."""
+"""A topic that is written in transactions, some of them aborted."""
 PARTITIONS: Final = {FLIGHTS: 4, BOOKINGS: 2}
 SHARE_PERCENT: Final = 84
-"""How much of it the first partition has."""
+"""The percentage of records in the first partition."""
 BOOKED: Final = 2_500
 TRANSACTION_RECORDS: Final = 120
 DAY_MS: Final = 86_400_000
 
 
 def fill(bootstrap: str, events: Records) -> None:
-    """Write both topics, of what the job `replay` has sent."""
+    """Write both topics from the output of the job `replay`."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = [
         NewTopic(topic, count, 1, config={"retention.ms": "-1", "segment.bytes": "1048576"})
@@ -47,7 +47,7 @@ def fill(bootstrap: str, events: Records) -> None:
 
 
 def varied(records: Sequence[Record]) -> Iterator[Record]:
-    """The same, some of them as records may also be: late, without a key or value, with odd headers."""
+    """Yield the records with variations: late, without key or value, with unusual headers."""
     for number, record in enumerate(records):
         if number % 50 == 7:
             record = record._replace(timestamp_ms=record.timestamp_ms - 3 * DAY_MS - number)

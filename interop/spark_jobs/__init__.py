@@ -1,1 +1,1 @@
-"""Programs for PySpark's own environment, each a child process of interop/scenarios/spark.py."""
+"""Programs for PySpark's environment, run as child processes of interop/scenarios/spark.py."""

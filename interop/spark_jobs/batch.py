@@ -32,7 +32,7 @@ def write(records_: DataFrame, bootstrap: str, **options: str) -> None:
 
 
 def told(read: DataFrame) -> dict[str, Any]:
-    """What a topic holds, as far as it is the same on every broker."""
+    """Return the content of a topic that is the same on every broker."""
     rows = read.selectExpr(
         "topic",
         "partition",
@@ -86,7 +86,7 @@ def main() -> None:
     schema = reader(spark, bootstrap, subscribe="spark-batch").schema.simpleString()
     seen["schema without headers"] = schema
 
-    # Kafka's own partitioner decides by key; one task, so that the order within a partition is given.
+    # Kafka's partitioner uses the key. A single task makes the order within a partition deterministic.
     write(
         records(spark, 300, "CAST(concat('k', id) AS BINARY) AS key", VALUE, tasks=1),
         bootstrap,

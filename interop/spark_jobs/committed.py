@@ -12,7 +12,7 @@ LEVELS = ("read_committed", "read_uncommitted")
 
 
 def rows(frame: DataFrame) -> list[list[Any]]:
-    """Partition, offset and value of each record, in order."""
+    """Return partition, offset and value of each record, in order."""
     found = frame.selectExpr("partition", "offset", "CAST(value AS STRING) AS value").collect()
     return sorted([row["partition"], row["offset"], row["value"]] for row in found)
 
@@ -26,7 +26,7 @@ def main() -> None:
         return rows(reader(spark, bootstrap, subscribe=topic, kafka_isolation_level=level, **options))
 
     def streamed(level: str) -> list[list[Any]]:
-        """What a stream with a checkpoint of its own reads from where it was to the end."""
+        """Read to the end with a stream that has its own checkpoint."""
         taken: list[list[Any]] = []
         source = stream(
             spark,

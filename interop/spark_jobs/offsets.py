@@ -1,4 +1,4 @@
-"""Where reads start and end, and how they are cut: batch and streaming, all in one session."""
+"""Start and end offsets of reads, and how Spark splits them, in batches and streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.spark_jobs.session import ask, digest, outcome, reader, session, se
 
 
 class Offsets:
-    """The session, the broker, and where streams keep their checkpoints."""
+    """The session, the broker, and the directory of checkpoints."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -20,7 +20,7 @@ class Offsets:
         self.spark: SparkSession = session(given["jars"], self.directory)
 
     def ranges(self, **options: Any) -> Any:
-        """For each partition how many records, the first and the last offset; and a hash of all contents."""
+        """Return count, first and last offset of each partition, and a hash of all contents."""
 
         def read() -> Any:
             frame = reader(self.spark, self.bootstrap, **options)
@@ -34,13 +34,13 @@ class Offsets:
         return outcome(read)
 
     def tasks(self, **options: Any) -> Any:
-        """Into how many tasks a read is cut, and how many records each of them has."""
+        """Return the number of records in each task of a read."""
         frame = reader(self.spark, self.bootstrap, **options)
         per_task = frame.selectExpr("spark_partition_id() AS task").groupBy("task").count().collect()
         return sorted(list(row) for row in per_task)
 
     def run(self, name: str, **options: Any) -> Any:
-        """Run a stream until nothing more is there: for each batch how many records, and where it ended."""
+        """Run a stream until it has read everything. Return count and end offsets of each batch."""
 
         def drain() -> Any:
             return self.drain(stream(self.spark, self.bootstrap, **options), name)
@@ -67,7 +67,7 @@ class Offsets:
 
 
 def batch_reads(it: Offsets) -> dict[str, Any]:
-    """Topic spark-times: three partitions of 100 records, a second apart, from ``start`` on."""
+    """Read topic spark-times: three partitions of 100 records, a second apart, from ``start``."""
     topic, seen = "spark-times", {}
     middle, late = it.start + 40_500, it.start + 10_000_000
 
@@ -115,7 +115,7 @@ def batch_reads(it: Offsets) -> dict[str, Any]:
         ).collect()
         for header in row["headers"] or []
     )
-    # Before Spark 3.1 the driver asked for offsets with a consumer in a group; the way is still there.
+    # Before Spark 3.1 the driver looked up offsets with a consumer in a group. The option still exists.
     it.spark.conf.set("spark.sql.streaming.kafka.useDeprecatedOffsetFetching", "true")
     seen["by a consumer in a group"] = it.ranges(
         subscribe=topic, startingTimestamp=middle, kafka_group_id="spark-times-group"
@@ -148,18 +148,18 @@ def streams(it: Offsets) -> dict[str, Any]:
 
     seen["pattern"] = pattern()
     seen["loss, before"] = loss("true")
-    ask("more")  # a topic that matches, partitions and records for those that are there
+    ask("more")  # a matching topic, and more partitions and records in existing ones
     seen["pattern, a topic more"] = pattern()
     seen["from the latest, records more"] = latest()
     ask("delete")  # records that no batch has read
     seen["loss fails"] = loss("true")
-    seen["loss is passed over"] = loss("false")
+    seen["loss is skipped"] = loss("false")
     batch = {"subscribe": "spark-loss", "startingOffsets": {"spark-loss": {"0": 5, "1": -2}}}
     seen["loss in a batch fails"] = it.ranges(**batch, failOnDataLoss="true")
-    seen["loss in a batch is passed over"] = it.ranges(**batch, failOnDataLoss="false")
-    ask("recreate")  # the topic is made anew, with fewer records than the checkpoint knows
-    seen["anew fails"] = loss("true")
-    seen["anew is passed over"] = loss("false")
+    seen["loss in a batch is skipped"] = it.ranges(**batch, failOnDataLoss="false")
+    ask("recreate")  # the topic is recreated with fewer records than the checkpoint has
+    seen["recreated topic fails"] = loss("true")
+    seen["recreated topic is skipped"] = loss("false")
     return seen
 
 

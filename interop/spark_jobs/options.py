@@ -1,4 +1,4 @@
-"""The options of format("kafka") that the other programs leave out: of the source, the sink, the caches."""
+"""Options of format("kafka") that the other programs do not use: source, sink and caches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CACHES = {
     "spark.kafka.producer.cache.timeout": "10ms",
     "spark.kafka.producer.cache.evictorThreadRunInterval": "10ms",
 }
-"""The other programs have Spark's defaults. Here no consumer and no producer is kept for long."""
+"""Short-lived consumers and producers. The other programs use Spark's defaults."""
 
 
 class Options:
-    """The session, the broker, and where streams keep their checkpoints."""
+    """The session, the broker, and the directory of checkpoints."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -39,7 +39,7 @@ class Options:
         return self.spark.range(0, count, 1, 2).selectExpr(*columns)
 
     def write(self, rows: DataFrame, **options: Any) -> Any:
-        """What comes of a batch write."""
+        """Run a batch write and return its result."""
 
         def save() -> str:
             sink = rows.write.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
@@ -52,7 +52,7 @@ class Options:
         return told(reader(self.spark, self.bootstrap, subscribe=topic, includeHeaders="true"))
 
     def batches(self, name: str, trigger: dict[str, Any], enough: int, **options: Any) -> Any:
-        """How many records each batch of a stream has, until there are `enough`, or nothing more comes."""
+        """Return the number of records of each batch until there are `enough`, or no more arrive."""
 
         def drain() -> list[int]:
             query = (
@@ -78,7 +78,7 @@ class Options:
         return outcome(drain)
 
     def streamed(self, name: str, frame: DataFrame, mode: str, **options: Any) -> Any:
-        """What comes of a stream into the sink, which reads what is there and ends."""
+        """Run a stream into the sink until it has read everything, and return its result."""
 
         def run() -> str:
             query = (
@@ -101,7 +101,7 @@ class Options:
 
 
 def source(it: Options) -> dict[str, Any]:
-    """Topic spark-options: four partitions of a hundred records."""
+    """Read topic spark-options: four partitions of a hundred records."""
     topic, seen = "spark-options", {}
     first = {"subscribe": topic, "startingOffsets": "earliest"}
     soon = {"processingTime": "100 milliseconds"}
@@ -175,7 +175,7 @@ def source(it: Options) -> dict[str, Any]:
 
 
 def counted(it: Options, **options: Any) -> int:
-    """How many records a batch read gives."""
+    """Return the number of records of a batch read."""
     return int(reader(it.spark, it.bootstrap, **options).count())
 
 
@@ -216,7 +216,7 @@ def sink(it: Options) -> dict[str, Any]:
 
 
 def settled(look: Callable[[], Any]) -> Any:
-    """What is seen twice in a row: without acknowledgements records arrive when they do."""
+    """Return a value once it was observed twice in a row: without acks, records arrive later."""
     before = look()
     for _ in range(20):
         time.sleep(0.2)
@@ -235,7 +235,7 @@ def written_with(it: Options, mode: str) -> str:
 
 
 def streaming_sink(it: Options) -> dict[str, Any]:
-    """From spark-options, in the modes of output."""
+    """Write from spark-options in every output mode."""
     seen: dict[str, Any] = {}
 
     def records() -> DataFrame:

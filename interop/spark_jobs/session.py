@@ -1,8 +1,8 @@
-"""What every Spark program here shares: its session, and how it talks with the scenario that started it.
+"""The Spark session of the programs, and their dialogue with the scenario.
 
-The scenario gives the settings as one JSON argument. The program prints JSON lines; where the scenario
-has something to do in between, it asks and waits for a line. When its standard input closes it ends,
-and the JVM ends with it.
+The scenario passes the settings as one JSON argument. The program prints JSON lines. To let the scenario do
+something in between, it prints a request and waits for a line. It ends, with its JVM, when its standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _answers: queue.Queue[str] = queue.Queue()
 
 
 def settings() -> dict[str, Any]:
-    """What the scenario gave; from here on the end of standard input ends the program."""
+    """Return the settings. From here on, the end of standard input ends the program."""
     threading.Thread(target=_listen, daemon=True).start()
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
@@ -40,13 +40,13 @@ def tell(**event: Any) -> None:
 
 
 def ask(what: str) -> None:
-    """Let the scenario do something, and wait until it has."""
+    """Request an action of the scenario and wait for it."""
     tell(ask=what)
     _answers.get()
 
 
 def session(jars: list[str], directory: str, more: Mapping[str, str] | None = None) -> SparkSession:
-    """Two cores, one gigabyte, and nothing written outside the directory; `more` are settings of Spark."""
+    """Start a session with two cores and one gigabyte that writes only into the directory."""
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("interop")
@@ -74,19 +74,19 @@ def session(jars: list[str], directory: str, more: Mapping[str, str] | None = No
 
 
 def reader(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
-    """A batch read of format("kafka")."""
+    """Return a batch read of format("kafka")."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     return source.options(**in_words(options)).load()
 
 
 def stream(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
-    """A streaming read of format("kafka")."""
+    """Return a streaming read of format("kafka")."""
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     return source.options(**in_words(options)).load()
 
 
 def in_words(options: dict[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them: JSON for what is a mapping; ``kafka_x_y`` is ``kafka.x.y``."""
+    """Return Spark's options: mappings become JSON, and ``kafka_x_y`` becomes ``kafka.x.y``."""
     return {
         name.replace("_", "."): json.dumps(value) if isinstance(value, dict) else str(value)
         for name, value in options.items()
@@ -94,7 +94,7 @@ def in_words(options: dict[str, Any]) -> dict[str, str]:
 
 
 def digest(rows: Iterable[Any]) -> str:
-    """A hash of rows of text, numbers and bytes, whatever their order."""
+    """Return a hash of rows of text, numbers and bytes that does not depend on their order."""
     lines = sorted(repr(_steady(row)) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -108,7 +108,7 @@ def _steady(value: Any) -> Any:
 
 
 def outcome(action: Callable[[], Any]) -> Any:
-    """What the action gives, or the names in Spark's and Kafka's complaint."""
+    """Return the action's result, or the error names in Spark's and Kafka's messages."""
     try:
         return action()
     except Exception as problem:

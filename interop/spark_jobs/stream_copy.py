@@ -1,4 +1,4 @@
-"""A streaming copy from topic to topic with a checkpoint, for as long as the scenario lets it run."""
+"""A streaming copy between topics with a checkpoint, until the scenario ends it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A data directory that Apache Kafka and kwire take turns on."""
+"""A data directory on which Apache Kafka and kwire take turns."""

@@ -1,4 +1,4 @@
-"""Stock clients that live through every turn, and know nothing of it."""
+"""Stock clients that run across all turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class LongLived:
-    """An idempotent producer, and a member of a group of each protocol."""
+    """An idempotent producer, and a consumer of each group protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self.sent = 0
@@ -74,7 +74,7 @@ class LongLived:
 
 
 def transact(broker: Broker) -> None:
-    """One transaction that is committed, one aborted, and one left open, which the next turn aborts."""
+    """Commit a transaction, abort one, and leave one open, which the next turn aborts."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -95,7 +95,7 @@ def transact(broker: Broker) -> None:
 
 
 def new_protocol(broker: Broker) -> None:
-    """A group of KIP-848 reads what there is, and commits."""
+    """Read and commit with a consumer group (KIP-848)."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

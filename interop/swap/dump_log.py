@@ -1,4 +1,4 @@
-"""What Apache Kafka's kafka-dump-log says of every file in the shared directory."""
+"""The output of Apache Kafka's kafka-dump-log for every file in the shared directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_USE = re.compile(r"^\S+-\d+$")
 
 
 def dump_errors_by_shape(shared: Shared) -> dict[str, str]:
-    """An example of each shape of complaint."""
+    """Return an example of each shape of error message."""
     found: dict[str, str] = {}
     with ThreadPoolExecutor(2) as pool:
         given = [one for one in passes(shared) if one[2]]
@@ -28,7 +28,7 @@ def dump_errors_by_shape(shared: Shared) -> dict[str, str]:
 
 
 def passes(shared: Shared) -> list[tuple[str, tuple[str, ...], list[Path]]]:
-    """What is dump_errors_by_shape with which options."""
+    """Return the files for each set of options."""
     every = [path for path in shared.files("*/*") if IN_USE.match(path.parent.name)]
     every = [path for path in every if path.stat().st_size]
     metadata = [path for path in every if path.parent.name == "__cluster_metadata-0"]

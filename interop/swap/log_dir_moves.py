@@ -1,4 +1,4 @@
-"""Partitions on their way between the two log directories, with AlterReplicaLogDirs. KIP-113."""
+"""Moves of partitions between the two log directories with AlterReplicaLogDirs (KIP-113)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOVE_SECONDS = 30.0
 
 
 def places(client: RawClient) -> dict[str, list[str]]:
-    """The directories of each partition; of one on its way there are two."""
+    """Return the directories of each partition. A partition that is moving has two."""
     answer = client.call("DescribeLogDirs", 4, Topics=None)
     found: dict[str, list[str]] = {}
     for result in answer["Results"]:
@@ -23,7 +23,7 @@ def places(client: RawClient) -> dict[str, list[str]]:
 
 
 def move_to_the_other(client: RawClient, topics: list[str], log_dirs: list[Path]) -> None:
-    """Move the first partition of each topic to the directory where it is not, and wait until it is there."""
+    """Move the first partition of each topic to the other directory, and wait for the end of the move."""
     before = places(client)
     targets: dict[str, str] = {}
     for topic in topics:

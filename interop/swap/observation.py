@@ -1,4 +1,4 @@
-"""All that a client sees of a broker: topics, batches, records, offsets, epochs, groups, configurations."""
+"""The state of a broker as clients see it: topics, batches, records, offsets, epochs, groups and configs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from interop.wire import Fields
 EARLIEST, LATEST, NEWEST = -2, -1, -3
 TOPIC, BROKER = 2, 4
 SET_DYNAMICALLY = {1, 2, 3}
-"""Sources of a configuration: on the topic, on the broker, on the cluster."""
+"""Sources of a config: topic, broker and cluster."""
 READ_SECONDS = 60.0
 STARTUP_SECONDS = 30.0
 COMPACTED = "swap-compacted"
-"""The topic that is compacted at any time, also between two looks."""
+"""A topic that may be compacted at any time, also between two observations."""
 
 
 def topics_of(client: RawClient) -> dict[str, Fields]:
-    """Every topic, once each of its partitions is led."""
+    """Return every topic, once each of its partitions has a leader."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while True:
         answer = client.call("Metadata", 12, Topics=None, AllowAutoTopicCreation=False)
@@ -42,7 +42,7 @@ def topics_of(client: RawClient) -> dict[str, Fields]:
 
 
 def observe(broker: Broker) -> dict[str, Any]:
-    """Everything at rest, in a form in which two looks can be compared."""
+    """Return the state in a form in which two observations can be compared."""
     with RawClient(broker.bootstrap) as client:
         topics = topics_of(client)
         seen: dict[str, Any] = {"topics": {}, "partitions": {}}
@@ -67,13 +67,13 @@ def observe(broker: Broker) -> dict[str, Any]:
 
 
 def newest_by_key(read: list[Any]) -> list[Any]:
-    """What compaction keeps, whenever it runs: the newest record of each key, unless it is a tombstone."""
+    """Return the newest record of each key without tombstones, which compaction preserves."""
     newest = {record[1]: record for record in read}
     return sorted(record for record in newest.values() if record[2] is not None)
 
 
 def partition(client: RawClient, topic: str, index: int) -> Fields:
-    """Offsets, leader epochs and every byte of a partition."""
+    """Return offsets, leader epochs and a hash of all bytes of a partition."""
     offsets = {}
     for label, timestamp in (("start", EARLIEST), ("end", LATEST), ("newest", NEWEST)):
         offsets[label] = list_offset(client, topic, index, timestamp)
@@ -103,7 +103,7 @@ def partition(client: RawClient, topic: str, index: int) -> Fields:
 
 
 def stable(client: RawClient, topic: str, index: int, start: int) -> Fields:
-    """What a reader of committed records is told beside them."""
+    """Return the last stable offset and the aborted transactions of a read_committed fetch."""
     answer = fetch(client, topic, start, partition=index, IsolationLevel=1)["Responses"][0]["Partitions"][0]
     aborted = answer["AbortedTransactions"] or []
     return {
@@ -113,7 +113,7 @@ def stable(client: RawClient, topic: str, index: int, start: int) -> Fields:
 
 
 def list_offset(client: RawClient, topic: str, index: int, timestamp: int) -> int:
-    """An offset by timestamp. After a start, partitions are led a moment later than Metadata says."""
+    """Return an offset by timestamp. After a start, a leader may be ready later than Metadata shows it."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while True:
         answer = client.call(
@@ -130,7 +130,7 @@ def list_offset(client: RawClient, topic: str, index: int, timestamp: int) -> in
 
 
 def epoch_end(client: RawClient, topic: str, index: int, epoch: int) -> list[int]:
-    """Where OffsetForLeaderEpoch says that an epoch ends."""
+    """Return the response of OffsetForLeaderEpoch."""
     answer = client.call(
         "OffsetForLeaderEpoch",
         4,
@@ -146,7 +146,7 @@ def epoch_end(client: RawClient, topic: str, index: int, epoch: int) -> list[int
 
 
 def configs(client: RawClient, topics: list[str]) -> dict[str, Any]:
-    """What was set on topics, the broker and the cluster."""
+    """Return the configs that were set on topics, the broker and the cluster."""
     resources = [{"ResourceType": TOPIC, "ResourceName": name} for name in topics]
     resources += [{"ResourceType": BROKER, "ResourceName": name} for name in ("1", "")]
     answer = client.call(
@@ -163,7 +163,7 @@ def configs(client: RawClient, topics: list[str]) -> dict[str, Any]:
 
 
 def groups(client: RawClient) -> dict[str, Any]:
-    """Every group with its members and committed offsets."""
+    """Return every group with its members and committed offsets."""
     listed = client.call("ListGroups", 4, StatesFilter=[])["Groups"]
     found: dict[str, Any] = {}
     for group in sorted(entry["GroupId"] for entry in listed):
@@ -190,7 +190,7 @@ def groups(client: RawClient) -> dict[str, Any]:
 
 
 def consumer_group(client: RawClient, group: str) -> dict[str, Any]:
-    """A group of KIP-848 with its epochs, and what its members have."""
+    """Describe a consumer group (KIP-848) with its epochs and assignments."""
     described: dict[str, Any] = client.call("ConsumerGroupDescribe", 1, GroupIds=[group])["Groups"][0]
     described["Members"].sort(key=lambda member: member["MemberId"])
     for member in described["Members"]:
@@ -201,7 +201,7 @@ def consumer_group(client: RawClient, group: str) -> dict[str, Any]:
 
 
 def log_dirs(client: RawClient) -> dict[str, list[str]]:
-    """Which directory holds which partitions."""
+    """Return the partitions in each directory."""
     answer = client.call("DescribeLogDirs", 4, Topics=None)
     return {
         result["LogDir"].rpartition("/")[2]: sorted(
@@ -214,7 +214,7 @@ def log_dirs(client: RawClient) -> dict[str, list[str]]:
 
 
 def records(broker: Broker, topics: dict[str, int]) -> dict[str, list[Any]]:
-    """Every record that a stock consumer is given, by partition."""
+    """Return every record that a stock consumer receives, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

@@ -1,4 +1,4 @@
-"""One data directory and one ``server.properties``, on which brokers take turns."""
+"""A data directory and a ``server.properties`` that brokers use in turn."""
 
 from __future__ import annotations
 
@@ -13,38 +13,37 @@ from pathlib import Path
 from interop.brokers import CLUSTER_ID, ApacheKafka, Broker, Kwire, run_tool
 
 SETTLE_S = 1.5
-"""Longer than the checkpoint intervals below, so that a kill finds every checkpoint written."""
+"""Longer than the checkpoint intervals below, so that every checkpoint is written before a kill."""
 SETTINGS = {
     "log.segment.delete.delay.ms": "2000",
-    # What a killed broker knows of log starts and high watermarks is what it last checkpointed.
+    # After a kill, log start offsets and high watermarks come from the last checkpoint.
     "log.flush.start.offset.checkpoint.interval.ms": "500",
     "log.initial.task.delay.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
-    # Snapshots of the metadata within a run.
+    # Metadata snapshots within a run.
     "metadata.log.max.record.bytes.between.snapshots": "3000",
     "metadata.log.segment.ms": "3000",
     "metadata.max.retention.ms": "3000",
     "log.cleaner.backoff.ms": "1000",
     "log.retention.check.interval.ms": "2000",
-    # The next broker must not wait for long until the killed one's registration has lapsed; but a broker on a
-    # busy machine must not be taken for dead.
+    # The session of a killed broker must expire soon, but a broker on a busy machine must not lose it.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "5000",
     "group.max.session.timeout.ms": "600000",
 }
 TORN_BATCH = bytes(6) + b"\x7f\xff" + bytes(3) + b"\x51" + b"torn by a crash"
-"""The beginning of a batch of which most was never written."""
+"""The beginning of a batch, most of which was never written."""
 
 
 class StandaloneApacheKafka(ApacheKafka):
-    """Formats for a dynamic quorum (KIP-853) of which it is the only voter."""
+    """Apache Kafka, formatted for a dynamic quorum (KIP-853) of which it is the only voter."""
 
     def prepare(self) -> None:
         run_tool("kafka.tools.StorageTool", *format_standalone(self), check=True)
 
 
 class StandaloneKwire(Kwire):
-    """As above, with kwire's own command."""
+    """The same with kwire's own command."""
 
     def prepare(self) -> None:
         command = [*self.command()[:-2], *format_standalone(self)]
@@ -52,15 +51,15 @@ class StandaloneKwire(Kwire):
 
 
 def format_standalone(broker: Broker) -> list[str]:
-    """The arguments that both tools take."""
+    """Return the arguments of both tools."""
     return ["format", "-s", "-t", CLUSTER_ID, "-c", str(broker.properties_path)]
 
 
 class Shared:
-    """A directory with two ``log.dirs``; at any time at most one broker runs on it."""
+    """A directory with two ``log.dirs``, on which at most one broker runs."""
 
     def __init__(self, name: str, *, dynamic_quorum: bool = False) -> None:
-        """`dynamic_quorum`: whoever comes first formats with ``-s``, and the voter is in the metadata log."""
+        """Create the brokers. With `dynamic_quorum`, the first one formats with ``-s``."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"interop-swap-{name}-"))
         apache: Broker
         kwire: Broker
@@ -80,7 +79,7 @@ class Shared:
         self.broker: Broker = apache
 
     def start(self, name: str) -> Broker:
-        """Let this broker have the next turn; its log is that of this turn only."""
+        """Start this broker with a new log file."""
         assert self.broker.process is None
         self.turn += 1
         self.broker = self._brokers[name]
@@ -89,7 +88,7 @@ class Shared:
         return self.broker
 
     def end(self, how: str) -> None:
-        """``stop`` or ``kill``, or ``torn``: killed while writing to the metadata and to a topic."""
+        """End the turn with ``stop``, ``kill`` or ``torn``, which leaves incomplete batches in two logs."""
         if how == "stop":
             assert self.broker.stop() in (0, 143), self.broker.log_text()[-3000:]
             return
@@ -102,7 +101,7 @@ class Shared:
                     log.write(TORN_BATCH)
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of all log directories, by a pattern such as ``*-0/*.log``."""
+        """Return files of all log directories by a pattern such as ``*-0/*.log``."""
         return sorted(path for log_dir in self.log_dirs for path in log_dir.glob(pattern))
 
     def discard(self) -> None:
@@ -117,18 +116,18 @@ COMPLAINT = re.compile(r"\b(WARN|WARNING|ERROR|FATAL|CRITICAL)\b")
 
 AHEAD = re.compile(r"lastModifiedTime=(\d+), largestRecordTimestamp=(\d+)\) contains future timestamp")
 TICK_MS = 10
-"""How far the time of a file's last change may be behind the clock: Linux takes that of the last tick."""
+"""The maximum lag of a file's modification time: Linux uses the clock of the last tick."""
 
 
 def log_messages_by_shape(log: str) -> dict[str, str]:
-    """The warnings and errors of a log: an example of each shape, that is, with what varies masked."""
+    """Return an example of each shape of warning and error in a log. A shape has variable parts masked."""
     return {
         shape(line): line for line in log.splitlines() if COMPLAINT.search(line) and not is_of_a_tick(line)
     }
 
 
 def is_of_a_tick(line: str) -> bool:
-    """Whether Kafka takes a record for one of the future that was written in the moment it was made."""
+    """Return whether Kafka reports a future timestamp only because of the clock tick."""
     found = AHEAD.search(line)
     return found is not None and int(found[2]) - int(found[1]) <= TICK_MS
 

@@ -1,4 +1,4 @@
-"""The check of exactly once, with made-up evidence: what it finds, and what it lets be."""
+"""The findings of the exactly-once checker on invented evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interop.exactly_once.ledger import (
 
 
 def records(*marks: tuple[str, int, int, int], first: int = 0) -> list[tuple[int, bytes]]:
-    """Records of one partition, with a marker's offset between each two."""
+    """Return the records of one partition, with a marker's offset between each two."""
     return [(first + 2 * at, encode_value(Mark(*mark))) for at, mark in enumerate(marks)]
 
 
@@ -110,7 +110,7 @@ def test_ledger_is_read_back(tmp_path: Path) -> None:
     ledger.end("t", 1, Outcome.ABORTED, "replaced")
     ledger.end("t", 1, Outcome.COMMITTED)
     ledger.close()
-    path.write_bytes(path.read_bytes() + b'{"cut')  # its process was killed
+    path.write_bytes(path.read_bytes() + b'{"cut')  # its process was killed during a write
     read = read_ledgers([path])
     assert read["t", 1] == Transaction(
         "t", 1, {0: 2, 3: 1}, [(Outcome.ABORTED, "replaced"), (Outcome.COMMITTED, "")]

@@ -1,4 +1,4 @@
-"""What the check of the pipeline's kills finds: each fault that a job could leave, planted by hand."""
+"""The findings of the pipeline-kills checker: each fault that a job could leave is planted by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRUTH = [record(offset) for offset in (0, 1, 2, 3, 4, 6, 7)]
 
 
 class Archive:
-    """An archive written by hand: manifests of files of records."""
+    """An archive written by hand: manifests, and files of records."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -197,7 +197,7 @@ def test_topic_with_the_same_offsets() -> None:
 
 
 COPIED = [one._replace(offset=at) for at, one in zip((0, 1, 2, 3, 5, 6, 7), TRUTH, strict=True)]
-"""In two transactions: the marker of the first has offset 4."""
+"""Written in two transactions. The marker of the first has offset 4."""
 MAP = [Entry(0, 4, [(0, 0), (1, 1), (2, 2), (3, 3)]), Entry(4, 8, [(4, 5), (6, 6), (7, 7)])]
 
 
@@ -286,7 +286,7 @@ def varint(number: int) -> bytes:
 
 
 def batch(*states: tuple[bytes, int]) -> bytes:
-    """Records of the transaction log, as far as this looks at them."""
+    """Return a batch of the transaction log with the fields that the checker reads."""
     records = b""
     for key, status in states:
         value = bytes(16) + bytes([status]) + bytes(8)

@@ -1,4 +1,4 @@
-"""Ports of the brokers that scenarios start: more are asked for in a run than there are."""
+"""The ports of interop's brokers, which are fewer than the brokers of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interop import brokers
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Three that nobody has, instead of those of a run."""
+    """Three free ports instead of those of a run."""
     held = [socket.socket() for _ in range(3)]
     for each in held:
         each.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""How kwire is held against Apache Kafka: with made-up brokers, what passes and what does not."""
+"""The comparison of kwire with Apache Kafka, on fake brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interop.scenario import Difference, Failed, Scenario
 
 
 class FakeBroker(Broker):
-    """A broker that is never started, and observations the next of its observations."""
+    """A broker that is never started and returns prepared observations."""
 
     observations: list[Any]
     runs = 0
