@@ -96,7 +96,7 @@ for offsets in (True, False):
     outcome = audit.run(spark, audit.AuditConfig(left, right, "1 hour", offsets, ""))
     print(json.dumps([[one.topic, one.verdict] for one in outcome.differences if one.topic != "far"]))
 print(json.dumps([str(one) for one in outcome.differences if one.topic == "far"]))
-print(json.dumps("3 windows are not in the plot" in render(page_of("l", "r", "1 hour", outcome.all_windows))))
+print(json.dumps("3 windows outside of the" in render(page_of("l", "r", "1 hour", outcome.all_windows))))
 far = left._replace(options={"path": sys.argv[1], "subscribe": "far"})
 wanted = profile.ProfileConfig(far, Path("x"), 20, False, {})
 found = profile.profile(spark, wanted, "far")

@@ -93,7 +93,7 @@ def test_archive_rejects_a_recreated_topic(broker: Broker, tmp_path: Path, forma
     create(broker, "rec")
     produce(broker, "rec", 150)
     said = last_line(jobs.run("archive", config, status=1))
-    assert said.startswith("kwire pipeline: topic rec has been deleted and created anew since it was")
+    assert said.startswith("kwire pipeline: topic rec was deleted and recreated after it was")
     assert offsets_of(directory) == {"rec": [(0, 99)]}
 
 

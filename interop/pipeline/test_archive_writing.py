@@ -68,4 +68,4 @@ def test_archive_dates_are_utc_and_written_records_are_counted(tmp_path: Path) -
     assert date == "2023-11-14"
     assert none == [0, [], ""]
     assert gone[:2] == [7, []]
-    assert gone[2].startswith("Spark has written 7 records below there, and the files that are there hold 0")
+    assert gone[2].startswith("Spark has written 7 records to there, but the files there contain 0")

@@ -73,7 +73,7 @@ def test_event_too_far_ahead_does_not_move_the_watermark(broker: Broker, tmp_pat
     for times in (['"9999-01-01"', '"2023-11-14"'], ['"2023-11-14T05:00"']):
         send(broker, name, *times)
         said = Jobs(tmp_path).run("windows", job)
-    assert " 0 late, 0 were no JSON, 1 had no time;" in said.splitlines()[-1], said
+    assert " 0 late, 0 not JSON, 1 without event time;" in said.splitlines()[-1], said
     assert counted(broker, name, 2) == {DAY: 2}
 
 
@@ -87,13 +87,13 @@ def test_windows_reject_a_recreated_topic(broker: Broker, tmp_path: Path) -> Non
     make_topic(broker, name)
     send(broker, name, *['"2023-11-14"'] * 3)
     said = Jobs(tmp_path).run("windows", job, status=1)
-    assert f"topic {name} has been deleted and created anew since the checkpoint {tmp_path}" in said
+    assert f"topic {name} was deleted and recreated after the checkpoint {tmp_path}" in said
     other = {**job, "input": kafka(broker, "times-anew-counted")}
     said = Jobs(tmp_path).run("windows", other, status=1)
-    assert "which is one of the topics of the input: its results would be counted as events" in said
+    assert "is also a topic of the input, so the job would count its results as events" in said
     make_topic(broker, "times-other")
     said = Jobs(tmp_path).run("windows", {**job, "input": kafka(broker, "times-other")}, status=1)
-    assert f"is about {name}, and the input is times-other: choose another checkpoint" in said
+    assert f"belongs to {name}, and the input is times-other: choose another checkpoint" in said
     assert counted(broker, name, 1) == {DAY: 1}
 
 

@@ -1,1 +1,1 @@
-"""Jobs on Spark, and Kafka's log segments as a source for it."""
+"""PySpark jobs for Kafka topics, and a Spark data source for log segments."""

@@ -1,4 +1,4 @@
-"""Which topics a stream's checkpoint is about: names may be given again, and offsets begin anew then."""
+"""The topics that a stream's checkpoint belongs to, with their ids: a recreated topic keeps only its name."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ TOPICS: Final = "topics.json"
 
 
 def record_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
-    """Note which topics a stream reads. ConfigError where one is not what it was, or none is."""
+    """Record the topics that a stream reads. Raises ConfigError if a topic is a different one now."""
     path = checkpoint / TOPICS
     known = _recorded_topics(path)
     if known and found and not known.keys() & found.keys():
         raise ConfigError(
-            f"the checkpoint {checkpoint} is about {', '.join(sorted(known))}, and the input is "
+            f"the checkpoint {checkpoint} belongs to {', '.join(sorted(known))}, and the input is "
             f"{', '.join(sorted(found))}: choose another checkpoint"
         )
     for topic, origin in found.items():
         before = known.get(topic, origin)
         if not before.is_same(origin._replace(topic_id=before.topic_id)):
             raise ConfigError(
-                f"the checkpoint {checkpoint} is about topic {topic} of cluster {before.cluster}, and the "
+                f"the checkpoint {checkpoint} belongs to topic {topic} of cluster {before.cluster}, and the "
                 f"input is cluster {origin.cluster}: choose another checkpoint"
             )
         if not before.is_same(origin):
             raise ConfigError(
-                f"topic {topic} has been deleted and created anew since the checkpoint {checkpoint} was "
-                f"made: choose another checkpoint, as its offsets are of the old one"
+                f"topic {topic} was deleted and recreated after the checkpoint {checkpoint} was "
+                f"made, so its offsets are different: choose another checkpoint"
             )
         known[topic] = before.completed(origin)
     checkpoint.mkdir(parents=True, exist_ok=True)
@@ -49,4 +49,4 @@ def _recorded_topics(path: Path) -> dict[str, Origin]:
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} does not tell topics: {error}") from None
+        raise ConfigError(f"{path} does not list topics: {error}") from None

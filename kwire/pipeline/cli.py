@@ -1,4 +1,4 @@
-"""`kwire pipeline <job> --config job.toml`: the jobs, for people and for cron."""
+"""`kwire pipeline <job> --config job.toml`: run the pipeline's jobs from the command line."""
 
 from __future__ import annotations
 
@@ -16,48 +16,52 @@ from kwire.pipeline.spark_errors import summarize_error
 
 
 class Job(NamedTuple):
-    """What a job does, and the module whose `command(config, master)` runs it and gives an exit status."""
+    """A job: its help text, and the module whose `command(config, master)` runs it."""
 
     help: str
     module: str
     tables: tuple[str, ...] = ()
-    """Of its file, beside its own."""
+    """The tables of the job's file that it reads besides its own."""
     flags: Mapping[str, str] = {}
-    """Options that stand for keys of the job's own table, and win over these; each with its help."""
+    """Command-line options that override keys of the job's own table, each with its help text."""
 
 
 JOBS: Final = {
     "archive": Job(
-        "topics to Parquet, each offset once, with a manifest for each commit",
+        "archive topics to Parquet, each offset once, with a manifest per commit",
         "kwire.pipeline.jobs.archive",
         ("input", "values"),
-        {"on-corrupt": "what becomes of damage in a data directory: fail, or skip it and tell the manifest"},
+        {"on-corrupt": "on corruption in a data directory: fail, or skip it and list it in the manifest"},
     ),
-    "compact": Job("the small files of an archive, merged", "kwire.pipeline.jobs.compact"),
+    "compact": Job("merge small files of an archive", "kwire.pipeline.jobs.compact"),
     "restore": Job(
-        "an archive, or a part of it, back into topics",
+        "restore an archive, or a part of it, to topics or a data directory",
         "kwire.pipeline.jobs.restore",
         (),
-        {"into-directory": "a data directory to make for a broker, instead of topics of a running one"},
+        {"into-directory": "create a data directory for a broker instead of writing to topics"},
     ),
     "audit": Job(
-        "compare two sides: topics, archives, data directories",
+        "compare topics, archives and data directories",
         "kwire.pipeline.jobs.audit",
         ("left", "right"),
     ),
-    "profile": Job("the shape of a topic, as a report with plots", "kwire.pipeline.jobs.profile", ("side",)),
+    "profile": Job(
+        "report statistics of a topic as an HTML page with plots", "kwire.pipeline.jobs.profile", ("side",)
+    ),
     "windows": Job(
-        "figures by window of event time, kept in a compacted topic",
+        "aggregate events by window of event time into a compacted topic",
         "kwire.pipeline.jobs.windows",
         ("input",),
     ),
     "mirror": Job(
-        "topics into another cluster, and the offsets of groups", "kwire.pipeline.jobs.mirror", ("input",)
+        "mirror topics and consumer group offsets to another cluster",
+        "kwire.pipeline.jobs.mirror",
+        ("input",),
     ),
-    "replay": Job("real events into a topic, at any speed", "kwire.pipeline.jobs.replay"),
+    "replay": Job("write a data set of real events to a topic, at any speed", "kwire.pipeline.jobs.replay"),
 }
 DESCRIPTION: Final = (
-    "Run a job on Spark, as its TOML file says; docs/pipeline.md tells what is in such a file."
+    "Run a Spark job that a TOML file configures. docs/pipeline.md describes the jobs and their keys."
 )
 NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "confluent-kafka"}
 
@@ -65,7 +69,7 @@ NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "conflu
 def main(
     arguments: Sequence[str], parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
 ) -> int:
-    """Run a job; its exit status. The parser says what is wrong as other commands do, where it is theirs."""
+    """Run a job and return its exit status. `parser_class` determines how usage errors are printed."""
     example = "example:\n  kwire pipeline {0} --config {0}.toml"
     raw = argparse.RawDescriptionHelpFormatter
     parser = parser_class(
@@ -84,7 +88,7 @@ def main(
         job.add_argument(
             "--metrics",
             metavar="FILE",
-            help="where the metrics of a stream go, in Prometheus' text format, after each batch",
+            help="write the stream's metrics to FILE after each micro-batch, in Prometheus text format",
         )
         for flag, help_text in known.flags.items():
             job.add_argument(f"--{flag}", dest=flag, metavar=flag.rpartition("-")[2].upper(), help=help_text)
@@ -93,7 +97,7 @@ def main(
         os.environ[METRICS_VARIABLE] = options.metrics
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        return _fail(f"the pipeline needs {', '.join(missing)}: pip install 'kwire[pipeline]'")
+        return _fail(f"missing packages: {', '.join(missing)}; run pip install 'kwire[pipeline]'")
     from confluent_kafka import KafkaException
 
     from kwire.pipeline.archive.manifest import ArchiveError
@@ -113,7 +117,7 @@ def main(
     except (ConfigError, ArchiveError, DeliveryError, SegmentsError, RegistryError, MissingError) as error:
         return _fail(str(error))
     except KafkaException as error:
-        return _fail(f"the cluster says: {error.args[0].str()}")
+        return _fail(f"the cluster returned an error: {error.args[0].str()}")
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"{error.filename}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Whether anybody is there at all: clients, Spark's first of all, ask again and again without a word."""
+"""A connection check before Spark starts, because Kafka clients retry unreachable addresses silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADDRESS: Final = re.compile(r"(?:\w+://)?(?:\[(?P<ip>[^]]+)\]|(?P<host>[^:/\s]+
 
 
 def check_reachable(key: str, servers: str, seconds: float = SECONDS) -> None:
-    """ConfigError where nobody takes a connection at any of the addresses for so long."""
+    """Raise ConfigError if no address of `servers` accepts a connection within `seconds`."""
     addresses = list(_addresses(key, servers))
     deadline = time.monotonic() + seconds
     while True:
@@ -31,7 +31,7 @@ def check_reachable(key: str, servers: str, seconds: float = SECONDS) -> None:
             ):
                 return
         if time.monotonic() + _PAUSE_SECONDS > deadline:
-            raise ConfigError(f"nobody answers at {servers}, where {key} says that a cluster is")
+            raise ConfigError(f"cannot connect to {servers}: check {key}, and that a broker runs there")
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -40,5 +40,5 @@ def _addresses(key: str, servers: str) -> Iterator[tuple[str, int]]:
         if part.strip():
             match = _ADDRESS.fullmatch(part.strip())
             if match is None:
-                raise ConfigError(f"{key} is a list like 'one:9092,two:9092', not {servers!r}")
+                raise ConfigError(f"{key} must be a list like 'one:9092,two:9092', not {servers!r}")
             yield match["ip"] or match["host"], int(match["port"] or _PORT)

@@ -1,13 +1,13 @@
-"""Putting records into partitions of a topic so that each is there once, whatever is killed when.
+"""Delivery of records to a topic's partitions, each exactly once across crashes of any process.
 
-Two ways, by whether the target's offsets are to be the source's:
+There are two ways, depending on whether the target must have the source's offsets:
 
-*With a map.* Records go out in transactions. Each also writes into the topic `<topic>.offset-map` which
-offsets of the source became which of the target, and how far that is (pipeline/offset_map.py). What was not
-committed was never there, so a job goes on where its map ends, and needs to remember nothing elsewhere.
+*With an offset map.* Records go out in transactions. Each transaction also writes an entry into the topic
+`<topic>.offset-map`: which source offsets became which target offsets (pipeline/offset_map.py). An aborted
+transaction leaves no entry, so a job continues where its map ends and needs no other state.
 
-*With the same offsets*, where the source has no gaps: then there is no room for the markers of transactions,
-and no need for them either, since the target's end says how far one has come.
+*With the same offsets*, if the source has no gaps. Transaction markers would take offsets, so an idempotent
+producer writes the records, and the target's end offset is the progress.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ TRANSACTION_BYTES: Final = 16 << 20
 PRODUCER: Final = {
     "linger.ms": 20,
     "compression.type": "lz4",
-    # The topic has the last word on how large a record may be.
+    # The topic's max.message.bytes decides about the size of a record.
     "message.max.bytes": 256 << 20,
 }
-"""What a producer has unless the client's settings say otherwise."""
+"""Defaults of the producer's configuration."""
 
 
 class Outgoing(NamedTuple):
-    """A record on its way to a partition."""
+    """A record to deliver to a partition."""
 
     source_offset: int
     timestamp_ms: int
@@ -67,38 +67,38 @@ class Outgoing(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A partition of a topic of some cluster, and the job that fills it."""
+    """A partition of a topic, its cluster, and the job that writes to it."""
 
     client: dict[str, str]
-    """What librdkafka needs to reach the cluster: `bootstrap.servers`, and whatever else."""
+    """librdkafka's configuration for the cluster, with `bootstrap.servers`."""
     topic: str
     partition: int
     job: str
-    """Names the group that keeps the job's progress, and its transactions."""
+    """The job's name: part of its transactional ids, and the owner of its entries in offset maps."""
     transaction_records: int = TRANSACTION_RECORDS
-    """How many go out together at most."""
+    """The maximum number of records in a transaction."""
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     def consumer(self) -> Consumer:
-        """Someone to ask for offsets."""
+        """Return a consumer that looks up offsets."""
         return committed_reader(self.client, self.job)
 
     def owns(self, entry: MapEntry) -> bool:
-        """Whether an entry of a map is the job's, about this partition."""
+        """Return whether an entry of an offset map is about this job and partition."""
         return (entry.job, entry.partition) == (self.job, self.partition)
 
 
 def progress(target: Target) -> int | None:
-    """The next offset of the source, by what its map says; None if it says nothing. KafkaException."""
+    """Return the job's next source offset according to its map, or None without an entry. KafkaException."""
     found = read_last_entry(target)
     return None if found is None else found.end
 
 
 def read_last_entry(target: Target) -> MapEntry | None:
-    """The last entry of the map that the job has for this partition. KafkaException, DeliveryError."""
+    """Return the job's last entry for this partition, or None. KafkaException, DeliveryError."""
     consumer = target.consumer()
     try:
         count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
@@ -110,7 +110,7 @@ def read_last_entry(target: Target) -> MapEntry | None:
 
 
 def end_offset(target: Target) -> int:
-    """Where the target ends. KafkaException."""
+    """Return the end offset of the target. KafkaException."""
     consumer = target.consumer()
     try:
         return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
@@ -119,20 +119,20 @@ def end_offset(target: Target) -> int:
 
 
 class ProducerFatalError(DeliveryError):
-    """A producer came to a fatal error, and its next call says which."""
+    """The producer had a fatal error, which its next call reports."""
 
 
 def flush_producer(producer: Producer) -> int:
-    """How many records got no answer in time. KafkaException, ProducerEnded."""
+    """Flush, and return how many records were not delivered in time. KafkaException, ProducerFatalError."""
     try:
         return producer.flush(TIMEOUT_SECONDS)
     except SystemError as lost:
-        # confluent-kafka 2.16 has flush raise a fatal error, and loses it where a delivery callback follows.
-        raise ProducerFatalError("the producer cannot go on") from lost
+        # In confluent-kafka 2.16, a delivery callback makes flush lose the fatal error that it should raise.
+        raise ProducerFatalError("the producer had a fatal error") from lost
 
 
 class _RejectedRecord(NamedTuple):
-    """A record that was not taken, and why."""
+    """A record that the broker rejected, and the error."""
 
     record: Outgoing
     error: KafkaError
@@ -142,7 +142,10 @@ class _RejectedRecord(NamedTuple):
         return len(self.record.key or b"") + len(self.record.value or b"")
 
     def is_likelier_cause_than(self, other: _RejectedRecord) -> bool:
-        """Whether this one is rather why a batch was refused, of which all records are told to be."""
+        """Return whether this record is the likelier reason why its batch was rejected.
+
+        The broker rejects a batch as a whole, so every record of the batch has an error.
+        """
         mine, its = self.error.code(), other.error.code()
         if mine != its:
             return its == KafkaError._INVALID_DIFFERENT_RECORD
@@ -165,7 +168,7 @@ class _RejectedRecord(NamedTuple):
 
 
 class _PendingSends:
-    """Records handed to a producer, and what became of them."""
+    """Records that were handed to a producer, and the results of their delivery."""
 
     def __init__(self, producer: Producer, target: Target) -> None:
         self._producer = producer
@@ -175,7 +178,7 @@ class _PendingSends:
 
     def send(self, record: Outgoing) -> None:
         def done(error: KafkaError | None, message: Message) -> None:
-            # Called within poll and flush, so by one thread.
+            # Called from poll and flush, in the same thread.
             if error is not None:
                 refused = _RejectedRecord(record, error)
                 if self._rejected is None or refused.is_likelier_cause_than(self._rejected):
@@ -191,7 +194,7 @@ class _PendingSends:
                     key=record.key,
                     value=record.value,
                     headers=record.headers,
-                    # To librdkafka 0 means now, so the first moment of 1970 becomes the next.
+                    # librdkafka replaces timestamp 0 by the current time, so 0 becomes 1.
                     timestamp=record.timestamp_ms or 1,
                     on_delivery=done,
                 )
@@ -201,27 +204,27 @@ class _PendingSends:
                 if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise
                 raise DeliveryError(
-                    f"{self._target.name} cannot be sent offset {record.source_offset} of the source, which "
-                    f"is larger than the client's message.max.bytes"
+                    f"{self._target.name} cannot be sent offset {record.source_offset} of the source: the "
+                    f"record is larger than the client's message.max.bytes"
                 ) from None
             else:
                 self._producer.poll(0)
                 return
 
     def flush(self) -> dict[int, int]:
-        """Offsets of the target by those of the source, when all is delivered. DeliveryError."""
+        """Wait for delivery, and return the target offsets by source offset. DeliveryError."""
         left = flush_producer(self._producer)
         if self._rejected is not None or left:
-            why = str(self._rejected) if self._rejected is not None else f"{left} records got no answer"
-            raise DeliveryError(f"{self._target.name} did not take all records: {why}")
+            why = str(self._rejected) if self._rejected is not None else f"{left} records timed out"
+            raise DeliveryError(f"not all records were delivered to {self._target.name}: {why}")
         delivered, self.delivered = self.delivered, {}
         return delivered
 
 
 class MappedDelivery:
-    """The only one who delivers to a partition in transactions, from its beginning on; older ones are fenced.
+    """Transactional delivery to a partition, with an offset map. Fences older instances for the same target.
 
-    A context manager. KafkaException, DeliveryError from everything.
+    A context manager. Every method may raise KafkaException or DeliveryError.
     """
 
     def __init__(self, target: Target, origin: str = "") -> None:
@@ -235,7 +238,7 @@ class MappedDelivery:
                 "transaction.timeout.ms": 60_000,
             }
         )
-        # Fences older ones, and returns when their last transaction has come to its end.
+        # Fences older producers, and returns once their last transaction has ended.
         self._producer.init_transactions(TIMEOUT_SECONDS)
         self.last = self._last_entry()
 
@@ -243,12 +246,12 @@ class MappedDelivery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Whatever is in the queues belongs to a transaction that was given up.
+        # Queued records belong to an aborted transaction.
         self._producer.purge()
 
     @property
     def next_offset(self) -> int | None:
-        """Of the source; None where nothing was delivered."""
+        """The next source offset; None if nothing was delivered."""
         return None if self.last is None else self.last.end
 
     def _last_entry(self) -> MapEntry | None:
@@ -257,18 +260,18 @@ class MappedDelivery:
         try:
             count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
             if not count:
-                raise DeliveryError(f"there is no topic {target.topic}{MAP_SUFFIX} to keep the offset map in")
+                raise DeliveryError(f"topic {target.topic}{MAP_SUFFIX} for the offset map does not exist")
             self._map_partition = map_partition_of(target.topic, target.partition, count)
-            # Others may have transactions open in the same partition of a map, before our last entry.
+            # Other jobs may have open transactions in the same partition of the map, before our last entry.
             until = high_watermark(target.client, self._map_partition)
             return last_entry(consumer, self._map_partition, target.owns, until=until)
         finally:
             consumer.close()
 
     def deliver(self, records: Iterable[Outgoing], start: int, end: int | None = None) -> int:
-        """Deliver records whose offsets follow `start`, which is where the map goes on; how many they were.
+        """Deliver records from source offset `start`, where the map ends, and return their number.
 
-        With `end`, the map tells of all offsets up to that, of gaps behind the last record too.
+        With `end`, the map covers all offsets before `end`, including a gap after the last record.
         """
         count = 0
         for part, is_last in _transactions_with_last(
@@ -295,9 +298,9 @@ class MappedDelivery:
             producer.commit_transaction(TIMEOUT_SECONDS)
         except ProducerFatalError as error:
             producer.abort_transaction(TIMEOUT_SECONDS)
-            raise DeliveryError(f"{self.target.name} did not take all records: {error}") from error
+            raise DeliveryError(f"not all records were delivered to {self.target.name}: {error}") from error
         except BaseException:
-            # Where that fails too, the next one to have this name aborts it; what was first is to be told.
+            # Keep the first error. If the abort fails too, the next producer with this id aborts it.
             with contextlib.suppress(KafkaException):
                 producer.abort_transaction(TIMEOUT_SECONDS)
             raise
@@ -330,8 +333,8 @@ class MappedDelivery:
             )
         left = flush_producer(self._producer)
         if failed or left:
-            why = failed[0].str() if failed else f"{left} entries got no answer"
-            raise DeliveryError(f"{self._map_partition.topic} did not take an entry: {why}")
+            why = failed[0].str() if failed else f"{left} entries timed out"
+            raise DeliveryError(f"the offset map {self._map_partition.topic} was not written: {why}")
         assert last is not None
         return last
 
@@ -344,10 +347,10 @@ def deliver_with_map(
     origin: str = "",
     check_continues: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
-    """Deliver what `records_from(offset)` gives, from the job's progress on, or else from `start`.
+    """Deliver the records of `records_from(offset)`, from the job's progress, or else from `start`.
 
-    `check_goes_on` is told what the map says of the origin, and raises where this is not more of the same.
-    Gives how many records went out now, and the next offset of the source. KafkaException, DeliveryError.
+    `check_continues` gets the origin in the map's last entry, and raises if the job delivered something else.
+    Returns the number of records delivered now, and the next source offset. KafkaException, DeliveryError.
     """
     with MappedDelivery(target, origin) as delivery:
         if delivery.last is not None:
@@ -360,7 +363,7 @@ def deliver_with_map(
 def _transactions_with_last(
     records: Iterable[Outgoing], find_last: bool, max_records: int
 ) -> Iterator[tuple[list[Outgoing], bool]]:
-    """Parts, and whether it is the last one, which is known only if one looks a part ahead."""
+    """Yield transactions and, with `find_last`, whether each is the last one, which needs one read ahead."""
     previous: list[Outgoing] = []
     for part in _split_transactions(records, max_records):
         if not find_last:
@@ -389,13 +392,14 @@ def _split_transactions(records: Iterable[Outgoing], max_records: int) -> Iterat
 def deliver_same_offsets(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
 ) -> tuple[int, int]:
-    """Deliver what `records_from(offset)` gives, each under its own offset, from the target's end on.
+    """Deliver the records of `records_from(offset)` at their own offsets, from the target's end offset.
 
-    DeliveryError where the source has a gap, where the target holds something else, or somebody else writes.
+    Returns the number of records delivered now, and the next offset. Raises DeliveryError if the source has
+    a gap, if the target's records differ, or if another program writes to the target.
     """
     next_offset = end_offset(target)
     if next_offset < start:
-        raise DeliveryError(f"{target.name} ends at offset {next_offset}, and the first to come is {start}")
+        raise DeliveryError(f"{target.name} ends at offset {next_offset}, before the first offset {start}")
     _check_target_matches(target, records_from, next_offset)
     producer = Producer({**PRODUCER, **target.client, "enable.idempotence": True})
     sending = _PendingSends(producer, target)
@@ -404,16 +408,16 @@ def deliver_same_offsets(
         for record in part:
             if record.source_offset != next_offset:
                 raise DeliveryError(
-                    f"{target.name} cannot get the source's offsets: after {next_offset - 1} comes "
-                    f"{record.source_offset}"
+                    f"{target.name} cannot have the source's offsets: the source has no offset between "
+                    f"{next_offset - 1} and {record.source_offset}"
                 )
             sending.send(record)
             next_offset += 1
         for source, offset in sending.flush().items():
             if source != offset:
                 raise DeliveryError(
-                    f"{target.name} took offset {source} of the source as {offset}: somebody else "
-                    f"writes into it"
+                    f"offset {source} of the source became {offset} in {target.name}: another program "
+                    f"writes to it"
                 )
         count += len(part)
     return count, next_offset
@@ -422,35 +426,34 @@ def deliver_same_offsets(
 def _check_target_matches(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], end: int
 ) -> None:
-    """DeliveryError where the last record that is there is not the source's of that offset."""
+    """Raise DeliveryError if the target's last record differs from the source's record at that offset."""
     expected = next(iter(records_from(end - 1)), None) if end else None
     if expected is None or expected.source_offset != end - 1:
-        return  # Nothing is there, or the source begins later.
+        return  # The target is empty, or the source begins later.
     consumer = target.consumer()
     try:
         place = TopicPartition(target.topic, target.partition)
         if watermarks(consumer, place)[0] == end:
-            return  # All of it was deleted since.
+            return  # All records have been deleted.
         found = next(messages(consumer, place, end - 1), None)
     finally:
         consumer.close()
     if found is None or not _is_same(found, expected):
         raise DeliveryError(
-            f"{target.name} holds something else at offset {end - 1} than the source: somebody else has "
-            f"written into it"
+            f"{target.name} differs from the source at offset {end - 1}: another program has written to it"
         )
 
 
 def _is_same(found: Message, expected: Outgoing) -> bool:
     kind, timestamp_ms = found.timestamp()
-    # A topic with LogAppendTime has times of its own.
+    # A topic with LogAppendTime replaces timestamps.
     return (found.key(), found.value()) == (expected.key, expected.value) and (
         kind != TIMESTAMP_CREATE_TIME or timestamp_ms == (expected.timestamp_ms or 1)
     )
 
 
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
-    """The map of a partition: first offset of the source, of the target, and how many. KafkaException."""
+    """Yield a partition's map as source offset, target offset and number of records. KafkaException."""
     consumer = target.consumer()
     try:
         for entry in all_entries(consumer, target.topic + MAP_SUFFIX, target.owns):

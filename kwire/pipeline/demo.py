@@ -1,8 +1,8 @@
-"""The whole pipeline on one machine: `python -m pipeline.demo DIRECTORY`, or `make pipeline-demo`.
+"""The demo of the pipeline: `make pipeline-demo`, or `python -m kwire.pipeline.demo DIRECTORY`.
 
-Two brokers are started, and each job is run as anybody would, by `kwire pipeline <job> --config <file>`. The
-configurations, what the jobs said, the brokers' data, the archive and the reports stay in the directory. With
-`--source` and `--target` it goes from one broker to another that are there already, of kwire or Apache Kafka.
+Starts two brokers and runs each job with `kwire pipeline <job> --config <file>`. The directory keeps the
+configurations, the jobs' output, the brokers' data, the archive and the reports. With `--source` and
+`--target`, the demo uses existing brokers of kwire or Apache Kafka.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 MARK: Final = ".kwire-demo"
-"""What says that a directory is a former demo's, and may be made anew."""
+"""Marks a directory of an earlier demo, which may be deleted."""
 START_SECONDS: Final = 30.0
 JOB_SECONDS: Final = 600.0
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for half a minute spends a third of it on compiling what is soon not run any more."""
+"""Less optimization: a JVM that lives for half a minute spends a third of the time on compiling."""
 REPORTS: Final = {
-    "profile.html": "what the topic is like",
-    "audit-archive.html": "the topic beside its archive",
-    "audit-restored.html": "the archive beside the topic that was restored from it",
+    "profile.html": "profile of the topic",
+    "audit-archive.html": "audit of the topic and its archive",
+    "audit-restored.html": "audit of the archive and the restored topic",
 }
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo failed. The message says why."""
 
 
 class Step(NamedTuple):
-    """A job, and what it is told."""
+    """A job and its configuration."""
 
     job: str
     name: str
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
-    """A configuration as the jobs read it."""
+    """Format a configuration as TOML."""
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in plain.items()]
     text = "".join(f"{line}\n" for line in lines)
@@ -61,7 +61,7 @@ def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
 
 
 def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
-    """What is run, in order: `source` and `target` are the brokers."""
+    """Return the steps of the demo. `source` and `target` are bootstrap servers."""
 
     def topic(bootstrap: str) -> dict[str, Any]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "flights"}
@@ -73,7 +73,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
         Step(
             "replay",
             "replay",
-            "a year of departures from New York becomes a topic",
+            "write a year of departures from New York to a topic",
             {
                 "replay": {
                     "topic": "flights",
@@ -85,19 +85,19 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
         Step(
             "archive",
             "archive",
-            "the topic becomes Parquet",
+            "archive the topic as Parquet",
             {"input": topic(source), "archive": {"directory": archive, "trigger": "availableNow"}},
         ),
         Step(
             "profile",
             "profile",
-            "what is the topic like?",
+            "profile the topic",
             {"profile": {"report": str(directory / "profile.html")}, "side": topic(source)},
         ),
         Step(
             "windows",
             "windows",
-            "figures of each carrier and hour, in a compacted topic",
+            "aggregate by carrier and hour into a compacted topic",
             {
                 "input": topic(source),
                 "windows": {
@@ -119,7 +119,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
         Step(
             "audit",
             "audit-archive",
-            "is the archive what the topic is?",
+            "compare the topic with its archive",
             {
                 "audit": {"window": "30 days", "report": str(directory / "audit-archive.html")},
                 "left": topic(source),
@@ -129,13 +129,13 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
         Step(
             "restore",
             "restore",
-            "the archive becomes a topic of another broker",
+            "restore the archive to a topic of the other broker",
             {"restore": {"directory": archive, "job": "demo", "client": {"bootstrap.servers": target}}},
         ),
         Step(
             "audit",
             "audit-restored",
-            "is that topic what the archive is?",
+            "compare the archive with the restored topic",
             {
                 "audit": {"window": "30 days", "report": str(directory / "audit-restored.html")},
                 "left": archived,
@@ -147,7 +147,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
 
 @contextlib.contextmanager
 def broker(data: Path, log: Path) -> Iterator[str]:
-    """A broker of one's own while the context lasts: where it listens. DemoError."""
+    """Run a broker, and yield its bootstrap servers. DemoError."""
     port = _free_port()
     bootstrap = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
@@ -158,7 +158,7 @@ def broker(data: Path, log: Path) -> Iterator[str]:
         deadline = time.monotonic() + START_SECONDS
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise DemoError(f"the broker does not start; {log} says why")
+                raise DemoError(f"the broker did not start; see {log}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
@@ -179,7 +179,7 @@ def _free_port() -> int:
 
 
 def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
-    """Run a job: what it said, and how many seconds it took. DemoError."""
+    """Run a job, and return its output and duration in seconds. DemoError."""
     config = directory / f"{step.name}.toml"
     config.write_text(toml(step.config), encoding="utf-8")
     command = [sys.executable, "-m", "kwire.pipeline.cli", step.job, "--config", str(config)]
@@ -201,7 +201,7 @@ def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
                 timeout=JOB_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise DemoError(f"{step.name} is not done after {JOB_SECONDS:.0f} s; see {log}") from None
+            raise DemoError(f"{step.name} did not end after {JOB_SECONDS:.0f} s; see {log}") from None
     (directory / f"{step.name}.out").write_text(done.stdout, encoding="utf-8")
     if done.returncode:
         last = (done.stdout + log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
@@ -210,7 +210,7 @@ def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
 
 
 def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
-    """One page that leads to all there is."""
+    """Write a page with links to the reports."""
     rows = "".join(
         f"<tr><td>{html.escape(step.job)}</td><td>{html.escape(step.description)}</td>"
         f"<td><pre>{html.escape(output)}</pre></td><td>{seconds:.1f} s</td>"
@@ -236,10 +236,12 @@ def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
 def demo(
     directory: Path, limit: int, master: str, source: str | None = None, target: str | None = None
 ) -> Path:
-    """Run everything; the page to look at. DemoError. Brokers that are not given are started."""
+    """Run all steps, and return the page with the results. Starts brokers that are not given. DemoError."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
-            raise DemoError(f"{directory} is not empty, and not a former demo's")
+            raise DemoError(
+                f"{directory} is not empty, and not from an earlier demo: choose another directory"
+            )
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).touch()
@@ -258,17 +260,21 @@ def demo(
             print(f"    {seconds:.1f} s", flush=True)
             done.append((step, output, seconds))
     page = index(directory, done)
-    print(f"{time.monotonic() - begun:.0f} s in all; look at {page}")
+    print(f"{time.monotonic() - begun:.0f} s in total; results: {page}")
     return page
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("directory", type=Path, help="where everything is put")
-    parser.add_argument("--limit", type=int, default=0, help="so many flights (default: all 336,776)")
+    parser = argparse.ArgumentParser(
+        prog="python -m kwire.pipeline.demo", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("directory", type=Path, help="directory for all files")
+    parser.add_argument("--limit", type=int, default=0, help="number of flights (default: all 336,776)")
     parser.add_argument("--master", default=f"local[{os.cpu_count() or 2}]", help="Spark's master")
-    parser.add_argument("--source", metavar="HOST:PORT", help="a broker to use instead of one of its own")
-    parser.add_argument("--target", metavar="HOST:PORT", help="likewise, for what is restored")
+    parser.add_argument("--source", metavar="HOST:PORT", help="an existing broker as the source")
+    parser.add_argument(
+        "--target", metavar="HOST:PORT", help="an existing broker as the target of the restore"
+    )
     options = parser.parse_args()
     try:
         demo(options.directory.resolve(), options.limit, options.master, options.source, options.target)

@@ -1,4 +1,4 @@
-"""Lengths of time as Spark tells them, of units whose length does not depend on the calendar."""
+"""Spark's interval units that have a fixed length, independent of the calendar."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ UNIT_MS: Final = {
     "week": 604_800_000,
 }
 MAX_INTERVAL_MS: Final = 10_000 * 365 * UNIT_MS["day"]
-"""What is added to the time of an event still is one."""
+"""Adding up to this much to an event time stays within Spark's range of timestamps."""

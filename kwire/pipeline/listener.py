@@ -1,4 +1,4 @@
-"""Spark's events of streams, handed on: to people on standard error, and to the metrics."""
+"""A Spark listener that reports the progress of streams on standard error and in the metrics file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kwire.pipeline.progress import Metrics, add_record_count, format_progress
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells of the streams of a session that is called `name`."""
+    """Reports on the streams of a session. Streams without a name are called `name`."""
 
     def __init__(
         self, name: str, metrics: Metrics | None, write_line: Callable[[str], None] | None = None

@@ -1,19 +1,19 @@
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,no-untyped-call"
-"""Which offsets of a source became which of a target: the records of a topic `<target>.offset-map`.
+"""The offset map of a target topic: which offsets of the source became which offsets of the target.
 
-Each transaction that delivers records writes one entry (more, where the source is full of holes) about a
-range of the source's offsets, and each range begins where the one before ended. So the last entry of a
-partition says how far one has come, and an offset within a range that no run has is a gap: compacted away,
-aborted, or a transaction's marker.
+The map is a topic, `<target>.offset-map`. MirrorMaker's offset syncs serve the same purpose. Each transaction
+that delivers records writes one entry about a range of source offsets (more entries if the source has many
+gaps). Each range begins where the previous one ends, so the last entry of a partition is the job's progress.
+An offset in a range that belongs to no run is a gap: a compacted or aborted record, or a transaction marker.
 
-An entry is JSON. Of `runs`, each three numbers are one run: how many offsets of the source are left out, how
-many of the target, and how many records follow in both.
+An entry is JSON. Each run takes three numbers in `runs`: the source offsets and the target offsets that were
+skipped before the run, and the records in the run.
 
     key    mirror/3/120                                  job, partition, first offset of the range
     value  {"source": 120, "end": 140, "target": 90, "runs": [0, 0, 5, 10, 0, 4], "origin": "..."}
 
-Here 120 to 124 became 90 to 94, 125 to 134 were not there, 135 to 138 became 95 to 98, and 139 was not there.
+Here 120 to 124 became 90 to 94, 125 to 134 are gaps, 135 to 138 became 95 to 98, and 139 is a gap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
 RESULT_TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 10
-"""How long to wait for what the client is to say by itself: what it says of a timeout is better than ours."""
+"""Longer than the client's own timeout, because the client's timeout error is more specific."""
 PAUSE_SECONDS: Final = 0.1
 RETRIABLE_ERRORS: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -46,19 +46,19 @@ RETRIABLE_ERRORS: Final = (
     KafkaError._TRANSPORT,
     KafkaError._DESTROY_BROKER,
 )
-"""What passes when a partition's leader has taken it over, or the client knows who is the next one."""
+"""Errors that end once a new leader serves the partition, or the client has learned of it."""
 RUNS_PER_ENTRY: Final = 10_000
-"""Keeps an entry far below the size of a record that any topic takes."""
+"""Keeps an entry far below any topic's max.message.bytes."""
 FIRST_LOOKBACK: Final = 16
-"""How many offsets before the end of a map its last entry is looked for first."""
+"""How many offsets before the end of the map the search for the last entry starts."""
 
 
 class DeliveryError(Exception):
-    """Records cannot be delivered as they should be; the message says which, and why."""
+    """Records cannot be delivered as requested. The message names the partition and the reason."""
 
 
 class OffsetRun(NamedTuple):
-    """Offsets that became others, one after the other."""
+    """Consecutive source offsets that became consecutive target offsets."""
 
     source: int
     target: int
@@ -66,26 +66,26 @@ class OffsetRun(NamedTuple):
 
 
 class MapEntry(NamedTuple):
-    """What became of a range of the source's offsets."""
+    """An entry of the map: the target offsets of a range of source offsets."""
 
     job: str
     partition: int
     source: int
     end: int
-    """The next offset of the source: that of the next entry."""
+    """The source offset after the range, where the next entry begins."""
     target: int
-    """Where the first record of the range went, or would have gone; -1 if there has been none as yet."""
+    """The target offset of the first record; without records, the target's next offset, or -1 if unknown."""
     runs: tuple[OffsetRun, ...]
     origin: str
-    """What the source is; empty where nobody has to know."""
+    """The source topic's Origin or Selection as text; empty if it is not checked."""
 
     @property
     def next_target(self) -> int:
-        """What follows the last record in the target."""
+        """The target offset after the last record of the range."""
         return self.runs[-1].target + self.runs[-1].records if self.runs else self.target
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Key and value of the record."""
+        """Return the key and the value of the record."""
         numbers: list[int] = []
         source, target = self.source, self.target
         for run in self.runs:
@@ -100,7 +100,7 @@ class MapEntry(NamedTuple):
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None, where: str) -> MapEntry:
-        """DeliveryError where that is no entry of a map."""
+        """Decode a record. Raises DeliveryError if the record is not an entry of an offset map."""
         try:
             job, partition, _ = (key or b"").decode().rsplit("/", 2)
             content = json.loads(value or b"")
@@ -122,7 +122,7 @@ class MapEntry(NamedTuple):
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DeliveryError(
-                f"{where} is no entry of an offset map: does that topic belong to others?"
+                f"{where} is not an entry of an offset map: does another program write to this topic?"
             ) from None
 
 
@@ -136,9 +136,10 @@ def entries(
     next_target: int = -1,
     origin: str = "",
 ) -> Iterator[MapEntry]:
-    """The entries for the source's offsets from `start` to `end`, of pairs of offsets in their order.
+    """Yield the entries for the source offsets from `start` to `end`.
 
-    `next_target` is where the target went on before, for ranges in which there is nothing.
+    `delivered` has pairs of source and target offsets in ascending order. `next_target` is the target's next
+    offset, which is recorded for a range without records.
     """
     runs: list[list[int]] = []
     for source, target in delivered:
@@ -155,7 +156,7 @@ def entries(
 
 
 def committed_reader(client: dict[str, str], group: str) -> Consumer:
-    """Someone who reads what is committed, and is told where it ends."""
+    """Return a read_committed consumer that reports the end of each partition."""
     return Consumer(
         {
             **client,
@@ -163,14 +164,14 @@ def committed_reader(client: dict[str, str], group: str) -> Consumer:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            # What is asked for is there already, or the end is what is to be learnt.
+            # Do not wait for new records: the reader stops at the end.
             "fetch.wait.max.ms": 10,
         }
     )
 
 
 def map_partition_count(consumer: Consumer, topic: str) -> int:
-    """How many partitions a map has; 0 if it is not there. KafkaException."""
+    """Return the number of partitions of a map topic, 0 if the topic does not exist. KafkaException."""
     found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if found.error is not None and found.error.code() not in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -181,7 +182,7 @@ def map_partition_count(consumer: Consumer, topic: str) -> int:
 
 
 def map_partition_of(topic: str, partition: int, count: int) -> TopicPartition:
-    """Where the entries of a target's partition are: in the partition of the same number, if there is."""
+    """Return the map's partition for a target partition: the one with the same number, if it exists."""
     return TopicPartition(topic + MAP_SUFFIX, partition % count)
 
 
@@ -192,9 +193,9 @@ def last_entry(
     *,
     until: int | None = None,
 ) -> MapEntry | None:
-    """The last entry in a partition of a map that is wanted. KafkaException, DeliveryError.
+    """Return the last matching entry in a partition of a map. KafkaException, DeliveryError.
 
-    With `until`, everything before that offset has to be committed or aborted first.
+    With `until`, first wait until every transaction before that offset has ended.
     """
     low, end = watermarks(consumer, place)
     end = max(end, until or 0)
@@ -212,7 +213,7 @@ def last_entry(
 
 
 def decode_entry(message: Message) -> MapEntry:
-    """DeliveryError."""
+    """Decode an entry, naming its offset in the error. DeliveryError."""
     where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
     return MapEntry.decode(message.key(), message.value(), where)
 
@@ -220,16 +221,16 @@ def decode_entry(message: Message) -> MapEntry:
 def messages(
     consumer: Consumer, place: TopicPartition, start: int, *, until: int | None = None
 ) -> Iterator[Message]:
-    """What is committed in a partition from an offset to its end. KafkaException, DeliveryError.
+    """Yield the committed records of a partition from an offset to its end. KafkaException, DeliveryError.
 
-    With `until`, the end is not taken for it before that offset is reached.
+    With `until`, do not stop before that offset: an open transaction delays the end of the partition.
     """
     consumer.assign([TopicPartition(place.topic, place.partition, start)])
     while True:
         message = consumer.poll(TIMEOUT_SECONDS)
         name = f"{place.topic}-{place.partition}"
         if message is None:
-            raise DeliveryError(f"{name} cannot be read to its end: a transaction of others is open there")
+            raise DeliveryError(f"{name} cannot be read to its end: another program's transaction is open")
         error = message.error()
         if error is None:
             yield message
@@ -240,10 +241,9 @@ def messages(
 
 
 def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """Where a partition begins, and its high watermark. KafkaException.
+    """Return a partition's log start offset and high watermark. KafkaException.
 
-    A partition that was made just now may be known to the cluster before its leader knows of it; one whose
-    leader has died, to the client as his for a moment longer.
+    Retries while the leader of a new partition does not know it yet, or the client still uses a dead leader.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
@@ -258,8 +258,8 @@ def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
 
 
 def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
-    """Where a partition ends, open transactions and all. KafkaException."""
-    # It says at level 6 that it goes before all was told to it, as it does here each time.
+    """Return a partition's high watermark, which open transactions do not hold back. KafkaException."""
+    # At log level 6, the client would log its termination each time.
     admin = AdminClient({"log_level": "5", **client})
     [future] = admin.list_offsets(
         {TopicPartition(place.topic, place.partition): OffsetSpec.latest()},
@@ -270,7 +270,7 @@ def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
 
 
 def all_entries(consumer: Consumer, topic: str, wanted: Callable[[MapEntry], bool]) -> Iterator[MapEntry]:
-    """The entries of a map that are wanted, in the order of each of its partitions."""
+    """Yield the matching entries of a map, partition by partition in offset order."""
     for partition in range(map_partition_count(consumer, topic)):
         for message in messages(consumer, TopicPartition(topic, partition), OFFSET_BEGINNING):
             entry = decode_entry(message)

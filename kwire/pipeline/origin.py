@@ -1,4 +1,4 @@
-"""Where the records of a topic come from: names are given again, ids of topics and clusters are not."""
+"""The origin of a topic's records: cluster id, name and topic id. Only ids survive the reuse of a name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 UNKNOWN: Final = "?"
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics whose records speak of the cluster that they are in."""
+"""Topics whose records describe the state of their own cluster."""
 
 
 class Origin(NamedTuple):
-    """Where the records of a topic come from."""
+    """The cluster, name and id of the topic that records come from."""
 
     cluster: str
     topic: str
@@ -23,21 +23,21 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Origin:
-        """Of what is in a map; what is not there is not known."""
+        """Parse the text form. Missing parts are unknown."""
         cluster, topic, topic_id = ([*text.rsplit("/", 2), UNKNOWN, UNKNOWN])[:3]
         return cls(cluster, topic, topic_id)
 
     def is_same(self, other: Origin) -> bool:
-        """As far as both are known: a copy of some directories does not tell all."""
+        """Compare the parts that both origins know. A copied directory may lack ids."""
         return all(one == two or UNKNOWN in (one, two) for one, two in zip(self, other, strict=True))
 
     def completed(self, other: Origin) -> Origin:
-        """The same, with what is not known here taken from another one."""
+        """Return this origin with its unknown parts taken from another one."""
         return Origin(*(two if one == UNKNOWN else one for one, two in zip(self, other, strict=True)))
 
 
 def of_log(directory: Path, topic: str) -> Origin:
-    """What the directory of a partition's log tells, and the data directory that it is in."""
+    """Read the origin of a log from its partition.metadata and the data directory's meta.properties."""
     return Origin(
         _property(directory.parent / "meta.properties", "cluster.id", "="),
         topic,

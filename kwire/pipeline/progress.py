@@ -1,7 +1,7 @@
-"""What a running stream tells after each of its batches: a line for people, and metrics for a collector.
+"""Progress reports of a stream after each micro-batch: a line for people, and metrics.
 
-The metrics are a file in Prometheus' text format, replaced as a whole, as the
-textfile collector of the node exporter reads it.
+The metrics are a file in Prometheus text format, which is replaced atomically. The textfile collector of the
+node exporter reads it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 OFFSETS_BEHIND_METRIC: Final = "maxOffsetsBehindLatest"
-"""Spark's Kafka source tells it of the partition that is most behind, and so do ours."""
+"""The metric of a source for the number of offsets that its slowest partition is behind."""
 
 
 class Metrics:
-    """What a collector gets to know of the streams of one session."""
+    """The metrics of the streams of a session."""
 
     def __init__(self, path: Path) -> None:
-        """ConfigError where nothing can be written there, which nobody would be told of later."""
+        """Raise ConfigError if the file cannot be written, because later failures are not reported."""
         if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError(
-                f"metrics cannot be written to {path}: name a file in a directory that is there"
+                f"metrics cannot be written to {path}: name a file in an existing, writable directory"
             )
         self._path = path
         self._registry = CollectorRegistry()
@@ -40,31 +40,29 @@ class Metrics:
             return Gauge(f"kwire_pipeline_{name}", documentation, ["query"], registry=self._registry)
 
         self._batches = Counter(
-            "kwire_pipeline_batches", "Batches that are done", ["query"], registry=self._registry
+            "kwire_pipeline_batches", "Completed micro-batches", ["query"], registry=self._registry
         )
-        self._records = Counter(
-            "kwire_pipeline_records", "Records that came in", ["query"], registry=self._registry
-        )
-        self._input_rate = gauge("input_records_per_second", "Records that come in each second")
-        self._rate = gauge("processed_records_per_second", "Records that are dealt with each second")
-        self._seconds = gauge("batch_seconds", "How long the last batch took")
-        self._behind = gauge("offsets_behind", "How far the partition that is most behind has to go")
-        self._state = gauge("state_rows", "What the stream remembers")
-        self._watermark = gauge("watermark_seconds", "Events before this time are late")
-        self._active = gauge("active", "Whether the stream runs")
+        self._records = Counter("kwire_pipeline_records", "Records read", ["query"], registry=self._registry)
+        self._input_rate = gauge("input_records_per_second", "Records that arrived per second")
+        self._rate = gauge("processed_records_per_second", "Records processed per second")
+        self._seconds = gauge("batch_seconds", "Duration of the last micro-batch")
+        self._behind = gauge("offsets_behind", "Offsets that the slowest partition is behind its end")
+        self._state = gauge("state_rows", "Rows in the stream's state store")
+        self._watermark = gauge("watermark_seconds", "Watermark of event time as a Unix timestamp")
+        self._active = gauge("active", "1 while the stream runs, else 0")
 
     def on_started(self, query: str) -> None:
-        """A stream runs."""
+        """Record that a stream has started."""
         self._active.labels(query).set(1)
         self._write()
 
     def on_terminated(self, query: str) -> None:
-        """It does not any more."""
+        """Record that a stream has terminated."""
         self._active.labels(query).set(0)
         self._write()
 
     def on_progress(self, query: str, progress: StreamingQueryProgress) -> None:
-        """A batch is done."""
+        """Record a completed micro-batch."""
         self._batches.labels(query).inc()
         self._records.labels(query).inc(progress.numInputRows)
         self._input_rate.labels(query).set(_number(progress.inputRowsPerSecond))
@@ -85,20 +83,20 @@ class Metrics:
 
 
 MAX_PENDING_BATCHES: Final = 1_000
-"""So many a listener may be late by; where there is none, nobody ever asks for a batch again."""
+"""How many batches a listener may lag behind. Without a listener, nothing removes the counts."""
 _record_counts: OrderedDict[tuple[str, int], int] = OrderedDict()
 _last_started: dict[str, datetime] = {}
 
 
 def set_record_count(stream: str, batch_id: int, records: int) -> None:
-    """Tell how many records a batch has that Spark's own plan does not see, before it is done."""
+    """Set the number of records of a batch before its end, if Spark's own plan does not see the records."""
     _record_counts[stream, batch_id] = records
     if len(_record_counts) > MAX_PENDING_BATCHES:
         _record_counts.popitem(last=False)
 
 
 def add_record_count(progress: StreamingQueryProgress) -> None:
-    """Put in how many records there were, where that was told, and the rates that follow from it."""
+    """Add the record count that was set for the batch, and the rates that follow from it."""
     stream = str(progress.id)
     records = _record_counts.pop((stream, progress.batchId), None)
     if records is None:
@@ -112,17 +110,17 @@ def add_record_count(progress: StreamingQueryProgress) -> None:
 
 
 def format_progress(name: str, progress: StreamingQueryProgress) -> str:
-    """One batch, for people."""
+    """Describe a micro-batch in one line."""
     text = (
         f"{name}: batch {progress.batchId}, {progress.numInputRows:,} records in "
-        f"{progress.batchDuration / 1000:.1f} s, {_number(progress.processedRowsPerSecond):,.0f} a second"
+        f"{progress.batchDuration / 1000:.1f} s, {_number(progress.processedRowsPerSecond):,.0f} per second"
     )
     lag = offsets_behind(progress)
-    return text if lag is None else f"{text}, {lag:,} behind"
+    return text if lag is None else f"{text}, {lag:,} offsets behind"
 
 
 def offsets_behind(progress: StreamingQueryProgress) -> int | None:
-    """How many offsets the partition that is most behind has to go; None where no source knows."""
+    """Return how many offsets the slowest partition is behind, or None if no source reports it."""
     found = [
         int(_number(metrics[OFFSETS_BEHIND_METRIC]))
         for metrics in (_metrics_of(source) for source in progress.sources)
@@ -137,7 +135,7 @@ def _metrics_of(source: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """What may be NaN, infinite or missing in Spark's reports is 0 here."""
+    """Convert a number of Spark's reports; NaN, infinite and missing numbers are 0."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A Spark session for the jobs: with Java found, the connector's jars, and little to say."""
+"""Spark sessions for the jobs: find Java and the Kafka connector's jars, and limit logging to errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kwire.wire import java_properties
 JARS_KEY: Final = "spark.jars"
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""What `spark-submit` sets, with a JVM that has its configuration already."""
+"""Set by `spark-submit`, which has already started and configured the JVM."""
 SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Options of the JVM that is started, which come before those of Spark's settings."""
+"""Options for a new JVM. They come before those of Spark's settings."""
 CONNECTOR: Final = "spark-sql-kafka-0-10"
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 POM: Final = Path(__file__).with_name("pom.xml")
@@ -31,14 +31,14 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
-    # Tasks write into topics themselves, where a second of the same would be in the first one's way.
+    # Tasks write to topics. A speculative second attempt would fence the first one.
     "spark.speculation": "false",
-    # Spark's own is INT96, of which others make nanoseconds, and these end in the year 2262.
+    # Spark's default is INT96, which other readers convert to nanoseconds, and these end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Otherwise the JVM checks bounds and nulls twice for each value of Arrow's columns: a tenth of a count."""
+"""Skips the JVM's second check of bounds and nulls for each Arrow value: a tenth of the time of a count."""
 
 
 def session(
@@ -49,12 +49,12 @@ def session(
     settings: Mapping[str, str] | None = None,
     metrics: Path | None = None,
 ) -> SparkSession:
-    """A session for a job, whose streams tell of their progress. MissingError.
+    """Create a session for a job, and report the progress of its streams. MissingError.
 
-    Without `master` it is that of `spark-submit`, and this machine's cores where there is none. The jars of
-    the connector are those of KWIRE_SPARK_JARS (a directory), of PySpark's own jars, or fetched once by
-    Maven; `spark-submit` has to be told of them. `metrics` is where the metrics of streams go; without it,
-    where KWIRE_PIPELINE_METRICS says, if that is set.
+    `master` defaults to that of `spark-submit`, or else to `local[*]`. The connector's jars come from the
+    directory KWIRE_SPARK_JARS, from Spark's own jars, or from Maven, which downloads them once. With
+    `spark-submit`, pass them with --packages. `metrics` is the file for the metrics of streams and defaults
+    to KWIRE_PIPELINE_METRICS.
     """
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -89,9 +89,9 @@ def session(
 
 @contextmanager
 def _java_options() -> Iterator[None]:
-    """A JVM that is started meanwhile has our options, and after them those that the user has set anywhere.
+    """Add the jobs' options to a JVM that is started meanwhile. The user's own options come later and win.
 
-    A setting of Spark's would take the place of the one in the user's spark-defaults.conf.
+    A Spark setting would replace the option in the user's spark-defaults.conf instead.
     """
     given = os.environ.get(SUBMIT_OPTIONS)
     logging = (
@@ -108,7 +108,7 @@ def _java_options() -> Iterator[None]:
 
 
 def _check_connector(spark: SparkSession) -> None:
-    """MissingError where the JVM was started without the connector: it is too late to give it one."""
+    """Raise MissingError if spark-submit started the JVM without the Kafka connector."""
     from py4j.protocol import Py4JJavaError
 
     loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -116,31 +116,31 @@ def _check_connector(spark: SparkSession) -> None:
         loader.loadClass(PROVIDER)
     except Py4JJavaError:
         raise MissingError(
-            f"spark-submit has no Kafka connector: give it "
+            f"spark-submit has no Kafka connector: add "
             f"--packages org.apache.spark:{CONNECTOR}_2.13:{spark.version}"
         ) from None
 
 
 def find_java() -> str:
-    """The `java` that Spark will start. MissingError."""
+    """Return the path of the `java` that Spark will start. MissingError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         where = f"JAVA_HOME ({home})" if home else "the PATH"
         raise MissingError(
-            f"Spark needs Java 17 or newer, and there is none on {where} "
+            f"Spark needs Java 17 or newer, and none was found in {where}: install it "
             f"(Debian: apt-get install openjdk-17-jre-headless)"
         )
     return found
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's Kafka source, unless Spark has them already. MissingError."""
+    """Return the jars of Spark's Kafka connector, or none if Spark has them already. MissingError."""
     given = os.environ.get(JARS_VARIABLE)
     if given:
         jars = sorted(Path(given).glob("*.jar"))
         if not any(CONNECTOR in jar.name for jar in jars):
-            raise MissingError(f"{JARS_VARIABLE} is {given}, where there is no {CONNECTOR} jar")
+            raise MissingError(f"{JARS_VARIABLE} is {given}, which does not contain a {CONNECTOR} jar")
         return _needed(jars)
     import pyspark
 
@@ -158,7 +158,7 @@ def connector_jars() -> list[Path]:
 
 
 def _configuration() -> Path:
-    """Where the user's own configuration of Spark would be."""
+    """Return the directory of the user's Spark configuration."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
@@ -166,9 +166,9 @@ def _configuration() -> Path:
 
 
 def _own_jars(settings: Mapping[str, str]) -> list[str]:
-    """The jars that the user wants beside the connector's: a setting takes the place of the one in a file.
+    """Return the user's own spark.jars, because the setting of a job replaces that of spark-defaults.conf.
 
-    MissingError for a spark-defaults.conf that cannot be read.
+    Raises MissingError if spark-defaults.conf cannot be read.
     """
     given = settings.get(JARS_KEY)
     if given is None:
@@ -183,7 +183,7 @@ def _own_jars(settings: Mapping[str, str]) -> list[str]:
 
 
 def _needed(jars: list[Path]) -> list[Path]:
-    # What PySpark has itself must not come twice.
+    # PySpark ships these jars itself.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
 
@@ -191,11 +191,11 @@ def _fetch(cache: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingError(
-            f"Spark's Kafka source needs jars that PySpark does not bring: set {JARS_VARIABLE} to a "
-            f"directory that has them, or put Maven on the PATH, which fetches them once "
+            f"Spark's Kafka connector is missing: set {JARS_VARIABLE} to a directory with its jars, or "
+            f"install Maven, which downloads them once "
             f"(Debian: apt-get install maven)"
         )
-    print(f"fetching Spark's Kafka connector into {cache}, this is done once", file=sys.stderr)
+    print(f"downloading Spark's Kafka connector into {cache} (once)", file=sys.stderr)
     cache.mkdir(parents=True, exist_ok=True)
     command = [
         maven,
@@ -209,5 +209,5 @@ def _fetch(cache: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise MissingError(f"Maven could not fetch Spark's Kafka connector: {' '.join(last)}")
+        raise MissingError(f"Maven failed to download Spark's Kafka connector: {' '.join(last)}")
     (cache / ".complete").touch()

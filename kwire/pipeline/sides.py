@@ -1,4 +1,4 @@
-"""The sides that jobs read: a topic of a cluster, a data directory, an archive, all with the same columns."""
+"""The inputs that audit and profile read: topics, data directories and archives, with the same columns."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 
 def split_names(text: str) -> frozenset[str]:
-    """The names between commas."""
+    """Split a comma-separated list of names."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def check_topics(archive: Archive, topics: frozenset[str] | None) -> None:
-    """ArchiveError for a topic that the archive has never seen, as it may be misspelt, or for no archive."""
+    """Raise ArchiveError if the archive is empty, or if it has never contained one of the topics."""
     if not archive.steps():
-        raise ArchiveError(f"{archive.directory} is no archive, or an empty one: it has no manifests")
+        raise ArchiveError(f"{archive.directory} has no manifests: it is not an archive, or it is empty")
     known = {topic for commit in archive.steps() for topic in commit.ranges}
     for topic in sorted((topics or frozenset()) - known):
         there = ", ".join(sorted(known)) or "none"
-        raise ArchiveError(f"{archive.directory} has no topic {topic}: there is {there}")
+        raise ArchiveError(f"{archive.directory} does not have topic {topic}; its topics: {there}")
 
 
 class Side(NamedTuple):
-    """Where records are."""
+    """A source of records to compare or profile."""
 
     format: str
     options: dict[str, str]
-    """Spark's, for `kafka` and `kwire`."""
+    """Options of Spark's source, for `kafka` and `kwire`."""
     directory: Path | None
-    """The archive's."""
+    """The directory of an archive."""
     topics: frozenset[str] | None
-    """Of the archive; None for all."""
+    """The topics to read from an archive; None for all."""
 
     @classmethod
     def of(cls, config: JobConfig, name: str) -> Side:
-        """The table of that name. ConfigError."""
+        """Read the table with that name. ConfigError."""
         table = config.table(name)
         format_ = table.text("format", one_of=FORMATS)
         directory = table.text("directory", "") if format_ == "archive" else ""
         if format_ == "archive" and not directory:
-            raise ConfigError(f"{name}.directory is missing: where is the archive?")
+            raise ConfigError(f"{name}.directory is missing: set it to the directory of the archive")
         topics = split_names(table.text("topics", ""))
         found = cls(
             format_,
@@ -62,14 +62,14 @@ class Side(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A description for people."""
         if self.directory is not None:
             return f"archive {self.directory}"
         given = {name.lower(): value for name, value in self.options.items()}
         return f"{self.format} {given.get('path', given.get('kafka.bootstrap.servers', ''))}"
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """All records there are now."""
+        """Load all records that exist now."""
         if self.directory is not None:
             archive = Archive(self.directory)
             check_topics(archive, self.topics)

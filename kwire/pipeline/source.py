@@ -4,13 +4,13 @@
     spark.dataSource.register(SegmentSource)
     spark.read.format("kwire").option("path", "/var/lib/kafka").option("subscribe", "flights").load()
 
-Its columns and options are those of Spark's Kafka source; see pipeline/segments/options.py. Spark does not
-tell a data source written in Python which columns a query needs: all are read unless a schema names fewer.
+The columns and options are those of Spark's Kafka source (pipeline/segments/options.py). Spark does not tell
+a Python data source which columns a query needs. The source reads all columns unless a schema names fewer:
 
     spark.read.schema("key binary, offset bigint").format("kwire")...
 
-Nor can it be told of filters. What is to be left unread is said by options: `assign`, `startingOffsets`,
-`endingOffsets`, and their forms by timestamp.
+Filters are not pushed down either. Use the options `assign`, `startingOffsets` and `endingOffsets`, or their
+forms by timestamp, to read less.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kwire.pipeline.segments.stream import (
 
 
 class TaskPartition(InputPartition):
-    """The ranges of one task."""
+    """The offset ranges that one task reads."""
 
     def __init__(self, ranges: list[Range]) -> None:
         super().__init__(ranges)
@@ -58,7 +58,7 @@ class TaskPartition(InputPartition):
 
 
 class SegmentSource(DataSource):
-    """Topics of a data directory, as a table or a stream."""
+    """A Spark data source for the topics of a data directory, as a table or a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -80,10 +80,10 @@ def _columns(schema: StructType) -> list[str]:
 
 
 class SegmentReader(DataSourceReader):
-    """One batch query.
+    """The reader of a batch query.
 
-    It has no pushFilters: Spark keeps one plan for all uses of a table, so that a filter of one of them would
-    be that of all (docs/decisions/0008-filters-are-options.md).
+    It has no pushFilters: Spark keeps one plan for all uses of a table, so the filter of one use would apply
+    to all of them (docs/decisions/0008-filters-are-options.md).
     """
 
     def __init__(self, options: Options, columns: list[str]) -> None:
@@ -99,28 +99,28 @@ class SegmentReader(DataSourceReader):
 
 def _read(partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TaskPartition):
-        return iter(())  # Where there is nothing to read, Spark makes a partition of its own.
+        return iter(())  # Spark's own partition, which it adds if there is nothing to read.
     _freeze()
     return chain.from_iterable(read(range_, columns=columns) for range_ in partition.ranges)
 
 
 @cache
 def _freeze() -> None:
-    """Have modules not be looked through whenever Spark's worker collects garbage, each time for 20 ms.
+    """Exclude loaded modules from garbage collection, which Spark's worker runs after every task (20 ms).
 
-    It does so after every task. Once is enough, or what tasks leave would stay for ever.
+    Called once per process, because objects that are frozen later are never freed.
     """
     gc.freeze()
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that follows a directory while a broker writes it."""
+    """A stream that follows a data directory while a broker writes to it."""
 
     def __init__(self, options: Options, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
         self._last: Offsets | None = None
-        """Where a query ends that is to read what there is now."""
+        """The end of a query with the trigger availableNow."""
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._last = latest_offsets(self.options)
@@ -148,4 +148,4 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is to be remembered beside Spark's own checkpoint."""
+        """Do nothing: Spark's checkpoint is the only state."""

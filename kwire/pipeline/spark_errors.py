@@ -1,4 +1,4 @@
-"""What is worth telling of what Spark says, whose exceptions are a hundred lines long."""
+"""One-sentence summaries of Spark's exceptions, whose text can be a hundred lines long."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ OWN_ERRORS: Final = (
     "ConfigError: ",
     "MissingError: ",
 )
-"""What stands before a sentence of ours within Spark's many lines."""
+"""This package's exceptions as the text of Spark's exceptions shows them. Their messages are sentences."""
 NO_TOPIC: Final = "UnknownTopicOrPartitionException"
 LOST: Final = "KafkaIllegalStateException: "
-"""What Spark's Kafka source says of offsets that are gone, and of records that it cannot hold."""
+"""Spark's Kafka source raises it for lost offsets, and for records whose timestamps it cannot represent."""
 _REASON: Final = "Reason: "
 _JAVA: Final = re.compile(r"^(?:Caused by: |: )?((?:org|java|scala|com)\.[\w.$]+(?:Exception|Error)): ?(.*)$")
 _PYSPARK: Final = re.compile(r"^pyspark\.errors\.[\w.]+: (.+)$")
 _SYSTEM: Final = re.compile(r"^\w*Error: \[Errno \d+\] (.+)$")
 _CLIENT: Final = re.compile(r'^cimpl\.KafkaException: KafkaError\{.*str="(.*)"\}$')
 _WRAPPERS: Final = ("PythonException", "Py4JException", "StreamingQueryException")
-"""Exceptions of Java that only tell of others."""
+"""Java exceptions that only wrap another one."""
 
 
 def summarize_error(error: Exception) -> str | None:
-    """What there is to say of an exception; None where nobody but its traceback can tell.
+    """Summarize an exception, or return None if it is unexpected and its traceback is needed.
 
-    That is so for what our own code did not expect. What Java says is told by the innermost exception.
+    For Java exceptions the summary is the message of the innermost one.
     """
     lines = [*str(error).splitlines(), *str(getattr(error, "_stackTrace", "")).splitlines()]
     for line in lines:
@@ -50,7 +50,7 @@ def _summarize_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
         return None
     text = "\n".join(lines)
     if NO_TOPIC in text:
-        return "the cluster has no such topic or partition"
+        return "the cluster does not have the topic or partition; check the input's options"
     if LOST in text:
         return _lost(lines)
     told_by = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_WRAPPERS)]
@@ -67,14 +67,14 @@ def _lost(lines: Sequence[str]) -> str:
     for line in lines[at : at + 8]:
         if line.startswith(_REASON):
             return (
-                f"offsets are gone that were to be read, {line.removeprefix(_REASON).strip()}: set the "
-                f"source's option failOnDataLoss to false to go on without them"
+                f"offsets of the input no longer exist, {line.removeprefix(_REASON).strip()}: set the "
+                f"option failOnDataLoss of the input to false to continue without them"
             )
     return _sentence(lines[at].partition(LOST)[2])
 
 
 def _sentence(text: str) -> str:
-    return f"Spark says: {text.strip()}"
+    return f"Spark failed: {text.strip()}"
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:

@@ -1,4 +1,4 @@
-"""Topics of a cluster that a job needs: created where they are not there."""
+"""Creation of the topics that a job writes to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def create(
     settings: Mapping[str, str] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> None:
-    """Create topics with so many partitions. KafkaException.
+    """Create topics with the given numbers of partitions. KafkaException.
 
-    Those that are there have to have as many, or as `least` says. ArchiveError where they have not.
+    `least` overrides how many partitions an existing topic needs. Raises ArchiveError if it has fewer.
     """
     if not topics:
         return
@@ -37,6 +37,6 @@ def create(
             needed = topics[name] if least is None else least.get(name, 0)
             if there < needed:
                 raise ArchiveError(
-                    f"topic {name} has {there} partitions, and {needed} are needed: add some with "
+                    f"topic {name} has {there} partitions and needs {needed}: add partitions with "
                     f"kafka-topics --alter, or choose another suffix"
                 ) from None

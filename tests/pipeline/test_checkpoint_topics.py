@@ -27,7 +27,7 @@ def test_what_is_learnt_later_is_kept(tmp_path: Path) -> None:
     unknown = SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)
     for origin in (unknown, SHOP, unknown):
         noted(tmp_path, origin)
-    with pytest.raises(ConfigError, match="created anew"):
+    with pytest.raises(ConfigError, match="deleted and recreated"):
         noted(tmp_path, SHOP._replace(topic_id="id-3"))
 
 
@@ -36,13 +36,13 @@ def test_what_is_learnt_later_is_kept(tmp_path: Path) -> None:
     [
         (
             [SHOP._replace(topic_id="id-3")],
-            "topic shop has been deleted and created anew since the checkpoint",
+            "topic shop was deleted and recreated after the checkpoint",
         ),
         (
             [SHOP._replace(cluster="west")],
-            "is about topic shop of cluster east, and the input is cluster west",
+            "belongs to topic shop of cluster east, and the input is cluster west",
         ),
-        ([BANK], "is about shop, and the input is bank: choose another checkpoint"),
+        ([BANK], "belongs to shop, and the input is bank: choose another checkpoint"),
     ],
 )
 def test_other_topics_are_refused_and_not_noted(tmp_path: Path, now: list[Origin], why: str) -> None:
@@ -55,5 +55,5 @@ def test_other_topics_are_refused_and_not_noted(tmp_path: Path, now: list[Origin
 
 def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / TOPICS).write_text("[]")
-    with pytest.raises(ConfigError, match=f"{TOPICS} does not tell topics"):
+    with pytest.raises(ConfigError, match=f"{TOPICS} does not list topics"):
         noted(tmp_path, SHOP)

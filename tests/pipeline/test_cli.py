@@ -28,7 +28,7 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
     assert main(["pipeline", "audit", "--config", "job.toml"]) == FAILED
     told = capsys.readouterr().err
-    assert "no-such-package: pip install 'kwire[pipeline]'" in told
+    assert "no-such-package; run pip install 'kwire[pipeline]'" in told
     assert told.count("\n") == 1
 
 
@@ -40,7 +40,8 @@ def test_what_is_wrong_is_one_line(
     config.write_text("[replay]\nspeeed = 3\n")
     assert main(["pipeline", "replay", "--config", str(config)]) == FAILED
     assert capsys.readouterr().err == (
-        "kwire pipeline: there is no replay.speeed; replay has client, job, limit, partitions, speed, topic\n"
+        "kwire pipeline: unknown key replay.speeed; the keys of replay: client, job, limit, partitions, "
+        "speed, topic\n"
     )
 
 
@@ -51,7 +52,7 @@ def test_a_table_that_is_misspelt_is_told_before_anything_is_done(
     config = tmp_path / "job.toml"
     config.write_text("[archive]\n[input]\n[value]\n")
     assert main(["pipeline", "archive", "--config", str(config)]) == FAILED
-    assert capsys.readouterr().err == ("kwire pipeline: there is no table [value]: did you mean [values]\n")
+    assert capsys.readouterr().err == ("kwire pipeline: unknown table [value]: did you mean [values]?\n")
 
 
 def test_a_cluster_that_is_not_there_is_told(
@@ -63,7 +64,7 @@ def test_a_cluster_that_is_not_there_is_told(
     config.write_text('[input.options]\n"kafka.bootstrap.servers" = "127.0.0.1:1"\n')
     assert main(["pipeline", "archive", "--config", str(config)]) == FAILED
     told = capsys.readouterr().err
-    assert told.startswith("kwire pipeline: nobody answers at 127.0.0.1:1, where input.options.")
+    assert told.startswith("kwire pipeline: cannot connect to 127.0.0.1:1: check input.options.")
     assert told.count("\n") == 1
 
 
@@ -86,11 +87,11 @@ def test_what_a_task_said_is_found_in_what_spark_says(
     assert capsys.readouterr().err == "kwire pipeline: a.log is torn\n"
 
     def fail_here(*_: object) -> int:
-        raise SegmentsError("there is no directory /x")
+        raise SegmentsError("there is not a directory /x")
 
     monkeypatch.setattr(job, "command", fail_here)
     assert main(["pipeline", "audit", "--config", str(config)]) == FAILED
-    assert capsys.readouterr().err == "kwire pipeline: there is no directory /x\n"
+    assert capsys.readouterr().err == "kwire pipeline: there is not a directory /x\n"
 
     def fail_below(*_: object) -> int:
         (config / "x").mkdir()

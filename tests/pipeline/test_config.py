@@ -33,15 +33,18 @@ def test_an_input_is_read(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ("", r"the table \[input\] is missing"),
-        ("[[input]]", r"input is one table, written \[input\], and not a list of them like \[\[input\]\]"),
-        ("[input", "is no TOML"),
-        ("[input]\nformat = 'csv'", "input.format is one of kafka, kwire, not 'csv'"),
-        ("[input]\nformat = 3", "input.format is a string, not 3"),
-        ("[input]\nformats = 'kafka'", "there is no input.formats; input has format, options"),
-        ("[input]", "input.options say with one of subscribe, subscribePattern, assign what to read"),
-        ("[input.options]\nassign='a'\nSubscribe='b'", "input.options say with one of subscribe"),
-        ("[[input.options]]\nsubscribe='a'", r"input\.options is one table, written \[input\.options\]"),
-        ("[input]\n[input.options]\na = [1]", "input.options.a is a string, a number or a truth value"),
+        (
+            "[[input]]",
+            r"input must be one table, written \[input\], not an array of tables like \[\[input\]\]",
+        ),
+        ("[input", "is not valid TOML"),
+        ("[input]\nformat = 'csv'", "input.format must be one of kafka, kwire, not 'csv'"),
+        ("[input]\nformat = 3", "input.format must be a string, not 3"),
+        ("[input]\nformats = 'kafka'", "unknown key input.formats; the keys of input: format, options"),
+        ("[input]", "input.options must have exactly one of subscribe, subscribePattern, assign"),
+        ("[input.options]\nassign='a'\nSubscribe='b'", "input.options must have exactly one of subscribe"),
+        ("[[input.options]]\nsubscribe='a'", r"input\.options must be one table, written \[input\.options\]"),
+        ("[input]\n[input.options]\na = [1]", "input.options.a must be a string, a number or a boolean"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, what: str) -> None:
@@ -59,9 +62,9 @@ def test_numbers_and_flags(tmp_path: Path) -> None:
     assert table.number("n") == 3
     assert table.number("other", 7) == 7
     assert table.flag("f", False)
-    with pytest.raises(ConfigError, match=r"a\.wrong is a whole number, not True"):
+    with pytest.raises(ConfigError, match=r"a\.wrong must be an integer, not True"):
         table.number("wrong")
-    with pytest.raises(ConfigError, match=r"a\.n is at least 4, not 3"):
+    with pytest.raises(ConfigError, match=r"a\.n must be at least 4, not 3"):
         table.number("n", least=4)
     with pytest.raises(ConfigError, match=r"a\.absent is missing"):
         table.number("absent")
@@ -87,7 +90,7 @@ def test_a_text_may_be_empty_where_that_asks_for_nothing(tmp_path: Path, key: st
 
 
 def test_a_text_without_nul(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^a\.suffix has a character NUL in it: 'b\\x00c'$"):
+    with pytest.raises(ConfigError, match=r"^a\.suffix contains a NUL character: 'b\\x00c'$"):
         load(tmp_path, '[a]\nsuffix = "b\\u0000c"').table("a").text("suffix", "")
 
 
@@ -97,14 +100,14 @@ TABLES = {"archive": ("input", "values"), "compact": (), "windows": ("input",)}
 @pytest.mark.parametrize(
     ("job", "text", "what"),
     [
-        ("archive", "[archiv]\n[input]", "there is no table [archiv]: did you mean [archive]"),
-        ("archive", "[archive]\n[input]\n[value]", "there is no table [value]: did you mean [values]"),
+        ("archive", "[archiv]\n[input]", "unknown table [archiv]: did you mean [archive]?"),
+        ("archive", "[archive]\n[input]\n[value]", "unknown table [value]: did you mean [values]?"),
         (
             "archive",
             "directory = 'x'\n[archive]",
-            "there is no key directory outside of the tables: archive has [archive], [input], [values]",
+            "unknown key directory outside of the tables: archive reads [archive], [input], [values]",
         ),
-        ("windows", "[windows]\n[values]", "there is no table [values]: windows has [input], [windows]"),
+        ("windows", "[windows]\n[values]", "unknown table [values]: windows reads [input], [windows]"),
         ("archive", "[archive]\n[input]\n[values]", None),
         ("compact", "[archive]\n[compact]\n[input]\n[values]", None),
     ],
@@ -128,7 +131,7 @@ def test_a_trigger(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["10 parsecs", "10", "seconds", "", "1 month"])
 def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"a\.trigger is availableNow, or how often to look, like '10 seconds'"
+        ConfigError, match=r"a\.trigger must be availableNow or an interval like '10 seconds'"
     ):
         load(tmp_path, f"[a]\ntrigger = '{text}'").table("a").trigger()
 
@@ -138,7 +141,7 @@ def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
 def test_a_place_is_a_path(tmp_path: Path, key: str, url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"[a]\n{key} = '{url}'").table("a").text(key)
-    assert str(caught.value) == f"a.{key} is a path like '/srv/kwire', not a URL like '{url}'"
+    assert str(caught.value) == f"a.{key} must be a path like '/srv/kwire', not the URL '{url}'"
 
 
 @pytest.mark.parametrize("path", ["/srv/a", "a", "a:b", "/srv/file:a", "/srv/x://y", "./file:a"])

@@ -114,9 +114,9 @@ def test_what_is_there_is_not_delivered_again(target: Target) -> None:
 
 
 def test_offsets_cannot_be_kept_over_a_gap(target: Target) -> None:
-    with pytest.raises(DeliveryError, match="after 1 comes 3"):
+    with pytest.raises(DeliveryError, match="no offset between 1 and 3"):
         deliver_same_offsets(target, outgoing(0, 1, 3), 0)
-    with pytest.raises(DeliveryError, match="and the first to come is 100"):
+    with pytest.raises(DeliveryError, match="before the first offset 100"):
         deliver_same_offsets(target, outgoing(100), 100)
 
 
@@ -139,7 +139,7 @@ def test_a_record_that_the_broker_does_not_want_is_named(target: Target, deliver
     settings = {"max.message.bytes": "4000000", "message.timestamp.after.max.ms": "3600000"}
     create(client, {topic.topic: 2}, settings)
     create(client, {topic.topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
-    begin = f"{topic.name} did not take all records: offset 2 of the source: Broker: "
+    begin = f"not all records were delivered to {topic.name}: offset 2 of the source: Broker: "
     with pytest.raises(DeliveryError) as caught:
         deliver(topic, of_now(1, 1, 1, 1, far=2), 0)
     assert str(caught.value).startswith(f"{begin}Invalid timestamp, which is {FAR_MS} ms (see message.")
@@ -152,15 +152,17 @@ def test_a_record_that_is_too_large_is_named(target: Target) -> None:
     with pytest.raises(DeliveryError) as caught:
         deliver_same_offsets(topic, of_now(1, 1, 5_000_000), 0)
     assert str(caught.value) == (
-        f"{topic.name} did not take all records: offset 2 of the source: Broker: Message size too large, "
-        f"which is 5000000 bytes (see max.message.bytes of the topic)"
+        f"not all records were delivered to {topic.name}: offset 2 of the source: Broker: "
+        f"Message size too large, which is 5000000 bytes (see max.message.bytes of the topic)"
     )
     assert deliver_same_offsets(topic, of_now(1, 1, 3_000_000), 0) == (1, 3)
 
 
 def test_what_the_client_does_not_send_is_named(target: Target) -> None:
     small = target._replace(client={**target.client, "message.max.bytes": "20000"})
-    with pytest.raises(DeliveryError, match="cannot be sent offset 1 of the source, which is larger than"):
+    with pytest.raises(
+        DeliveryError, match="cannot be sent offset 1 of the source: the record is larger than"
+    ):
         deliver_same_offsets(small, of_now(1, 30_000), 0)
 
 
@@ -172,7 +174,7 @@ def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
         producer.flush(SECONDS)
         yield from outgoing(1)(start)
 
-    with pytest.raises(DeliveryError, match="somebody else"):
+    with pytest.raises(DeliveryError, match="another program"):
         deliver_same_offsets(target, records_from, 0)
 
 
@@ -252,7 +254,9 @@ def test_a_job_with_a_map_does_not_take_another_part_for_done(
 
     [(count, _), again] = [deliver(first, "one") for _ in range(2)]
     assert again == (0, 60)
-    with pytest.raises(DeliveryError, match=f"{target.name} got another range of offsets or times from the"):
+    with pytest.raises(
+        DeliveryError, match=f"the job one has restored another range of offsets or times to {target.name}"
+    ):
         deliver(then, "one")
     assert len(seen(target)) == count
     assert deliver(then, "two")[0] == 60 - then.start_offset
@@ -261,7 +265,7 @@ def test_a_job_with_a_map_does_not_take_another_part_for_done(
 @pytest.mark.parametrize(
     ("origin", "what"),
     [
-        (SHOP._replace(topic_id="id-2"), "a topic t that has been deleted and created anew since"),
+        (SHOP._replace(topic_id="id-2"), "a topic t that was deleted and recreated since"),
         (SHOP._replace(cluster="west"), "topic t of cluster east"),
         (SHOP._replace(topic="u"), "topic t of cluster east"),
     ],
@@ -270,8 +274,8 @@ def test_a_job_with_a_map_is_not_for_another_topic_s_archive(origin: Origin, wha
     with pytest.raises(DeliveryError) as raised:
         Selection.of(RecordFilter(), origin).check_continues("t-1", "job", WHOLE.encode())
     assert str(raised.value) == (
-        f"t-1 got {what} from the job job, and would not get what of this comes before the end of that: "
-        "choose another restore.job"
+        f"the job job has restored records of {what} to t-1, so it would skip records before the end of "
+        f"that range: choose another restore.job"
     )
 
 
@@ -367,7 +371,7 @@ def test_what_others_wrote_where_a_restore_was_killed_is_noticed(target: Target,
     intrude(target)
     assert way(tmp_path, target, dense(target, 10)) == SAME, "it may be the restore's own"
     for _ in range(2):
-        with pytest.raises(DeliveryError, match="holds something else at offset 6 than the source"):
+        with pytest.raises(DeliveryError, match="differs from the source at offset 6"):
             deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert end_offset(target) == 7
 
@@ -384,20 +388,20 @@ def test_a_restore_that_keeps_offsets_goes_on_as_the_archive_grows(target: Targe
 def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
     deliver_same_offsets(target, outgoing(*range(10)), 0)
-    begin = f"{target.name} was given the offsets of {tmp_path}, and cannot be any more: "
-    after = '; choose another suffix, or offsets = "map" to send all of it again'
+    begin = f"{target.name} has the offsets of {tmp_path} but cannot be continued with them: "
+    after = '; choose another suffix, or offsets = "map" to send all records again'
     gap = [*dense(target, 10), DataFile("c", target.topic, 1, "2026-02-01", 12, 19, 8, 100, "")]
     with pytest.raises(ArchiveError) as caught:
         way(tmp_path, target, gap)
     assert str(caught.value) == f"{begin}the archive now lacks 2 of the offsets below 20{after}"
     with pytest.raises(ArchiveError) as caught:
         way(tmp_path, target, dense(target, 10), wanted=RecordFilter(start_ms=5))
-    assert str(caught.value) == f"{begin}now only a part of the archive is asked for{after}"
+    assert str(caught.value) == f"{begin}only a part of the archive is selected now{after}"
     intrude(target)
     for end in (10, 20):
         with pytest.raises(ArchiveError) as caught:
             way(tmp_path, target, dense(target, end))
-        why = "it ends at offset 11 and was restored up to 10, so somebody else writes into it"
+        why = "it ends at offset 11 but was restored up to 10, so another program writes to it"
         assert str(caught.value) == f"{begin}{why}{after}"
     assert way(tmp_path, target, gap, offsets=MAP) == MAP
     deliver_with_map(target, outgoing(12), 0)
@@ -431,12 +435,12 @@ def test_a_topic_that_was_made_anew_has_no_offsets_kept(target: Target, tmp_path
 
 def test_an_archive_that_cannot_remember_says_so(target: Target, tmp_path: Path) -> None:
     (tmp_path / "_restores").touch()
-    with pytest.raises(ArchiveError, match=r'cannot remember .* offsets = "same" or "map"'):
+    with pytest.raises(ArchiveError, match=r'cannot record .* offsets to "same" or "map"'):
         way(tmp_path, target, dense(target, 10))
     assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
     (tmp_path / "_restores").unlink()
     assert way(tmp_path, target, dense(target, 10)) == SAME
     [memory] = (tmp_path / "_restores").glob("*/*/1.json")
     memory.write_text("{")
-    with pytest.raises(ArchiveError, match=r"1\.json does not tell what was restored"):
+    with pytest.raises(ArchiveError, match=r"1\.json does not describe a restore"):
         way(tmp_path, target, dense(target, 10))

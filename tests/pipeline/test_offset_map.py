@@ -49,7 +49,7 @@ def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytes
     ("key", "value"), [(None, b"{}"), (b"m/0/1", None), (b"x", b"y"), (b"m/0/1", b'{"source": 1}')]
 )
 def test_what_is_no_entry_is_named(key: bytes | None, value: bytes | None) -> None:
-    with pytest.raises(DeliveryError, match="a-0 at offset 7 is no entry of an offset map"):
+    with pytest.raises(DeliveryError, match="a-0 at offset 7 is not an entry of an offset map"):
         MapEntry.decode(key, value, "a-0 at offset 7")
 
 
@@ -82,7 +82,7 @@ def test_a_mirror_of_nothing_translates_its_end_only() -> None:
 
 
 def test_a_map_with_a_hole_is_noticed() -> None:
-    with pytest.raises(DeliveryError, match="goes on with offset 7 of the source, after 5"):
+    with pytest.raises(DeliveryError, match="continues with source offset 7 after 5"):
         index_of([*entries("m", 0, 0, 5, []), *entries("m", 0, 7, 9, [])], lambda offset: offset)
 
 

@@ -46,18 +46,18 @@ def values(path: Path) -> dict[str, float]:
 
 def test_a_batch_is_one_line_for_people() -> None:
     assert format_progress("archive", progress()) == (
-        "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second, 1,200 behind"
+        "archive: batch 7, 40,000 records in 3.2 s, 12,461 per second, 1,200 offsets behind"
     )
     assert (
         format_progress("archive", progress(sources=[]))
-        == "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second"
+        == "archive: batch 7, 40,000 records in 3.2 s, 12,461 per second"
     )
 
 
 def test_what_spark_does_not_know_is_left_out() -> None:
     assert offsets_behind(progress(sources=[SimpleNamespace(metrics=None)])) is None
-    assert "0 a second" in format_progress("archive", progress(processedRowsPerSecond=float("nan")))
-    assert "0 a second" in format_progress("archive", progress(processedRowsPerSecond=None))
+    assert "0 per second" in format_progress("archive", progress(processedRowsPerSecond=float("nan")))
+    assert "0 per second" in format_progress("archive", progress(processedRowsPerSecond=None))
 
 
 def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_an_archive_is_read_whatever_its_directory_is_called(
 
 
 class TestWhatIsGone:
-    TOLD = "cannot be read: it is gone, so run again if the archive was compacted meanwhile"
+    TOLD = "does not exist any more: run again if the archive was compacted meanwhile"
 
     @pytest.mark.parametrize("name", ["archive", "a:b"])
     def test_when_rows_are_read(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

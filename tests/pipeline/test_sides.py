@@ -22,4 +22,4 @@ def test_a_topic_that_an_archive_has_never_seen_is_named(tmp_path: Path) -> None
         check_topics(archive, topics)
     with pytest.raises(ArchiveError) as raised:
         check_topics(archive, frozenset({"full", "fall"}))
-    assert str(raised.value) == f"{tmp_path} has no topic fall: there is empty, full"
+    assert str(raised.value) == f"{tmp_path} does not have topic fall; its topics: empty, full"

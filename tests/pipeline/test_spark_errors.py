@@ -43,19 +43,19 @@ def of_spark(text: str, trace: str = "") -> Exception:
             of_spark(
                 "An error occurred while calling o1.load.\n: java.lang.IllegalStateException: no\n\tat x"
             ),
-            "Spark says: no",
+            "Spark failed: no",
         ),
         (
             of_spark(
                 "[X] told\nmore",
                 "org.apache.spark.A$BException: [X] told\n\tat x\nCaused by: java.io.CError: by",
             ),
-            "Spark says: by",
+            "Spark failed: by",
         ),
-        (of_spark("[PARSE_SYNTAX_ERROR] near 'x'\nand so on"), "Spark says: [PARSE_SYNTAX_ERROR] near 'x'"),
+        (of_spark("[PARSE_SYNTAX_ERROR] near 'x'\nand so on"), "Spark failed: [PARSE_SYNTAX_ERROR] near 'x'"),
         (
             of_spark("x", "Caused by: org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This"),
-            "the cluster has no such topic or partition",
+            "the cluster does not have the topic or partition; check the input's options",
         ),
         (
             of_spark(
@@ -63,15 +63,15 @@ def of_spark(text: str, trace: str = "") -> Exception:
                 "Reason: Could not read records in offset [21, 41) for topic partition t-0\n"
                 "Caused by: org.apache.kafka.OffsetOutOfRangeException: Fetch position"
             ),
-            "offsets are gone that were to be read, Could not read records in offset [21, 41) for topic "
-            "partition t-0: set the source's option failOnDataLoss to false to go on without them",
+            "offsets of the input no longer exist, Could not read records in offset [21, 41) for topic "
+            "partition t-0: set the option failOnDataLoss of the input to false to continue without them",
         ),
         (
             of_spark(
                 f"{SOURCE}Record at topic t partition 0 offset 7 has timestamp value 9\nKafka\n"
                 "Caused by: java.lang.ArithmeticException: long"
             ),
-            "Spark says: Record at topic t partition 0 offset 7 has timestamp value 9",
+            "Spark failed: Record at topic t partition 0 offset 7 has timestamp value 9",
         ),
     ],
 )

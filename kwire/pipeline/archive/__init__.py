@@ -1,1 +1,1 @@
-"""Topics as Parquet files, with a manifest for each commit that says which offsets are in which file."""
+"""Archives: topics as Parquet files, with a manifest per commit that lists the offsets in each file."""

@@ -1,7 +1,7 @@
-"""Whose a checkpoint is: that of one archive, which has all steps that Spark takes for done.
+"""Ownership of checkpoints: a checkpoint belongs to the archive that has all of its completed steps.
 
-Spark goes on where its checkpoint says, whatever there is to go on with. With the checkpoint of another
-archive, of another job, or of an archive that is gone, that would leave a hole which nobody is told of.
+Spark continues from its checkpoint whatever the archive contains. With the checkpoint of another archive, of
+another job, or of a deleted archive, the archive would silently have a gap.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from kwire.pipeline.archive.manifest import Archive, ArchiveError
 
 CLAIM: Final = "kwire-archive.json"
 OTHERS: Final = {"kwire-mirror.json": "a mirror", "windows.json": "windows"}
-"""What other jobs leave in theirs."""
+"""The corresponding files of other jobs."""
 
 
 def job_id(checkpoint: Path) -> str:
-    """The id that Spark has given to the stream of a checkpoint. ArchiveError."""
+    """Return the id that Spark gave to the stream of a checkpoint. ArchiveError."""
     path = checkpoint / "metadata"
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{path} holds no id as Spark writes it") from None
+        raise ArchiveError(f"{path} does not contain an id of Spark") from None
 
 
 def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
-    """Note in a checkpoint which archive it is of. ArchiveError where it is another's, or another job's."""
+    """Record the archive in its checkpoint. Raises ArchiveError if the checkpoint has another owner."""
     for name, job in OTHERS.items():
         if (checkpoint / name).exists():
             raise ArchiveError(f"{checkpoint} is the checkpoint of {job}: choose another one for an archive")
@@ -49,17 +49,17 @@ def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
 
 
 def check_previous_step(archive: Archive, checkpoint: Path, job: str, batch_id: int) -> None:
-    """ArchiveError where the archive lacks what Spark has noted as done before a step."""
+    """Raise ArchiveError if the archive lacks the step before this one, which Spark has completed."""
     if batch_id and not archive.has_batch(job, batch_id - 1):
         raise ArchiveError(
-            f"the checkpoint {checkpoint} goes on after step {batch_id - 1}, which {archive.directory} does "
-            f"not have: it is another archive's, or the archive has been removed or is an older copy; choose "
-            f"another checkpoint and a new directory"
+            f"the checkpoint {checkpoint} continues after step {batch_id - 1}, but {archive.directory} does "
+            f"not have it: the checkpoint belongs to another archive, or this archive was deleted or is an "
+            f"older copy; choose another checkpoint and a new directory"
         )
 
 
 def _last_completed_step(checkpoint: Path) -> int | None:
-    """The last step that Spark has noted as done."""
+    """Return the last step that Spark has recorded as completed."""
     names = [path.name for path in (checkpoint / "commits").glob("*")]
     return max((int(name) for name in names if name.isdigit()), default=None)
 
@@ -69,7 +69,7 @@ def _check_recorded(checkpoint: Path, archive: Archive) -> None:
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["archive"]
     except FileNotFoundError:
-        return  # It was begun before there were notes, and no step of it has come to its end.
+        return  # An earlier version wrote the checkpoint, and none of its steps has completed.
     except (ValueError, KeyError, TypeError):
         raise ArchiveError(f"{path} does not name an archive: is the checkpoint another program's?") from None
     if recorded != _relative_archive_path(checkpoint, archive):
@@ -81,5 +81,5 @@ def _check_recorded(checkpoint: Path, archive: Archive) -> None:
 
 
 def _relative_archive_path(checkpoint: Path, archive: Archive) -> str:
-    """The archive as seen from its checkpoint: mostly that is within, and both may be moved."""
+    """Return the archive's path relative to its checkpoint, so that both can be moved together."""
     return os.path.relpath(archive.directory.resolve(), checkpoint.resolve())

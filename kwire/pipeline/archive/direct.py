@@ -1,8 +1,7 @@
-"""A step of an archive of a data directory: tasks read segments and write Parquet themselves.
+"""Archiving of a data directory without the JVM: tasks read segments and write Parquet files with Arrow.
 
-What is decoded into Arrow columns goes into files as it is, and nothing of it to the JVM and back. The files
-are what Spark would have written: the same columns of the same types, by topic, date and partition, each in
-the order of its offsets, with no more records than were asked for.
+The files are those that Spark would write: the same columns and types, by topic, date and partition, in
+offset order, with at most `records_per_file` records.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
 
 ROW_GROUP_BYTES: Final = 32 << 20
 MAX_BUFFERED_BYTES: Final = 64 << 20
-"""So much a task holds back for row groups, of all dates together."""
+"""How much a task buffers for row groups of all dates."""
 BATCH_OVERHEAD_BYTES: Final = 4096
-"""What a few records of a day cost beside their bytes, as a batch of their own."""
+"""The memory overhead of a batch with a few records of a day."""
 MAX_OPEN_FILES: Final = 256
 US_PER_DAY: Final = 24 * 60 * 60 * 1_000_000
 DONE: Final = "_SUCCESS"
-"""What Spark leaves in a directory that is written, and so does this."""
+"""Marks a complete directory, as Spark does."""
 
 
 def write_ranges(
@@ -41,10 +40,10 @@ def write_ranges(
     compression: str,
     records_per_file: int,
 ) -> list[DataFile]:
-    """Write the records of ranges below a staging place, and make them durable; the files. SegmentsError.
+    """Write the records of ranges to durable files in a staging directory. SegmentsError.
 
-    Runs where Spark likes, perhaps more than once: no two runs give a file the same name, and those that
-    are not described do not count. Ranges of one partition are neighbours, and ascend.
+    Runs on executors, possibly several times. File names are unique to an attempt, and only returned files
+    count. The ranges of a partition must be adjacent and in ascending order.
     """
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
     found = []
@@ -58,7 +57,7 @@ def write_ranges(
 
 
 class DateFiles:
-    """Files of one partition, by the dates of records."""
+    """Writes the files of one partition, by the dates of its records."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class DateFiles:
         max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
         self.paths: list[str] = []
-        """Of all files, below the place; complete when they are closed."""
+        """Paths of all files in the staging directory. A file is complete once it is closed."""
         self._staging_dir = Path(staging_dir)
         self._topic = topic
         self._partition = partition
@@ -85,7 +84,7 @@ class DateFiles:
         self._attempt = uuid.uuid4().hex[:8]
         self._buffers: dict[int, _Buffer] = {}
         self._open: dict[int, _File] = {}
-        """The one that was written last is the last."""
+        """Open files, in the order of their last write."""
 
     def __enter__(self) -> DateFiles:
         return self
@@ -98,7 +97,7 @@ class DateFiles:
             self._open.pop(day).writer.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take records, whose offsets follow those that were added before."""
+        """Add records. Their offsets must follow those of earlier records."""
         for day, part in split_by_day(batch):
             buffer = self._buffers.setdefault(day, _Buffer())
             buffer.add(part)
@@ -108,7 +107,7 @@ class DateFiles:
             self._flush(max(self._buffers, key=lambda day: self._buffers[day].size_bytes))
 
     def _flush(self, day: int) -> None:
-        """Write what is held of a day, as a row group of its file or of several."""
+        """Write the buffered records of a day as row groups of one or more files."""
         table = pa.Table.from_batches(self._buffers.pop(day).batches)
         at = 0
         while at < table.num_rows:
@@ -138,7 +137,7 @@ class DateFiles:
 
 
 class _Buffer:
-    """Records that wait until there are enough for a row group."""
+    """Records that are buffered until they fill a row group."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -156,7 +155,7 @@ class _File:
 
 
 def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of each day, counted from 1970 in UTC, in the order that they have."""
+    """Split records by days since 1970 in UTC, keeping their order."""
     if not batch.num_rows:
         return
     micros: Any = batch.column("timestamp").view(pa.int64())
@@ -173,6 +172,6 @@ def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def date_of(day: int) -> str:
-    """As Spark writes dates; years of more than four digits have a sign."""
+    """Format a date as Spark does, with a sign for years of more than four digits."""
     date = str(np.datetime64(day, "D"))
     return f"+{date}" if len(date) > len("2026-01-31") and not date.startswith("-") else date

@@ -1,4 +1,4 @@
-"""What a cluster tells of its topics, asked with the client that Spark's own source has, and its settings."""
+"""An admin client in Spark's JVM, with the settings of Spark's Kafka source, for the ids of topics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS: Final = 30_000
 NO_ID: Final = "A" * 22
-"""The id of topics where the cluster is too old for ids."""
+"""The topic id that a cluster without topic ids returns."""
 _CLIENT: Final = "kafka."
 
 
 class JvmAdmin:
-    """A cluster, and which of its topics Spark's options name."""
+    """An admin client for the cluster and topics that Spark's options name."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        """ConfigError where the settings are no client's."""
+        """Create the client. Raises ConfigError if its settings are invalid."""
         self._options = {name.lower(): value for name, value in options.items()}
         self._bootstrap_servers = self._options.get("kafka.bootstrap.servers", "")
         self._jvm: Any = spark.sparkContext._jvm
@@ -39,7 +39,7 @@ class JvmAdmin:
         )
 
     def origins(self, topics: Collection[str] | None = None) -> dict[str, Origin]:
-        """Where topics come from: those of the names, or all that the options name. ArchiveError."""
+        """Look up the origins of topics, by default of all topics that the options select. ArchiveError."""
         names = self._topic_names() if topics is None else sorted(topics)
         cluster = self._call(lambda: self._admin.describeCluster().clusterId().get())
         java_names = self._jvm.java.util.ArrayList()
@@ -60,13 +60,13 @@ class JvmAdmin:
             there = self._call(lambda: self._admin.listTopics().names().get())
             names = self._jvm.java.util.ArrayList(there)
             names.removeIf(self._pattern(options["subscribepattern"]).asMatchPredicate().negate())
-            # One call for all of them, as each costs as much as any.
+            # One call for all names, because each call to the JVM takes long.
             joined = self._jvm.java.lang.String.join("\n", names)
             return sorted(joined.split("\n")) if joined else []
         try:
             return sorted(json.loads(options["assign"]))
         except (ValueError, TypeError):
-            raise ConfigError('input.options.assign looks like {"topic": [0, 1]}') from None
+            raise ConfigError('input.options.assign must look like {"topic": [0, 1]}') from None
 
     def _pattern(self, text: str) -> Any:
         from py4j.protocol import Py4JJavaError
@@ -75,7 +75,7 @@ class JvmAdmin:
             return self._jvm.java.util.regex.Pattern.compile(text)
         except Py4JJavaError as error:
             why = error.java_exception.getMessage()
-            raise ConfigError(f"input.options.subscribePattern is no pattern: {why}") from None
+            raise ConfigError(f"input.options.subscribePattern is not a regular expression: {why}") from None
 
     def _call(self, call: Any, topic: str = "") -> Any:
         from py4j.protocol import Py4JJavaError
@@ -88,7 +88,7 @@ class JvmAdmin:
                 cause = cause.getCause()
             kind, why = cause.getClass().getSimpleName(), cause.getMessage()
         if kind == "UnknownTopicOrPartitionException":
-            raise ArchiveError(f"{self._bootstrap_servers} has no topic {topic}") from None
+            raise ArchiveError(f"{self._bootstrap_servers} does not have topic {topic}") from None
         if kind == "TimeoutException":
-            raise ArchiveError(f"{self._bootstrap_servers} does not answer: {why}") from None
-        raise ArchiveError(f"{self._bootstrap_servers} cannot be asked: {kind}: {why}") from None
+            raise ArchiveError(f"{self._bootstrap_servers} did not respond in time: {why}") from None
+        raise ArchiveError(f"request to {self._bootstrap_servers} failed: {kind}: {why}") from None

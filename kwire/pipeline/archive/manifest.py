@@ -1,10 +1,10 @@
-"""The manifests of an archive: what each commit added, and so what the archive holds.
+"""The manifests of an archive. They list what each commit added, and so define the archive's content.
 
     <archive>/_manifests/00000000000000000007.json    a commit
     <archive>/data/topic=t/date=2026-01-31/partition=0/part-….parquet
 
-A file that no manifest lists is not in the archive: it was left by an attempt that did not come to its end.
-Manifests are written once, each under the next number, and appear whole or not at all.
+A file that no manifest lists is not part of the archive: an interrupted attempt has left it. Manifests are
+written once, each under the next number, and atomically.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ DATA: Final = "data"
 FORMAT: Final = 1
 
 Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
-"""By topic and partition: the first offset, and the one behind the last."""
+"""The first offset and the exclusive end offset, by topic and partition."""
 
 
 class ArchiveError(Exception):
-    """An archive that cannot be read or added to; the message names the file, and what to do."""
+    """An archive cannot be read or extended. The message names the file, and what to do."""
 
 
 class DataFile(NamedTuple):
     """A Parquet file."""
 
     path: str
-    """Below the archive's directory."""
+    """Relative to the archive's directory."""
     topic: str
     partition: int
     date: str
@@ -46,25 +46,25 @@ class DataFile(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One step of an archive."""
+    """A commit: a step of the archive job, or a compaction."""
 
     number: int
     job: str
-    """Which stream wrote it: the id that Spark gave it, which its checkpoint keeps."""
+    """The id of the stream that wrote it, from Spark's checkpoint."""
     batch_id: int
-    """The stream's own number of the step; -1 where files were only rewritten."""
+    """The stream's number of the step; -1 for a compaction."""
     ranges: Offsets
-    """Which offsets were looked at. Not each needs to be a record: compaction and transactions leave gaps."""
+    """The offsets that were read. Not every offset has a record, because of compaction and transactions."""
     files: Sequence[DataFile]
     replaced: Sequence[str] = ()
-    """Files of earlier commits whose records are in `files` now."""
+    """Files of earlier commits that `files` replaces."""
     skipped: Sequence[Damage] = ()
-    """Offsets that could not be read, and were left out because that was asked for."""
+    """Offsets that were skipped because of corruption."""
     origins: Mapping[str, Origin] = {}
-    """Where topics came from, as far as that was known."""
+    """The origins of topics, as far as known."""
 
     def encode(self) -> bytes:
-        """As it stands in its file."""
+        """Return the JSON of the manifest."""
         content = {
             "format": FORMAT,
             "job": self.job,
@@ -85,7 +85,7 @@ class Commit(NamedTuple):
 
     @classmethod
     def decode(cls, number: int, data: bytes) -> Commit:
-        """ValueError, KeyError, TypeError."""
+        """Parse a manifest. ValueError, KeyError, TypeError."""
         content: dict[str, Any] = json.loads(data)
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {content['format']}")
@@ -108,21 +108,21 @@ class Commit(NamedTuple):
 
 
 class Archive:
-    """The commits in a directory."""
+    """An archive in a directory, as the sum of its commits."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._manifests = directory / MANIFESTS
         self._steps: list[Commit] = []
-        """Those that were read, without their files. A manifest is never changed."""
+        """Commits that were read before, without their files. A manifest never changes."""
 
     def commits(self) -> Iterator[Commit]:
-        """All of them, in their order. ArchiveError."""
+        """Yield all commits in order. ArchiveError."""
         for number in self._numbers():
             yield self._read(number)
 
     def steps(self) -> list[Commit]:
-        """The same without what they say of files; each manifest is read once. ArchiveError."""
+        """Return all commits without their files; reads each manifest once. ArchiveError."""
         for number in self._numbers()[len(self._steps) :]:
             self._steps.append(self._read(number)._replace(files=(), replaced=()))
         return self._steps
@@ -132,7 +132,7 @@ class Archive:
         for expected, number in enumerate(numbers):
             if number != expected:
                 raise ArchiveError(
-                    f"{self._manifests} lacks commit {expected}: restore {self._path(expected)}"
+                    f"{self._manifests} lacks commit {expected}: restore {self._path(expected)} from a backup"
                 )
         return range(len(numbers))
 
@@ -144,10 +144,10 @@ class Archive:
         try:
             return Commit.decode(number, path.read_bytes())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArchiveError(f"{path} is no manifest: {error!r}") from None
+            raise ArchiveError(f"{path} is not a valid manifest: {error!r}") from None
 
     def files(self) -> list[DataFile]:
-        """What the archive holds. ArchiveError."""
+        """Return the files of the archive. ArchiveError."""
         found: dict[str, DataFile] = {}
         for commit in self.commits():
             for path in commit.replaced:
@@ -156,7 +156,7 @@ class Archive:
         return list(found.values())
 
     def ranges(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
-        """Which offsets were looked at: where these do not touch, there is more than one range."""
+        """Return the offset ranges that were read, with adjacent ranges merged."""
         found: dict[str, dict[int, list[tuple[int, int]]]] = {}
         for commit in self.steps():
             for topic, partitions in commit.ranges.items():
@@ -171,9 +171,9 @@ class Archive:
         return found
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Where the archive goes on, by topic and partition. ArchiveError.
+        """Return the archive's end offsets by topic and partition. ArchiveError.
 
-        It never goes back, though a log may: what is there is not taken again.
+        They never decrease, even if the log was truncated.
         """
         found: dict[tuple[str, int], int] = {}
         for commit in self.steps():
@@ -183,7 +183,7 @@ class Archive:
         return found
 
     def origins(self) -> dict[str, Origin]:
-        """Where topics came from, as far as a commit has noted it. ArchiveError."""
+        """Return the origins of topics, as far as commits have recorded them. ArchiveError."""
         found: dict[str, Origin] = {}
         for commit in self.steps():
             for topic, origin in commit.origins.items():
@@ -191,27 +191,28 @@ class Archive:
         return found
 
     def skipped(self) -> list[Damage]:
-        """Offsets that were left out because they could not be read. ArchiveError."""
+        """Return the offsets that were skipped because of corruption. ArchiveError."""
         return [damage for commit in self.steps() for damage in commit.skipped]
 
     def has_batch(self, job: str, batch_id: int) -> bool:
-        """Whether a stream's step has happened. ArchiveError."""
+        """Return whether the archive has a stream's step. ArchiveError."""
         return any((commit.job, commit.batch_id) == (job, batch_id) for commit in self.steps())
 
     def check_owner(self, job: str) -> None:
-        """ArchiveError where another stream has written into this archive: offsets would be in it twice."""
+        """Raise ArchiveError if another stream has written to this archive, to avoid duplicate offsets."""
         other = next((commit for commit in self.steps() if commit.batch_id >= 0 and commit.job != job), None)
         if other is not None:
             raise ArchiveError(
-                f"{self.directory} was written by the stream {other.job}, and this is {job}: go on with the "
-                f"checkpoint of that one, or choose another directory"
+                f"{self.directory} was written by stream {other.job}, not by {job}: use the "
+                f"checkpoint of that stream, or choose another directory"
             )
 
     def add(self, commit: Commit) -> Commit:
-        """Write the next manifest; the commit with its number. ArchiveError where two take steps at once.
+        """Write the next manifest, and return the commit with its number.
 
-        Steps and compaction have locks of their own, and may come at the same moment. Whichever is second has
-        the number that follows: a step adds files, and a compaction replaces some that only it may replace.
+        Steps and compaction have separate locks, so they may commit at the same time. The second one takes
+        the next number. That is safe: a step only adds files, and only compaction replaces files. Raises
+        ArchiveError if another process commits the same kind at the same time.
         """
         self._manifests.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self._manifests.glob("*.json"))
@@ -228,7 +229,7 @@ class Archive:
                 except FileExistsError:
                     if (self._read(number).batch_id >= 0) == (commit.batch_id >= 0):
                         raise ArchiveError(
-                            f"{self._path(number)} is there already: another job writes into {self.directory}"
+                            f"{self._path(number)} already exists: another job is writing to {self.directory}"
                         ) from None
                     number += 1
         finally:
@@ -238,7 +239,7 @@ class Archive:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names durable."""
+    """Make the entries of a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

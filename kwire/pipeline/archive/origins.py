@@ -1,7 +1,7 @@
-"""Which topics an archive is made of: those of one cluster, and none that was made anew under its name.
+"""The origin of an archive's topics: one cluster, and no topic that was recreated under the same name.
 
-Offsets of a topic that was deleted and created again begin anew. In the archive of the old one they would
-take the place of offsets that are there, or seem to be there already.
+The offsets of a recreated topic begin at 0 again. In the archive of the old topic they would be duplicates,
+or seem to be archived already.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from kwire.pipeline.origin import Origin, of_log
 from kwire.pipeline.segments.options import parse
 
 OriginLookup = Callable[[Collection[str] | None], Mapping[str, Origin]]
-"""Tells where topics come from now: those of the names, or without them all that the input has."""
+"""Looks up the current origins of topics, by default of all topics of the input."""
 
 
 class OriginChecker:
-    """Where the topics of an archive came from, held against where they come from now."""
+    """Compares the recorded origins of an archive's topics with the current ones."""
 
     def __init__(self, archive: Archive, lookup: OriginLookup) -> None:
-        """ArchiveError where a topic is another one already."""
+        """Check all topics. ArchiveError if a topic has been recreated."""
         self._directory = archive.directory
         self._lookup = lookup
         self._known = archive.origins()
         self.check(None)
 
     def check(self, topics: Collection[str] | None) -> dict[str, Origin]:
-        """Where those topics, or all, come from. ArchiveError where one is not what it was.
+        """Return the origins of topics, by default of all. Raises ArchiveError if one has changed.
 
-        What was read before this, and after the last time, is then of these topics.
+        After this check, everything read since the previous one is known to come from these topics.
         """
         found = dict(self._lookup(topics))
         for topic, origin in found.items():
@@ -45,17 +45,17 @@ def _check_same(directory: Path, known: Origin, now: Origin) -> None:
         return
     if not known.is_same(now._replace(topic_id=known.topic_id)):
         raise ArchiveError(
-            f"{directory} holds topic {known.topic} of cluster {known.cluster}, and the input is cluster "
-            f"{now.cluster}: choose another directory for that"
+            f"{directory} contains topic {known.topic} of cluster {known.cluster}, but the input is cluster "
+            f"{now.cluster}: choose another directory"
         )
     raise ArchiveError(
-        f"topic {known.topic} has been deleted and created anew since it was archived into {directory}: "
-        f"choose another directory for the new one"
+        f"topic {known.topic} was deleted and recreated after it was archived into {directory}: "
+        f"choose another directory for the new topic"
     )
 
 
 def file_origins(options: Mapping[str, str]) -> OriginLookup:
-    """Of the data directories that are the input. SegmentsError."""
+    """Return a lookup that reads the ids in the input's data directories. SegmentsError."""
 
     def lookup(topics: Collection[str] | None) -> dict[str, Origin]:
         found: dict[str, Origin] = {}

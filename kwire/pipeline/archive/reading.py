@@ -1,4 +1,4 @@
-"""An archive's records, partition by partition, in the order of their offsets."""
+"""Reading of an archive, partition by partition in offset order."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SPARK_SCHEMA: Final = (
     "offset BIGINT, timestamp TIMESTAMP, timestampType INT, key BINARY, value BINARY, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, date STRING, partition INT"
 )
-"""What a file holds of a record, and its path."""
+"""The columns of a data file and of its path."""
 GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 GLOB_PATHS: Final = "__globPaths__"
-"""Spark's option of its own for paths that it need not look through for patterns."""
+"""Spark's internal option for paths that are not glob patterns."""
 _SPARK_FILE: Final = re.compile(r"file:/*(/[^\n]*?\.parquet)")
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
 class RecordFilter(NamedTuple):
-    """Which part of an archive."""
+    """The part of an archive to read."""
 
     topics: frozenset[str] | None = None
     """None for all."""
@@ -42,10 +42,10 @@ class RecordFilter(NamedTuple):
     end_offset: int = 1 << 62
     start_ms: int = -(1 << 62)
     end_ms: int = 1 << 62
-    """Both ends are behind the last."""
+    """Exclusive, as end_offset."""
 
     def has(self, file: DataFile) -> bool:
-        """Whether a file may hold such records."""
+        """Return whether a file may contain matching records."""
         return (
             (self.topics is None or file.topic in self.topics)
             and file.last_offset >= self.start_offset
@@ -54,18 +54,18 @@ class RecordFilter(NamedTuple):
 
 
 def load_archive(spark: SparkSession, archive: Archive, wanted: RecordFilter = RecordFilter()) -> DataFrame:  # noqa: B008
-    """An archive as a table: the columns of Spark's Kafka source. ArchiveError where it is empty."""
+    """Load an archive as a table with the columns of Spark's Kafka source. Raises ArchiveError if empty."""
     files = [file for file in archive.files() if wanted.has(file)]
     if not files:
-        raise ArchiveError(f"{archive.directory} holds no such records")
-    # What stands before a colon in a path that is not absolute is the scheme of a URL to Hadoop.
+        raise ArchiveError(f"{archive.directory} has no matching records")
+    # Hadoop treats the part before a colon in a relative path as the scheme of a URL.
     root = archive.directory.absolute()
-    # Of the path Spark would take a topic called 007 for the number 7.
+    # The schema is explicit, because Spark would infer the number 7 from the path of a topic named 007.
     reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data").option(GLOB_PATHS, "false")
     with report_missing_files(root):
         found = reader.parquet(*[str(root / file.path) for file in files])
     if GLOB.search(str(root)):
-        # Of a path that looks like a pattern Spark does not say that it is gone: it reads the others.
+        # Spark silently ignores missing files whose paths look like glob patterns.
         for file in files:
             if not (root / file.path).exists():
                 raise _missing_file(root / file.path)
@@ -86,11 +86,11 @@ def load_archive(spark: SparkSession, archive: Archive, wanted: RecordFilter = R
 
 @contextmanager
 def report_missing_files(*directories: Path) -> Iterator[None]:
-    """ArchiveError for what Spark says of a file of these archives that is not there any more."""
+    """Convert Spark's errors about missing files of these archives to ArchiveError."""
     try:
         yield
     except Exception as error:
-        # Which exceptions these are is known where Spark is; each names the file.
+        # The exception's class depends on where Spark raises it. Its text always names the file.
         archives = [os.path.abspath(directory) for directory in directories]
         for name in _SPARK_FILE.findall(str(error)):
             if any(Path(name).is_relative_to(archive) for archive in archives) and not Path(name).exists():
@@ -99,28 +99,26 @@ def report_missing_files(*directories: Path) -> Iterator[None]:
 
 
 def _missing_file(path: Path) -> ArchiveError:
-    return ArchiveError(
-        f"{path} cannot be read: it is gone, so run again if the archive was compacted meanwhile"
-    )
+    return ArchiveError(f"{path} does not exist any more: run again if the archive was compacted meanwhile")
 
 
 def escape_glob(path: Path) -> str:
-    """A path for Spark, which takes some characters for patterns of names unless they are escaped.
+    """Escape the glob characters of a path for Spark.
 
-    ArchiveError where that does not help.
+    Raises ArchiveError if the path also has a colon, which Spark cannot read after escaping.
     """
     found = GLOB.sub(r"\\\g<0>", str(path))
     if ":" in found and found != str(path):
-        # Hadoop takes each name of such a path by itself, and what stands before a colon for a scheme.
+        # Hadoop parses each component of such a path as a URL, with a scheme before the colon.
         raise ArchiveError(
             f"{path} has both a colon and one of \\ {{ }} [ ] * ? in it, which Spark cannot read: "
-            f"move the archive to a directory without"
+            f"move the archive to another directory"
         )
     return found
 
 
 def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFile]]:
-    """The files of each partition, in the order of their first offsets."""
+    """Group files by partition, ordered by first offset."""
     found: dict[tuple[str, int], list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (file.topic, file.partition, file.first_offset)):
         found.setdefault((file.topic, file.partition), []).append(file)
@@ -128,12 +126,12 @@ def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFi
 
 
 def end_of(files: Sequence[DataFile]) -> int:
-    """What follows the last offset; which need not be in the file that begins last, as dates overlap."""
+    """Return the offset after the last one. Files overlap, so any file may contain the last offset."""
     return max(file.last_offset for file in files) + 1
 
 
 def is_dense(files: Sequence[DataFile]) -> bool:
-    """Whether the files of a partition hold every offset from 0 to their last."""
+    """Return whether the files of a partition contain every offset from 0 to the last one."""
     return min(file.first_offset for file in files) == 0 and sum(file.records for file in files) == end_of(
         files
     )
@@ -142,30 +140,30 @@ def is_dense(files: Sequence[DataFile]) -> bool:
 def records(
     directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int
 ) -> Iterator[Outgoing]:
-    """The records of a partition from an offset on, as they go out to a topic."""
+    """Yield the records of a partition from an offset on, for delivery."""
     for row in rows(directory, files, wanted, start):
         yield Outgoing(row.offset, row.timestamp_ms, row.key, row.value, [*row.headers])
 
 
 class Row(NamedTuple):
-    """A record as an archive has it."""
+    """A record of an archive."""
 
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    """0 for the producer's time, 1 for the broker's."""
+    """0 for CreateTime, 1 for LogAppendTime."""
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
 
 
 def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int = 0) -> Iterator[Row]:
-    """The records of a partition from an offset on, merged from its files; a part of each is in memory.
+    """Yield the records of a partition from an offset on, merged from its files with bounded memory.
 
-    Records whose timestamps are out of order are in files of other dates. Only files whose offsets overlap
-    are open at the same time.
+    Records with out-of-order timestamps are in files of other dates. Only files with overlapping offsets are
+    open at the same time.
     """
-    # Where there is no such file, Arrow takes a relative path with a colon for a URL.
+    # Arrow treats a relative path with a colon as a URL if the file does not exist.
     directory = directory.absolute()
     start = max(start, wanted.start_offset)
     inside = [file for file in files if file.last_offset >= start and file.first_offset < wanted.end_offset]
@@ -175,7 +173,7 @@ def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start
 
 
 def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """The files of a partition in groups, each of which ends before the next one begins."""
+    """Group the files of a partition so that each group ends before the next one begins."""
     group: list[DataFile] = []
     last_offset = -1
     for file in sorted(files, key=lambda file: file.first_offset):
@@ -189,7 +187,7 @@ def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _rows_of(path: Path, wanted: RecordFilter, start: int) -> Iterator[Row]:
-    """ArchiveError where the file cannot be read."""
+    """Yield the rows of a file. Raises ArchiveError if it cannot be read."""
     try:
         yield from _rows_in(path, wanted, start)
     except FileNotFoundError:

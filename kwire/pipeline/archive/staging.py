@@ -1,4 +1,4 @@
-"""How a step's files get into an archive: written aside by Spark, described, moved, and then listed."""
+"""Staging of a step's files: Spark writes them to a staging directory, then they are moved and committed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kwire.pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_d
 STAGING: Final = "_staging"
 LOCK: Final = "_writing.lock"
 SKIPPED: Final = "_skipped"
-"""Below it, where tasks write down what they have left out."""
+"""The directory below it in which tasks record skipped offsets."""
 _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partition=(?P<partition>\d+)/[^/]+$")
 _HASH_BYTES: Final = 1 << 20
 
 
 def empty_directory(archive: Path, step: str) -> Path:
-    """An empty place for a step's files; what an earlier attempt has left there is gone."""
+    """Return an empty staging directory for a step, and delete an earlier one."""
     staging_dir = archive / STAGING / step
     shutil.rmtree(staging_dir, ignore_errors=True)
     staging_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -34,10 +34,9 @@ def empty_directory(archive: Path, step: str) -> Path:
 
 
 def attempt_directory(archive: Path, step: str) -> Path:
-    """An empty place for an attempt at a step; what earlier ones have left is gone.
+    """Return an empty staging directory for an attempt at a step, and delete those of earlier attempts.
 
-    No other attempt has the same place: the tasks of a driver that was killed may go on for a while, and what
-    they still write must not get among the files of the attempt that follows.
+    Each attempt has its own directory, because the tasks of a killed driver may write for a while longer.
     """
     for left in (archive / STAGING).glob(f"{step}.*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -46,22 +45,22 @@ def attempt_directory(archive: Path, step: str) -> Path:
 
 @contextmanager
 def exclusive_writer(archive: Path) -> Iterator[None]:
-    """Nobody else adds to the archive meanwhile. ArchiveError where somebody does.
+    """Lock an archive for adding steps. Raises ArchiveError if another process has the lock.
 
-    Two drivers of the same stream, started twice by mistake, would both take a step for not done.
+    Without the lock, two drivers of the same stream would both execute the same step.
     """
-    busy = ArchiveError(f"another job writes into {archive} at this moment: let it end")
+    busy = ArchiveError(f"another job is writing to {archive}: wait until it ends")
     with file_lock(archive / LOCK, busy):
         yield
 
 
 @contextmanager
 def file_lock(path: Path, busy: ArchiveError) -> Iterator[None]:
-    """Hold the lock that is this file, or raise `busy`."""
+    """Lock a file, or raise `busy`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            # Ends with the process, however that ends.
+            # The operating system releases the lock when the process ends.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise busy from None
@@ -71,15 +70,15 @@ def file_lock(path: Path, busy: ArchiveError) -> Iterator[None]:
 
 
 def staged_files(staging_dir: Path) -> list[str]:
-    """The Parquet files there, below it."""
+    """List the Parquet files in a staging directory, relative to it."""
     return sorted(str(path.relative_to(staging_dir)) for path in staging_dir.rglob("*.parquet"))
 
 
 def describe_file(staging_dir: str, path: str) -> DataFile:
-    """What is in a staged file, which this makes durable. Runs where Spark likes."""
+    """Describe a staged file, and make it durable. Runs on executors."""
     match = _PATH.match(path)
     if match is None:
-        raise ArchiveError(f"{staging_dir}/{path} is not where a file of an archive belongs")
+        raise ArchiveError(f"{staging_dir}/{path} is not a valid path of an archive's file")
     full = Path(staging_dir, path)
     digest = hashlib.sha256()
     with full.open("rb") as file:
@@ -95,7 +94,7 @@ def describe_file(staging_dir: str, path: str) -> DataFile:
 
 
 def _offsets(path: Path) -> tuple[int, int, int]:
-    """The first and the last offset in a file, and how many records there are, by its footer."""
+    """Read the first offset, the last offset and the number of records from a file's footer."""
     metadata = pq.read_metadata(path)
     column = metadata.schema.to_arrow_schema().names.index("offset")
     column = next(
@@ -105,14 +104,14 @@ def _offsets(path: Path) -> tuple[int, int, int]:
         metadata.row_group(number).column(column).statistics for number in range(metadata.num_row_groups)
     ]
     if not groups or any(group is None or not group.has_min_max for group in groups):
-        raise ArchiveError(f"{path} says nothing of its offsets")
+        raise ArchiveError(f"the footer of {path} has no statistics of offsets")
     return min(group.min for group in groups), max(group.max for group in groups), metadata.num_rows
 
 
 def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
-    """Put described files where they belong, under names that are the step's own; the files as they are now.
+    """Move staged files to their directories, and return them with their new paths.
 
-    May be done again after it was interrupted: what an earlier attempt has left under such names is removed.
+    The names are unique to the step. A repeated call deletes the files of an interrupted one.
     """
     moved = []
     by_directory: dict[str, list[DataFile]] = {}
@@ -134,13 +133,13 @@ def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile])
 
 
 def check_file(archive: Path, file: DataFile) -> str:
-    """What is wrong with a file of an archive; nothing if it is as its manifest says."""
+    """Describe how a file differs from its manifest; empty if it does not."""
     full = archive / file.path
     if not full.is_file():
         return f"{full} is missing"
     if full.stat().st_size != file.size_bytes:
-        return f"{full} has {full.stat().st_size} bytes, not {file.size_bytes}"
+        return f"{full} has {full.stat().st_size} bytes, not {file.size_bytes} as in its manifest"
     with full.open("rb") as opened:
         if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
-            return f"{full} has another content than its manifest says"
+            return f"{full} has a different SHA-256 than its manifest says"
     return ""

@@ -1,4 +1,4 @@
-"""Which offsets a step of an archive is about: by Spark's checkpoint, and by what the archive has already."""
+"""Offset ranges of an archive's steps (micro-batches), from Spark's checkpoint and the manifests."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from kwire.pipeline.archive.manifest import ArchiveError, DataFile, Offsets
 from kwire.pipeline.segments.damage import Damage
 
 Ends = Mapping[str, Mapping[int, int]]
-"""An offset for each partition of each topic."""
+"""Offsets by topic and partition."""
 Known = Mapping[tuple[str, int], int]
-"""Where the archive goes on."""
+"""The end offsets of the archive by topic and partition."""
 
 
 def to_spark_offsets(offsets: Ends) -> dict[str, dict[str, int]]:
-    """As a source tells it."""
+    """Convert offsets to the form of Spark's sources, with partitions as text."""
     return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
 
 
 def from_spark_offsets(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    """Of what a source tells."""
+    """Convert offsets from the form of Spark's sources."""
     return {
         topic: {int(number): int(offset) for number, offset in of.items()} for topic, of in content.items()
     }
 
 
 def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], int]:
-    """Partitions of which a step begins before the archive's end; and that.
+    """Return the archive's end offsets of partitions in which a step begins before them.
 
-    A topic that was not subscribed to for a while is new to Spark, and begins anew.
+    A topic that was not subscribed for a while is new to Spark, and begins again.
     """
     return {
         (topic, partition): known[topic, partition]
@@ -42,7 +42,7 @@ def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, 
 
 
 def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
-    """From where to where a step reads what the archive has not."""
+    """Return the start and end offsets of a step without those that the archive already has."""
     archived = already_archived(starts, ends, known)
     begins = {topic: dict(partitions) for topic, partitions in starts.items()}
     for (topic, partition), end in archived.items():
@@ -60,7 +60,7 @@ def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
 def step_ranges(
     starts: Ends, ends: Ends, known: Known, files: Sequence[DataFile], skipped: Sequence[Damage] = ()
 ) -> Offsets:
-    """Which offsets a step is about."""
+    """Return the offset ranges that a step covers."""
     archived = already_archived(starts, ends, known)
     first: dict[tuple[str, int], int] = {}
     seen = [(file.topic, file.partition, file.first_offset) for file in files]
@@ -74,7 +74,7 @@ def step_ranges(
                 start = archived[topic, partition]
                 end = max(start, end)
             else:
-                # What was not known before is read from its beginning.
+                # A new partition is read from its beginning.
                 start = starts.get(topic, {}).get(partition, first.get((topic, partition), end))
             ranges.setdefault(topic, {})[partition] = (start, end)
     return ranges
@@ -83,11 +83,11 @@ def step_ranges(
 def step_offsets(
     checkpoint: Path, batch_id: int
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Where a step begins, as far as Spark has noted that, and where it ends. ArchiveError."""
+    """Return the recorded start offsets of a step, and its end offsets. ArchiveError."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     if batch_id:
         return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends
-    # Where Spark's Kafka source has noted its start.
+    # Spark's Kafka source records its starting offsets here.
     noted_start = checkpoint / "sources" / "0" / "0"
     return (_offsets(noted_start) if noted_start.exists() else {}), ends
 
@@ -101,40 +101,40 @@ def _offsets(path: Path) -> dict[str, dict[int, int]]:
             for topic, partitions in content.items()
         }
     except (ValueError, AttributeError, IndexError) as error:
-        raise ArchiveError(f"{path} holds no offsets as Spark writes them: {error}") from None
+        raise ArchiveError(f"{path} does not contain offsets of Spark: {error}") from None
 
 
 def check_no_gap(starts: Ends, known: Known) -> None:
-    """ArchiveError where a step begins behind the archive's end: what is between would be lost silently.
+    """Raise ArchiveError if a step begins after the archive's end, because the archive would have a gap.
 
-    Retention is no reason for that: it moves where a log begins, and not where Spark goes on.
+    Retention is not a reason for a gap: it moves the log start offset, not the offset where Spark continues.
     """
     for topic, partitions in starts.items():
         for partition, start in partitions.items():
             end = known.get((topic, partition), start)
             if start > end:
                 raise ArchiveError(
-                    f"this step begins at offset {start} of {topic}-{partition}, and the archive ends at "
-                    f"{end}: the checkpoint is another archive's, or the archive is an older copy"
+                    f"this step begins at offset {start} of {topic}-{partition} but the archive ends at "
+                    f"{end}: the checkpoint belongs to another archive, or the archive is an older copy"
                 )
 
 
 def check_complete(written: int | None, files: Sequence[DataFile], place: str) -> None:
-    """ArchiveError where not all that was written is in the files that were found."""
+    """Raise ArchiveError if the files found do not contain all records that Spark has written."""
     found = sum(file.records for file in files)
     if written is not None and written != found:
         raise ArchiveError(
-            f"Spark has written {written} records below {place}, and the files that are there hold {found}: "
-            f"do all of Spark's machines see that directory?"
+            f"Spark has written {written} records to {place}, but the files there contain {found}: "
+            f"is the directory on a file system that all of Spark's machines share?"
         )
 
 
 def check_within(ranges: Offsets, files: list[DataFile]) -> None:
-    """ArchiveError where records were written that the step is not about: that must not be committed."""
+    """Raise ArchiveError if a file has records outside of the step's ranges."""
     for file in files:
         start, end = ranges.get(file.topic, {}).get(file.partition, (0, 0))
         if not start <= file.first_offset <= file.last_offset < end:
             raise ArchiveError(
-                f"{file.path} holds the offsets from {file.first_offset} to {file.last_offset}, and this "
-                f"step is about those from {start} to {end - 1}"
+                f"{file.path} contains offsets {file.first_offset} to {file.last_offset}, but this "
+                f"step covers {start} to {end - 1}"
             )

@@ -1,1 +1,1 @@
-"""The jobs, a module each: what `kwire pipeline <job>` runs, and what programs may import."""
+"""The jobs of `kwire pipeline <job>`, a module each. Programs may import them, too."""

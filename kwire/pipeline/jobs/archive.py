@@ -1,9 +1,8 @@
-"""The job `archive`: topics to Parquet, as a stream or as far as there is something now.
+"""The job `archive`: write topics to Parquet, as a continuous stream or up to the current end.
 
-Each step of the stream becomes one commit of the archive. A step that is repeated, because the driver was
-killed before Spark knew of its end, finds its commit and does nothing; without one, it begins anew with the
-same offsets, which Spark's checkpoint has fixed. So each offset is in the archive once, whatever is killed
-when.
+Each step (micro-batch) of the stream becomes one commit of the archive. If the driver is killed before Spark
+has recorded the end of a step, Spark repeats the step with the offsets in its checkpoint. A step that has a
+commit is skipped, and a step without one starts again. So each offset is in the archive exactly once.
 
 [archive]
 directory = "/srv/archive"
@@ -64,7 +63,7 @@ from kwire.pipeline.values.settings import ValuesConfig
 FAIL, SKIP = "fail", "skip"
 STEPS_PER_COMPACTION = 20
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
-"""What is in a file, beside the columns that its path tells: topic, date and partition."""
+"""The columns of a data file. Its path has the topic, date and partition."""
 
 
 class ArchiveConfig(NamedTuple):
@@ -74,19 +73,19 @@ class ArchiveConfig(NamedTuple):
     directory: Path
     checkpoint: Path
     trigger: str
-    """`availableNow`, or how often to look, like `10 seconds`."""
+    """`availableNow`, or an interval like `10 seconds`."""
     compression: str
     records_per_file: int
     on_corrupt: str = FAIL
-    """Whether damage in a data directory ends the job, or is left out and told in the manifest."""
+    """Whether corruption in a data directory ends the job, or is skipped and listed in the manifest."""
     compact_below_bytes: int = 0
-    """Files smaller than this are merged now and then; 0 for never."""
+    """Files smaller than this are compacted regularly; 0 to disable compaction."""
     values: ValuesConfig | None = None
-    """What is in the values; None where they are let be."""
+    """How to decode values; None to store only their bytes."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("archive")
         directory = table.path("directory")
         input_ = config.input()
@@ -104,13 +103,13 @@ class ArchiveConfig(NamedTuple):
         table.check_unknown_keys()
         if found.on_corrupt == SKIP and found.input.format != "kwire":
             raise ConfigError(
-                "archive.on_corrupt is for an input of format kwire: a broker serves nothing that is damaged"
+                "archive.on_corrupt requires an input with format kwire: brokers do not serve corrupt records"
             )
         return found
 
 
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
-    """Begin to archive. ArchiveError where the archive or the checkpoint is another stream's.
+    """Start the stream. Raises ArchiveError if the archive or the checkpoint belongs to another stream.
 
     ConfigError, RegistryError.
     """
@@ -134,8 +133,8 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
 
 
 def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> Plan:
-    """How the values are decoded, which is noted in the archive. ConfigError, RegistryError, ArchiveError."""
-    # A batch may not begin at the latest offsets, where there is nothing.
+    """Plan the decoding of values, and record it in the archive. ConfigError, RegistryError, ArchiveError."""
+    # A batch query cannot start at the latest offsets.
     options = {**config.input.options, "startingOffsets": "earliest"}
 
     def sample() -> DataFrame:
@@ -154,7 +153,7 @@ def _step(
     origins: OriginChecker,
 ) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
-    # What is in the values is decoded by Spark's own expressions.
+    # Spark decodes values, so with `[values]` the records must pass through the JVM.
     is_direct = config.input.format == "kwire" and plan is None
 
     def step(batch: DataFrame, batch_id: int) -> None:
@@ -184,7 +183,7 @@ def _step(
         skipped = read_damage(skipped_dir)
         ranges = step_ranges(starts, ends, known, files, skipped)
         check_within(ranges, files)
-        # A topic of which there is nothing in this step may be gone by now.
+        # A topic without records in this step may have been deleted.
         found_origins = origins.check(
             {topic for topic, of in ranges.items() if any(a < b for a, b in of.values())}
         )
@@ -206,7 +205,7 @@ def _step(
 
 
 def compact_small(config: ArchiveConfig) -> None:
-    """Merge small files, where that is wanted and nobody else does it. ArchiveError."""
+    """Compact the archive, if configured and not running already. ArchiveError."""
     if config.compact_below_bytes:
         below = config.compact_below_bytes
         with suppress(CompactionRunning):
@@ -214,13 +213,13 @@ def compact_small(config: ArchiveConfig) -> None:
 
 
 def utc_date() -> Column:
-    """The date of a record in UTC, as text, whatever the time zone of the session is."""
+    """Return the UTC date of a record as text, whatever the session's time zone is."""
     days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
     return f.date_from_unix_date(days).cast("string")
 
 
 def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | None:
-    """Have Spark write a step; how many records it has counted on their way, None where it cannot say."""
+    """Write a step with Spark, and return how many records Spark has counted, if it did."""
     seen = Observation()
     (
         batch.observe(seen, f.count(f.lit(1)).alias("records"))
@@ -231,7 +230,7 @@ def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | 
             *COLUMNS,
             *[name for name in (DATA, DATA_ERROR) if name in batch.columns],
         )
-        # Spark would sort by the first three anyway: a task writes one file after the other.
+        # Spark would sort by the first three columns anyway, because a task writes one file at a time.
         .sortWithinPartitions("topic", "date", "partition", "offset")
         .write.partitionBy("topic", "date", "partition")
         .option("compression", config.compression)
@@ -243,7 +242,7 @@ def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | 
 
 
 def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame:
-    """The records of a step but those before an offset of their partition."""
+    """Remove records before the given offsets of their partitions from a step."""
     for (topic, partition), end in held.items():
         is_of = (f.col("topic") == topic) & (f.col("partition") == partition)
         batch = batch.where(~(is_of & (f.col("offset") < end)))
@@ -253,7 +252,7 @@ def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame
 def _write_directly(
     spark: SparkSession, staging_dir: Path, config: ArchiveConfig, tasks: list[list[Range]]
 ) -> list[DataFile]:
-    """Have the executors write a step of a data directory; its files. SegmentsError."""
+    """Write a step of a data directory on the executors, and return its files. SegmentsError."""
     where, compression, records_per_file = str(staging_dir), config.compression, config.records_per_file
     files: list[DataFile] = (
         spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
@@ -266,7 +265,7 @@ def _write_directly(
 
 
 def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
-    """What was written to a place; read by the executors, which have just written it. ArchiveError."""
+    """Describe the staged files, on the executors that have just written them. ArchiveError."""
     paths = staged_files(staging_dir)
     if not paths:
         return []
@@ -279,9 +278,9 @@ def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     wanted = ArchiveConfig.of(config)
-    # What is wrong with the checkpoint is said before Spark takes its time to start.
+    # Check the checkpoint before Spark starts.
     claim_checkpoint(wanted.checkpoint, Archive(wanted.directory))
     spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
     before = sum(1 for _ in Archive(wanted.directory).commits())

@@ -1,10 +1,10 @@
-"""The job `audit`: whether two sides hold the same records, and if not, what is missing, extra or different.
+"""The job `audit`: compare the records of two sides, and report missing, extra and different ones.
 
     [audit]
     window = "1 hour"
-    offsets = true                 # whether the same record has the same offset on both sides
-    suffix = ""                    # what the right side's topics have behind the left side's names
-    report = "audit.html"          # a page with a plot of the differences; none without it
+    offsets = true                 # whether a record must have the same offset on both sides
+    suffix = ""                    # of topic names on the right side
+    report = "audit.html"          # an HTML page with a plot of the differences; none if missing
     [left]
     format = "kafka"               # or kwire (a data directory), or archive
     [left.options]
@@ -14,9 +14,9 @@
     format = "archive"
     directory = "/srv/archive"
 
-For each topic, partition and window of time the records are counted and their contents summed up: the sum of
-64-bit hashes of key, value, headers, timestamp, and offset if that matters, and of what is null and how long
-each is. Equal sums of as many records are taken for equal records.
+For each topic, partition and time window, the job counts the records and sums up 64-bit hashes of key, value,
+headers, timestamp, their lengths and nulls, and optionally the offset. Windows with equal counts and sums are
+treated as equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LENGTH: Final = re.compile(rf"(?:interval\s+)?{_PART}(?:\s+{_PART})*", re.IGNOR
 
 
 class AuditConfig(NamedTuple):
-    """What is compared, and how."""
+    """The two sides, and how to compare them."""
 
     left: Side
     right: Side
@@ -55,7 +55,7 @@ class AuditConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> AuditConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("audit")
         report = table.text("report", "")
         found = cls(
@@ -70,25 +70,23 @@ class AuditConfig(NamedTuple):
         return found
 
 
-def _parse_window(by_window: str) -> str:
-    """A length of time that Spark has windows of. ConfigError."""
-    if _LENGTH.fullmatch(by_window.strip()) is None:
-        raise ConfigError(f'audit.window is a length of time like "1 hour" or "7 days", not {by_window!r}')
-    parts = re.findall(_PART, by_window, re.IGNORECASE)
+def _parse_window(text: str) -> str:
+    """Validate the length of a window. ConfigError."""
+    if _LENGTH.fullmatch(text.strip()) is None:
+        raise ConfigError(f'audit.window must be an interval like "1 hour" or "7 days", not {text!r}')
+    parts = re.findall(_PART, text, re.IGNORECASE)
     if not 0 < sum(int(count) * UNIT_MS[unit.lower()] for count, unit in parts) <= MAX_INTERVAL_MS:
-        raise ConfigError(
-            f"audit.window is longer than nothing and no longer than 10,000 years, not {by_window!r}"
-        )
-    return by_window
+        raise ConfigError(f"audit.window must be positive and at most 10,000 years, not {text!r}")
+    return text
 
 
 class Difference(NamedTuple):
-    """A window of a partition that is not the same on both sides."""
+    """A window of a partition that differs between the sides."""
 
     topic: str
     partition: int
     window_ms: int
-    """When it begins."""
+    """The start of the window."""
     verdict: str
     left_records: int
     right_records: int
@@ -108,14 +106,14 @@ def _span(offsets: tuple[int, int] | None) -> str:
 
 
 class Outcome(NamedTuple):
-    """What an audit has found."""
+    """The result of an audit."""
 
     records: int
-    """How many the left side has."""
+    """The number of records on the left side."""
     windows: int
     differences: Sequence[Difference]
     all_windows: Sequence[Window] = ()
-    """Also those that are the same, for the report."""
+    """All windows, including equal ones, for the report."""
 
     @property
     def clean(self) -> bool:
@@ -152,13 +150,13 @@ SUMS: Final = ("records", "first", "last", "sum")
 
 
 def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
-    """A row for each topic, partition and window."""
+    """Aggregate a side by topic, partition and window."""
     from pyspark.sql import functions as f
 
     content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
     if config.offsets:
         content.append(f.col("offset"))
-    # As a number: Spark cannot hand out times behind the year 9999.
+    # As a number, because Spark cannot return timestamps after the year 9999.
     start = f.window("timestamp", config.window).getField("start")
     return side.groupBy("topic", "partition", f.unix_millis(start).alias("window_ms")).agg(
         f.count("*").alias("records"),
@@ -169,10 +167,10 @@ def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
 
 
 def _shape() -> Column:
-    """How long key, value and each header are, -1 for null, and how many headers there are.
+    """Return the lengths of key, value and headers (-1 for null), and the number of headers.
 
-    Spark's hash passes over nulls and does not tell one column from the next. Sources say of records without
-    headers that these are null, or that there are none.
+    Spark's hash ignores nulls and the boundaries of columns. For a record without headers, some sources
+    return null and some an empty array.
     """
     from pyspark.sql import functions as f
 
@@ -213,7 +211,7 @@ def _window(row: Any, difference: Difference | None) -> Window:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = AuditConfig.of(config)
@@ -229,7 +227,7 @@ def command(config: JobConfig, master: str | None) -> int:
     for difference in outcome.differences:
         print(difference)
     if outcome.clean:
-        print(f"clean: {outcome.records} records in {outcome.windows} windows are the same on both sides")
+        print(f"clean: {outcome.records} records in {outcome.windows} windows are equal on both sides")
         return statuses.CLEAN
     print(f"{len(outcome.differences)} of {outcome.windows} windows differ")
     return statuses.DIFFERENT

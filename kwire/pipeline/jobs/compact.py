@@ -1,17 +1,16 @@
-"""The job `compact`: the small files of an archive, merged.
+"""The job `compact`: merge small files of an archive.
 
 [compact]
 directory = "/srv/archive"
-below = "32 MiB"               # files smaller than this are merged with their neighbours
-target = "128 MiB"             # up to this size
+below = "32 MiB"               # merge files smaller than this with their neighbors
+target = "128 MiB"             # the maximum size of a merged file
 compression = "zstd"
 
-A stream leaves a file for each step, date and partition. Files of one topic, date and partition that follow
-one another become one; a commit replaces them in the manifest, all at once, and only then they are removed.
-Killed before it, the merged files count for nothing and go with the next run; killed after it, the old ones
-do.
+A stream writes at least one file per step, date and partition. The job merges consecutive files of the same
+topic, date and partition. A commit replaces them in the manifest atomically, and then the job deletes them.
+If it is killed before the commit, the next run deletes the merged files; if later, the old ones.
 
-Each file is held against the checksum of its manifest before it is read: what is damaged is not passed on.
+The job verifies each file's checksum before it reads the file, so that corruption does not spread.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TARGET: Final = "128 MiB"
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 LOCK: Final = "_compacting.lock"
 MERGED: Final = "merged"
-"""What is in the name of every file that this has written, and of no other."""
+"""Part of the name of every merged file, and of no other file."""
 GROUPS_PER_COMMIT: Final = 64
 ROWS_AT_ONCE: Final = 1 << 14
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -55,7 +54,7 @@ class CompactConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> CompactConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("compact")
         found = cls(
             table.path("directory"),
@@ -68,24 +67,24 @@ class CompactConfig(NamedTuple):
 
 
 def size_bytes(key: str, text: str) -> int:
-    """A size like `32 MiB`. ConfigError."""
+    """Parse a size like `32 MiB`. ConfigError."""
     match = re.fullmatch(r"(\d+) ?([KMG]iB|B)?", text.strip())
     if match is None:
-        raise ConfigError(f"{key} is a size like '32 MiB', not {text!r}")
+        raise ConfigError(f"{key} must be a size like '32 MiB', not {text!r}")
     return int(match[1]) * _UNITS[match[2] or ""]
 
 
 class Compacted(NamedTuple):
-    """What a run has done."""
+    """The result of a run."""
 
     before: int
-    """Files that were merged."""
+    """The number of files that were merged."""
     after: int
-    """And into how many."""
+    """The number of files that they became."""
 
 
 def compact(config: CompactConfig) -> Compacted:
-    """Merge what is small. ArchiveError."""
+    """Merge the small files of an archive. ArchiveError."""
     archive = Archive(config.directory)
     before = after = 0
     with compaction_lock(config.directory):
@@ -105,14 +104,14 @@ def compact(config: CompactConfig) -> Compacted:
 
 
 class CompactionRunning(ArchiveError):
-    """Somebody else compacts the archive now."""
+    """Another process is compacting the archive."""
 
 
 @contextmanager
 def compaction_lock(directory: Path) -> Iterator[None]:
-    """Nobody else compacts the archive meanwhile. ArchiveError, Busy."""
+    """Lock an archive for compaction. ArchiveError, CompactionRunning."""
     if not directory.is_dir():
-        raise ArchiveError(f"there is no archive {directory}")
+        raise ArchiveError(f"archive {directory} does not exist")
     with staging.file_lock(
         directory / LOCK, CompactionRunning(f"{directory} is being compacted by another job")
     ):
@@ -120,7 +119,7 @@ def compaction_lock(directory: Path) -> Iterator[None]:
 
 
 def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile]]:
-    """Which files become one: neighbours by their offsets in the same directory, all of them small."""
+    """Group the small files to merge: neighbors by offset in the same directory."""
     by_directory: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.first_offset)):
         by_directory.setdefault(file.path.rpartition("/")[0], []).append(file)
@@ -140,7 +139,7 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
 
 
 def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: CompactConfig) -> None:
-    # The number of the commit, unless another one comes first: no file of a commit has this name.
+    # The number that the commit has unless another commit comes first. No committed file has this name.
     step = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
     staging_dir = empty_directory(archive.directory, step)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -158,7 +157,7 @@ def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: Comp
 def _merge(
     archive: Path, staging_dir: Path, number: int, files: Sequence[DataFile], config: CompactConfig
 ) -> DataFile:
-    """Merge files of the same columns; what came of it, described as it lies in the place. ArchiveError."""
+    """Merge files with the same columns, and describe the merged file. ArchiveError."""
     for file in files:
         wrong = check_file(archive, file)
         if wrong:
@@ -174,12 +173,12 @@ def _merge(
         sum(file.records for file in files),
     )
     if (made.first_offset, made.last_offset, made.records) != expected:
-        raise ArchiveError(f"{staging_dir / path} holds {made.records} records, and {expected[2]} are merged")
+        raise ArchiveError(f"{staging_dir / path} has {made.records} records instead of {expected[2]}")
     return made
 
 
 def _same_schema(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Files next to one another with the same columns: those of values may change with their schema.
+    """Split a group at files with different columns. Columns of values change with their schema.
 
     ArchiveError.
     """
@@ -201,7 +200,7 @@ def _same_schema(archive: Path, group: Sequence[DataFile]) -> Iterator[list[Data
 def _write(archive: Path, target: Path, files: Sequence[DataFile], config: CompactConfig) -> None:
     with _opened(archive, files[0]) as first:
         columns, schema = first.metadata.schema, first.schema_arrow
-    # As Spark writes timestamps, unless told otherwise: a table's files stay alike.
+    # Keep Spark's timestamp type, so that all files of a table have the same type.
     int96 = any(columns.column(number).physical_type == "INT96" for number in range(len(columns)))
     with pq.ParquetWriter(
         target, schema, compression=config.compression, use_deprecated_int96_timestamps=int96
@@ -217,7 +216,7 @@ def _write(archive: Path, target: Path, files: Sequence[DataFile], config: Compa
 
 
 def _in_order(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
-    """The rows of files in the order of their offsets. Of files that overlap all is in memory at once."""
+    """Yield the rows of files in offset order. Files that overlap are loaded completely."""
     for together in overlapping(files):
         if len(together) == 1:
             with _opened(archive, together[0]) as file:
@@ -232,12 +231,12 @@ def _in_order(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
 
 
 def _opened(archive: Path, file: DataFile) -> pq.ParquetFile:
-    # Nanoseconds, which pyarrow would make of INT96, end in the year 2262, and Kafka's timestamps do not.
+    # pyarrow converts INT96 to nanoseconds by default, and these end in the year 2262.
     return pq.ParquetFile(archive / file.path, coerce_int96_timestamp_unit="us")
 
 
 def sweep(archive: Archive) -> int:
-    """Remove what no commit lists any more, or never did, of the files that compaction is about; how many."""
+    """Delete replaced and uncommitted files of compactions, and return their number."""
     listed = {file.path for file in archive.files()}
     old = {path for commit in archive.commits() for path in commit.replaced}
     unfinished = {
@@ -253,7 +252,7 @@ def sweep(archive: Archive) -> int:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status. It does without Spark."""
+    """Run the job for the command line, without Spark, and return its exit status."""
     done = compact(CompactConfig.of(config))
-    print(f"{done.before} files became {done.after}" if done.before else "no two files are small neighbours")
+    print(f"{done.before} files became {done.after}" if done.before else "no small files to merge")
     return CLEAN

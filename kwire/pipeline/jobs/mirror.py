@@ -1,29 +1,29 @@
-"""The job `mirror`: topics of one cluster into another, each offset once, and the offsets of consumer groups.
+"""The job `mirror`: copy topics and consumer group offsets to another cluster, each record exactly once.
 
     [input]
-    format = "kafka"               # or kwire: the source's files
+    format = "kafka"               # or kwire: a data directory
     [input.options]
     "kafka.bootstrap.servers" = "east:9092"
     subscribe = "flights,weather"
 
     [mirror]
-    job = "east-to-west"           # names the transactions, and the job in the offset maps
+    job = "east-to-west"           # part of the transactional ids, and the owner in the offset maps
     checkpoint = "/srv/mirror"
-    trigger = "availableNow"       # or how often to look: "10 seconds"
-    prefix = ""                    # of the topics' names in the target
+    trigger = "availableNow"       # or an interval: "10 seconds"
+    prefix = ""                    # of the topic names in the target
     suffix = ""
     groups = ".*"                  # a pattern of the groups whose offsets are translated; "" for none
-    groups_seconds = 30            # how often, if it goes on
-    move_back = false              # whether a group may get a lower offset than it has in the target
+    groups_seconds = 30            # interval of the translation, with an interval as the trigger
+    move_back = false              # whether to set a group's offset to a lower one than it has in the target
     copy_settings = "cleanup.policy,retention.ms,…"
     [mirror.client]                # the target
     "bootstrap.servers" = "west:9092"
-    [mirror.source]                # what librdkafka needs for the source, beyond its addresses
-    [mirror.settings]              # of topics that are created in the target
+    [mirror.source]                # more librdkafka settings for the source
+    [mirror.settings]              # configs of topics that are created in the target
 
-Progress is what the offset map in the target says, which gets its entries in the transactions of the records.
-Spark's checkpoint says what to read next; a step that is repeated leaves out what the map has. So each offset
-arrives once, whatever is killed when; and a lost checkpoint costs nothing.
+The progress is the end of the offset map in the target. Each transaction writes its entry to the map. Spark's
+checkpoint determines what to read next, and a repeated step skips the offsets in the map. So each record
+arrives once after any crash, and a lost checkpoint does no harm.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ COPIED: Final = (
     "message.timestamp.after.max.ms,min.cleanable.dirty.ratio,"
     "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
 )
-"""What of a topic's settings goes with it: what says how long records are kept, and which there may be."""
+"""Topic configs that are copied to the target: those that limit the retention and content of records."""
 DEFAULTS: Final = {
     "startingOffsets": "earliest",
     "kafka.isolation.level": "read_committed",
     "maxOffsetsPerTrigger": "1000000",
 }
-"""Bounds of a step: what it was about is read again when it is repeated."""
+"""The limit bounds a step, which is read again when it is repeated."""
 DIVIDING: Final = ("minpartitions", "maxrecordsperpartition")
 SETTINGS: Final = {
-    # What a task has in memory as columns, beside the transaction that it is about to send.
+    # The rows that a task holds in memory as columns, besides the transaction that it will send.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
 }
@@ -102,7 +102,7 @@ class MirrorConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> MirrorConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("mirror")
         input_ = config.input()
         found = cls(
@@ -122,37 +122,38 @@ class MirrorConfig(NamedTuple):
         )
         table.check_unknown_keys()
         if "bootstrap.servers" not in found.client:
-            raise ConfigError('mirror.client."bootstrap.servers" is missing: where is the target?')
+            raise ConfigError('mirror.client."bootstrap.servers" is missing: set it to the target cluster')
         if "/" in found.job:
-            raise ConfigError(f"mirror.job has no slashes, unlike {found.job!r}")
+            raise ConfigError(f"mirror.job must not contain a slash: {found.job!r}")
         dividing = [name for name in input_.options if name.lower() in DIVIDING]
         if dividing:
             raise ConfigError(
-                f"input.options.{dividing[0]} divides partitions, whose records a mirror delivers in order"
+                f"input.options.{dividing[0]} splits partitions, but a mirror delivers records in order: "
+                f"remove the option"
             )
         try:
             re.compile(found.groups)
         except re.error as error:
-            raise ConfigError(f"mirror.groups is a regular expression: {error}") from None
+            raise ConfigError(f"mirror.groups must be a regular expression: {error}") from None
         return found
 
     def target_of(self, topic: str) -> str:
-        """The name in the target."""
+        """Return a topic's name in the target."""
         return f"{self.prefix}{topic}{self.suffix}"
 
 
 class MirroredPartition(NamedTuple):
-    """How far a partition has come."""
+    """The progress of a partition."""
 
     topic: str
-    """Of the source."""
+    """The source topic."""
     partition: int
     records: int
-    """How many went out in this run."""
+    """The number of records delivered in this run."""
     next_offset: int
-    """Of the source."""
+    """The next source offset."""
     lag: int | None
-    """How many offsets are still to come; None where nobody can say."""
+    """How many source offsets are not mirrored yet; None if the source's end is unknown."""
 
     def __str__(self) -> str:
         lag = "" if self.lag is None else f", lag {self.lag}"
@@ -160,25 +161,25 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror:
-    """What the driver does."""
+    """The driver's part of the mirror."""
 
     def __init__(self, config: MirrorConfig, source: Source | None = None) -> None:
         self.config = config
         self._source = source_of(config.input, config.source) if source is None else source
         self.progress: Progress = {}
-        """Of the target's partitions, when they were looked at."""
+        """The last map entries of the target's partitions, as of the last call of `prepare`."""
         self._origins: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self.done: dict[tuple[str, int], PartitionResult] = {}
-        """What this run has done, by partitions of the source."""
+        """The results of this run by source partition."""
 
     @property
     def topics(self) -> dict[str, str]:
-        """Names in the target, by those in the source."""
+        """The names in the target by names in the source."""
         return {topic: self.config.target_of(topic) for topic in self._counts}
 
     def prepare(self) -> None:
-        """Look at source and target, and make the topics. KafkaException, DeliveryError, SegmentsError."""
+        """Inspect source and target, and create topics. KafkaException, DeliveryError, SegmentsError."""
         config = self.config
         topics = self._source.topics()
         wanted = [
@@ -195,9 +196,9 @@ class Mirror:
         self._counts = {name: topic.partitions for name, topic in topics.items()}
 
     def starting_offsets(self) -> str | None:
-        """Where a new checkpoint is to begin, as Spark wants it: where the map ends. None if there is none.
+        """Return the starting offsets of a new checkpoint as Spark's option, or None without a map.
 
-        What the map does not know begins where the configuration says.
+        A partition begins where its map ends, or else at the configured offset.
         """
         known = {
             (topic, partition): entry.end
@@ -226,7 +227,7 @@ class Mirror:
         )
 
     def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
-        """What a step is about; new topics and partitions are made. DeliveryError, KafkaException."""
+        """Plan a step; creates new topics and partitions. DeliveryError, KafkaException."""
         found = checkpoint_ranges(self.config.checkpoint, batch_id)
         if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
             self.prepare()
@@ -245,10 +246,10 @@ class Mirror:
     def record_gaps(
         self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
     ) -> list[PartitionResult]:
-        """Note what the ranges without records are: gaps, or nothing at all as yet. DeliveryError."""
+        """Add ranges without records to the offset maps. DeliveryError."""
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
-            raise DeliveryError(f"Spark has divided partitions, which a mirror needs whole: {sorted(seen)}")
+            raise DeliveryError(f"Spark split partitions, which a mirror needs complete: {sorted(seen)}")
         left = {
             key: part
             for key, part in plan.items()
@@ -258,11 +259,11 @@ class Mirror:
             return list(threads.map(lambda one: deliver_part(one[0], one[1], ()), left.items()))
 
     def step(self, batch: DataFrame, batch_id: int) -> None:
-        """One step of the stream."""
+        """Execute a step of the stream."""
         plan = self.plan(batch_id)
         records = batch.select(*COLUMNS)
         if self.config.input.format == "kwire":
-            # Its partitions are parts of segments. Those of Spark's Kafka source are whole, and in order.
+            # The segment source splits partitions into tasks. Spark's Kafka source does not.
             records = records.repartition(max(1, len(plan)), "topic", "partition").sortWithinPartitions(
                 "topic", "partition", "offset"
             )
@@ -275,7 +276,7 @@ class Mirror:
             )
 
     def partition_progress(self) -> list[MirroredPartition]:
-        """How far the partitions have come. KafkaException."""
+        """Return the progress of all partitions. KafkaException."""
         config = self.config
         partitions = [
             TopicPartition(topic, partition)
@@ -299,7 +300,7 @@ class Mirror:
 
 
 def claim_checkpoint(config: MirrorConfig) -> bool:
-    """Note whose checkpoint it is, and say whether it has been used. DeliveryError if it is another job's."""
+    """Record the mirror in its checkpoint, and return whether it was used before. DeliveryError."""
     mine = {
         "job": config.job,
         "input": config.input.format,
@@ -314,15 +315,17 @@ def claim_checkpoint(config: MirrorConfig) -> bool:
     except FileNotFoundError:
         recorded = None
     except ValueError:
-        raise DeliveryError(f"{path} is no JSON: is the checkpoint another program's?") from None
+        raise DeliveryError(f"{path} is not valid JSON: is the checkpoint another program's?") from None
     if recorded is None and used:
-        raise DeliveryError(f"{config.checkpoint} is the checkpoint of another job than a mirror")
+        raise DeliveryError(
+            f"{config.checkpoint} is not the checkpoint of a mirror: choose another checkpoint"
+        )
     if recorded is not None:
         for name in ("job", "input", "prefix", "suffix"):
             if recorded.get(name) != mine[name]:
                 raise DeliveryError(
                     f"{config.checkpoint} is the checkpoint of another mirror, whose {name} is "
-                    f"{recorded.get(name)!r}, not {mine[name]!r}"
+                    f"{recorded.get(name)!r}, not {mine[name]!r}: choose another checkpoint"
                 )
     config.checkpoint.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
@@ -332,7 +335,7 @@ def claim_checkpoint(config: MirrorConfig) -> bool:
 
 
 def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
-    """Begin to mirror. KafkaException, DeliveryError, SegmentsError."""
+    """Start the stream. KafkaException, DeliveryError, SegmentsError."""
     config = mirror.config
     used = claim_checkpoint(config)
     mirror.prepare()
@@ -355,7 +358,7 @@ def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
 
 
 class Outcome(NamedTuple):
-    """What a run has done."""
+    """The result of a run."""
 
     partitions: list[MirroredPartition]
     groups: list[TranslatedOffset]
@@ -367,7 +370,7 @@ def run(
     *,
     on_synced: Callable[[list[TranslatedOffset]], object] = lambda _: None,
 ) -> Outcome:
-    """Mirror: what there is now, or until the stream ends; `told` hears of groups after each round."""
+    """Mirror the available records, or until the stream ends. `on_synced` gets the offsets of each round."""
     mirror = Mirror(config)
     query = start(spark, mirror)
     groups = None
@@ -386,8 +389,12 @@ def run(
                 try:
                     on_synced(groups.sync(mirror.topics))
                 except KafkaException as error:
-                    # Records go on; the next round comes soon.
-                    print(f"mirror: groups have to wait: {error.args[0].str()}", file=sys.stderr, flush=True)
+                    # Records are mirrored nevertheless. The next round retries.
+                    print(
+                        f"mirror: groups not translated, will retry: {error.args[0].str()}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         if groups is not None:
             moved = groups.sync(mirror.topics)
             on_synced(moved)
@@ -399,7 +406,7 @@ def run(
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = MirrorConfig.of(config)

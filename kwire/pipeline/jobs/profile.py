@@ -1,20 +1,19 @@
-"""The job `profile`: the shape of a topic, as a page of HTML with plots and as JSON beside it.
+"""The job `profile`: statistics of a topic, as an HTML page with plots and as JSON.
 
     [profile]
     report = "profile.html"        # and profile.json
-    top = 20                       # so many keys, header names and schema ids
-    groups = true                  # the lag of consumer groups, where the side is a cluster
-    [profile.client]               # what librdkafka needs beside bootstrap.servers, for that
+    top = 20                       # the number of keys, header names and schema ids to list
+    groups = true                  # include the lag of consumer groups, if the side is a cluster
+    [profile.client]               # more librdkafka settings for the lag of groups
     [side]
     format = "kafka"               # or kwire (a data directory), or archive
     [side.options]
     "kafka.bootstrap.servers" = "127.0.0.1:9092"
     subscribe = "flights"
 
-A topic is read once. In that pass sketches of bounded size see every record (keys, sizes, kinds of values,
-names of headers, a sample of values), and the records are counted by partition and minute; from these counts,
-which Spark keeps, come the rates and the partitions. So memory is bounded by the sketches and a batch of
-records, whatever the topic's size.
+The job reads a topic once. Sketches of bounded size summarize keys, sizes, kinds of values and header names,
+with a sample of values. Counts by partition and minute, which Spark stores, give the rates and the statistics
+of partitions. So the sketches and a batch of records bound the memory, whatever the topic's size.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 QUANTILES: Final = (0.0, 0.5, 0.9, 0.99, 1.0)
 SAMPLE: Final = 500
 SAMPLE_BYTES: Final = 16 << 10
-"""Longer values are left out of the sample."""
+"""The sample excludes longer values."""
 TRACKED: Final = 10_000
-"""How many distinct items a sketch of the most frequent ones keeps."""
+"""The number of distinct items in a sketch of the most frequent ones."""
 KEY_BYTES: Final = 256
-"""Longer keys are told by a hash."""
+"""Longer keys are represented by a hash."""
 SHARED_WITH_LIBRDKAFKA: Final[tuple[str, ...]] = (
     "bootstrap.servers",
     "security.protocol",
@@ -65,7 +64,7 @@ class ProfileConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ProfileConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("profile")
         found = cls(
             Side.of(config, "side"),
@@ -76,17 +75,17 @@ class ProfileConfig(NamedTuple):
         )
         table.check_unknown_keys()
         if found.statistics_path == found.report:
-            raise ConfigError("profile.report is a page of HTML: call it something.html")
+            raise ConfigError("profile.report must be the name of an HTML page, like profile.html")
         return found
 
     @property
     def statistics_path(self) -> Path:
-        """Where the figures go."""
+        """The path of the JSON file."""
         return self.report.with_suffix(".json")
 
 
 def topics_of(side: Side) -> list[str]:
-    """The topics of a side, by name. ConfigError where it does not name them."""
+    """Return the names of a side's topics. Raises ConfigError if the side does not name them."""
     if side.directory is not None:
         from kwire.pipeline.archive.manifest import Archive
 
@@ -96,11 +95,11 @@ def topics_of(side: Side) -> list[str]:
         return sorted({topic.strip() for topic in given["subscribe"].split(",") if topic.strip()})
     if "assign" in given:
         return sorted(_by_topic("assign", given["assign"]))
-    raise ConfigError("a profile is of topics by name: say which with side.options.subscribe")
+    raise ConfigError("a profile needs topic names: set side.options.subscribe")
 
 
 def select_topic(side: Side, topic: str) -> Side:
-    """The side with that topic alone. ConfigError."""
+    """Return the side with one topic only. ConfigError."""
     if side.directory is not None:
         return side._replace(topics=frozenset({topic}))
     options = {}
@@ -120,7 +119,7 @@ def _by_topic(name: str, value: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"side.options.{name} is JSON by topic, not {value!r}")
+        raise ConfigError(f"side.options.{name} must be JSON by topic, not {value!r}")
     return found
 
 
@@ -132,7 +131,7 @@ def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
 
 
 def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str, Any]:
-    """The figures of one topic."""
+    """Profile one topic."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -182,9 +181,9 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
 
 
 def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
-    """What a profile looks at in each record, in the order of offsets within a task.
+    """Select what a profile needs of each record, in offset order within each task.
 
-    Files of an archive are by date, so its records have to be sorted.
+    The records of an archive must be sorted, because its files are by date.
     """
     from pyspark.sql import functions as f
 
@@ -197,7 +196,7 @@ def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
         "timestampType",
         "length(key) AS key_size",
         "length(value) AS value_size",
-        # Of records without any the sources say null or nothing, each its own way.
+        # For a record without headers, some sources return null and some an empty array.
         "coalesce(aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + "
         "coalesce(length(h.value), 0)), 0) AS headers_size",
         "to_json(array_sort(array_distinct(transform(headers, h -> h.key)))) AS names",
@@ -233,10 +232,10 @@ def sketches(top: int) -> Sequence[Column]:
     expressions = {
         "records": "count(1)",
         "keys_null": "count_if(key IS NULL)",
-        # The sketch passes over empty keys.
+        # The sketch ignores empty keys.
         "keys_empty": "count_if(length(key) = 0)",
         "keys_distinct": "hll_sketch_estimate(hll_sketch_agg(key, 14))",
-        # The null that stands for records without one comes on top of those asked for.
+        # The result includes null, for records without a key, in addition to the top keys.
         "keys_top": f"approx_top_k(key_hex, {top + 1}, {TRACKED})",
         "names_top": f"approx_top_k(names, {top * 5}, {TRACKED})",
         "schema_ids_top": f"approx_top_k(schema_id, {top + 1}, {TRACKED})",
@@ -257,7 +256,7 @@ def sketches(top: int) -> Sequence[Column]:
 
 
 def counts(now_ms: int) -> Sequence[Column]:
-    """What is counted by partition and minute."""
+    """Return the counts by partition and minute."""
     from pyspark.sql import functions as f
 
     timed = "if(time_ms = -1, NULL, time_ms)"
@@ -277,11 +276,11 @@ def counts(now_ms: int) -> Sequence[Column]:
 
 
 IN_PLOT_RANGE: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
-"""Minutes that a plot over time has room for."""
+"""Minutes that a plot over time can show."""
 
 
 def _merge_counts() -> Sequence[Column]:
-    """Those counts, of several minutes together."""
+    """Return the aggregates that merge the counts of several minutes."""
     from pyspark.sql import functions as f
 
     least, most = ("first_offset", "first_ms"), ("last_offset", "last_ms", "furthest_behind_ms")
@@ -296,7 +295,7 @@ def _merge_counts() -> Sequence[Column]:
 
 
 def client_of(config: ProfileConfig) -> dict[str, str]:
-    """What librdkafka needs to reach the side's cluster, as far as Spark's options tell."""
+    """Return librdkafka's configuration for the side's cluster, derived from Spark's options."""
     given = {
         name.lower().removeprefix("kafka."): value
         for name, value in config.side.options.items()
@@ -318,7 +317,7 @@ def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = ProfileConfig.of(config)
@@ -331,5 +330,5 @@ def command(config: JobConfig, master: str | None) -> int:
     write(page_of(found), wanted.report)
     for one in found:
         print(f"{one['topic']}: {one['records']} records in {len(one['partitions'])} partitions")
-    print(f"the report is {wanted.report}, its figures are {wanted.statistics_path}")
+    print(f"wrote {wanted.report} and {wanted.statistics_path}")
     return CLEAN

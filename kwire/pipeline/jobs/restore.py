@@ -1,30 +1,30 @@
-"""The job `restore`: an archive, or a part of it, back into topics of a cluster, or into a data directory.
+"""The job `restore`: write an archive, or a part of it, to topics of a cluster or to a data directory.
 
 [restore]
 directory = "/srv/archive"
-job = "restore-2026-01"            # names the progress: the same job goes on where it was
-topics = "flights,weather"         # all of them, if this is left out
-offsets = "auto"                   # same, map, or auto: the same where that can be
-suffix = ""                        # appended to the names of the topics
-transaction_records = 20000        # how many go out together at most
+job = "restore-2026-01"            # the name of the progress: a job continues where it stopped
+topics = "flights,weather"         # all topics if this is missing
+offsets = "auto"                   # same, map, or auto: the same offsets if possible
+suffix = ""                        # appended to topic names
+transaction_records = 20000        # the maximum number of records in a transaction
 [restore.client]
 "bootstrap.servers" = "127.0.0.1:9092"
-[restore.settings]                 # of topics that are created
+[restore.settings]                 # configs of topics that are created
 "retention.ms" = -1
 
-Topics that this creates keep their records for ever, unless it is told otherwise: what is archived is old.
+Created topics have unlimited retention unless `settings` limit it, because archived records are old.
 
-Into a data directory, for a broker of kwire or Apache Kafka to start on, with every offset and gap as it was:
+To a data directory for a new broker of kwire or Apache Kafka, with every offset and gap preserved:
 
 [restore]
 directory = "/srv/archive"
-into_directory = "/var/lib/kafka"  # not there yet, or empty; or on the command line: --into-directory
+into_directory = "/var/lib/kafka"  # a new or empty directory; on the command line: --into-directory
 segment_bytes = 1073741824
 compression = "lz4"                # none, gzip, snappy, lz4, zstd
 [restore.broker]
-properties = "server.properties"   # of the broker that will start on it; all of the others may be left out
-node_id = 1                        # where there are no properties
-cluster_id = "…"                   # a new one by default
+properties = "server.properties"   # of the broker that will use the directory; the other keys are optional
+node_id = 1                        # without properties
+cluster_id = "…"                   # random by default
 standalone = true                  # the only voter of a dynamic quorum, as with kafka-storage
 """
 
@@ -78,7 +78,7 @@ SAME, MAP, AUTO = "same", "map", "auto"
 KEEP_FOREVER: Final = {"retention.ms": "-1"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 MIN_SEGMENT_BYTES: Final = 1 << 20
-"""Any batch fits, as long as a record does."""
+"""Larger than any batch, unless a single record is larger."""
 
 
 class RestoreConfig(NamedTuple):
@@ -95,7 +95,7 @@ class RestoreConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> RestoreConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("restore")
         found = cls(
             directory=Path(table.text("directory")),
@@ -109,12 +109,12 @@ class RestoreConfig(NamedTuple):
         )
         table.check_unknown_keys()
         if "bootstrap.servers" not in found.client:
-            raise ConfigError('restore.client."bootstrap.servers" is missing: where is the target?')
+            raise ConfigError('restore.client."bootstrap.servers" is missing: set it to the target cluster')
         return found
 
 
 def _wanted(table: Table) -> RecordFilter:
-    """ConfigError."""
+    """Read the part of the archive to restore. ConfigError."""
     found = RecordFilter(
         split_names(table.text("topics", "")) or None,
         table.number("start_offset", 0),
@@ -128,13 +128,13 @@ def _wanted(table: Table) -> RecordFilter:
     ):
         if start >= end:
             raise ConfigError(
-                f"restore.end_{key}, which is behind the last, is {end}, and start_{key} {start}"
+                f"restore.end_{key} is exclusive and must be larger than start_{key} ({start}), not {end}"
             )
     return found
 
 
 def directory_config(config: JobConfig) -> DirectoryConfig | None:
-    """The same table, where the records are to go into a directory; None where they are not. ConfigError."""
+    """Read the configuration of a restore to a directory; None for a restore to topics. ConfigError."""
     table = config.table("restore")
     into = table.text("into_directory", "")
     if not into:
@@ -154,23 +154,23 @@ def directory_config(config: JobConfig) -> DirectoryConfig | None:
         cluster_id=broker.text("cluster_id", ""),
         format_options=["--standalone"] if broker.flag("standalone", False) else [],
     )
-    table.text("job", "")  # of no use here, and no mistake
+    table.text("job", "")  # Accepted, without effect.
     table.check_unknown_keys()
     broker.check_unknown_keys()
     return found
 
 
 class Restored(NamedTuple):
-    """What became of a partition."""
+    """The result of restoring a partition."""
 
     topic: str
     partition: int
     mode: str
     records: int
-    """How many went out now."""
+    """The number of records delivered now."""
     next_offset: int
     zero_timestamps: int = 0
-    """How many of them had the timestamp 0, which librdkafka takes for now, and got 1."""
+    """How many of them had timestamp 0 and got 1, because librdkafka replaces 0 by the current time."""
 
     def __str__(self) -> str:
         told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
@@ -182,13 +182,13 @@ class Restored(NamedTuple):
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
-    """Restore. ArchiveError, DeliveryError, KafkaException."""
+    """Restore to topics. ArchiveError, DeliveryError, KafkaException."""
     archive = Archive(config.directory)
     check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
     known = partition_ranges(archive, config.wanted)
     if not partitions and not known:
-        raise ArchiveError(f"{config.directory} holds no such records")
+        raise ArchiveError(f"{config.directory} has no matching records")
     modes = create_topics(config, partitions, known)
     if not partitions:
         return []
@@ -204,7 +204,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
 
 
 class PartitionTask(NamedTuple):
-    """A partition that one task delivers."""
+    """A partition that a task delivers."""
 
     key: tuple[str, int]
     files: list[DataFile]
@@ -237,7 +237,7 @@ def _restore(config: RestoreConfig, part: PartitionTask) -> Restored:
 
 
 class CountingRecords:
-    """Records from an offset on, and how many of those that were asked for last have the timestamp 0."""
+    """Records from an offset on. Counts those with timestamp 0 since the last call."""
 
     def __init__(self, records_from: Callable[[int], Iterable[Outgoing]]) -> None:
         self._records_from = records_from
@@ -255,9 +255,9 @@ def create_topics(
     partitions: Mapping[tuple[str, int], list[DataFile]],
     known: Iterable[tuple[str, int]] = (),
 ) -> dict[tuple[str, int], str]:
-    """Create what is not there, and say for each partition which way its records go. KafkaException.
+    """Create topics, and return how to deliver each partition: SAME or MAP. KafkaException.
 
-    What is made has all partitions that the archive knows of, and what is there those that have records.
+    A new topic gets all partitions of the archive. An existing one needs only those with records.
     """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
     least = partition_counts(partitions, config.suffix)
@@ -272,14 +272,14 @@ def create_topics(
 def _modes(
     config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
 ) -> dict[tuple[str, int], str]:
-    """Which way the records of each partition go; that offsets are kept is remembered from here on."""
+    """Choose how to deliver each partition, and record which partitions get the archive's offsets."""
     if config.offsets == MAP or not partitions:
         return dict.fromkeys(partitions, MAP)
     targets = {
         (topic, partition): Target(dict(config.client), topic + config.suffix, partition, config.job)
         for topic, partition in partitions
     }
-    # Leaders know of a topic when they are asked for its end, and so do others.
+    # A lookup of the end offset waits until the leader knows of a new topic.
     ends = {key: end_offset(target) for key, target in targets.items()}
     there = KafkaSource(
         config.client, {"assign": json.dumps({target.topic: [] for target in targets.values()})}
@@ -300,35 +300,35 @@ def _modes(
 def _mode(
     config: RestoreConfig, target: Target, files: list[DataFile], end: int, preserved: int | None
 ) -> str:
-    """Which way is right for a target that ends there, and that offsets up to `kept` were kept in before.
+    """Choose the mode for a target with end offset `end`, whose offsets up to `preserved` were preserved.
 
-    ArchiveError where they were, and cannot be: everything would be there again, under other offsets.
+    Raises ArchiveError if they cannot be preserved any more, because all records would be sent again.
     """
     if progress(target) is not None:
-        return MAP  # A job that has begun with a map goes on with it.
+        return MAP  # The job has begun with a map.
     whole = config.wanted._replace(topics=None) == RecordFilter()
     dense = is_dense(files)
     if preserved is None or end == 0:
         return SAME if whole and dense and end == 0 else MAP
     if end > preserved:
-        why = f"it ends at offset {end} and was restored up to {preserved}, so somebody else writes into it"
+        why = f"it ends at offset {end} but was restored up to {preserved}, so another program writes to it"
     elif not dense:
         missing = end_of(files) - sum(file.records for file in files)
         why = f"the archive now lacks {missing} of the offsets below {end_of(files)}"
     elif not whole:
-        why = "now only a part of the archive is asked for"
+        why = "only a part of the archive is selected now"
     else:
         return SAME
     raise ArchiveError(
-        f"{target.name} was given the offsets of {config.directory}, and cannot be any more: {why}; choose "
-        f'another suffix, or offsets = "map" to send all of it again'
+        f"{target.name} has the offsets of {config.directory} but cannot be continued with them: {why}; "
+        f'choose another suffix, or offsets = "map" to send all records again'
     )
 
 
 def _record_preserved(
     config: RestoreConfig, preserved: PreservedOffsets, origin: Origin, target: Target, end: int
 ) -> None:
-    """Remember how far the target may come. ArchiveError where that cannot be, and has to be."""
+    """Record the end offset that the target may reach. Raises ArchiveError if AUTO cannot record it."""
     try:
         known = preserved.end(origin, target.partition)
         if known is None or known < end:
@@ -336,13 +336,13 @@ def _record_preserved(
     except (OSError, ArchiveError) as error:
         if config.offsets == AUTO:
             raise ArchiveError(
-                f"{config.directory} cannot remember that {target.name} is given its offsets: {error}; "
-                f'restore with offsets = "same" or "map", which need no memory'
+                f"{config.directory} cannot record that {target.name} has its offsets: {error}; "
+                f'set offsets to "same" or "map", which need no record'
             ) from None
 
 
 def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
-    """How many partitions each topic has to have."""
+    """Return the number of partitions that each topic needs."""
     found: dict[str, int] = {}
     for topic, partition in partitions:
         found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)
@@ -350,12 +350,12 @@ def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     into = directory_config(config)
     if into is not None:
-        # Before Spark takes its time to start.
+        # Check the directory before Spark starts.
         if is_done(into):
-            print(f"{into.directory} was made by this very restore: nothing to do")
+            print(f"{into.directory} was already restored by this job: nothing to do")
             return CLEAN
         check_target(into.directory)
     wanted = RestoreConfig.of(config) if into is None else None
@@ -374,7 +374,7 @@ def command(config: JobConfig, master: str | None) -> int:
             for done in restored:
                 print(done)
             if not restored:
-                print(f"{wanted.directory} has no records in that range")
+                print(f"{wanted.directory} has no records in the selected range")
     finally:
         spark.stop()
     return CLEAN
@@ -383,7 +383,7 @@ def command(config: JobConfig, master: str | None) -> int:
 def _on_spark(
     spark: SparkSession, write: Callable[[Task], RestoredLog], tasks: Sequence[Task]
 ) -> list[RestoredLog]:
-    # Large ones first, each as a task of its own.
+    # Large partitions first, with one task each.
     ordered = sorted(tasks, key=lambda task: -sum(file.size_bytes for file in task.files))
     found: list[RestoredLog] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
     return found

@@ -1,42 +1,42 @@
-"""The job `windows`: figures by window of event time and by group, kept up to date in a compacted topic.
+"""The job `windows`: aggregates by window of event time and group, kept up to date in a compacted topic.
 
     [input]
     format = "kafka"               # or kwire (a data directory)
     [input.options]
     "kafka.bootstrap.servers" = "127.0.0.1:9092"
     subscribe = "flights"
-    maxOffsetsPerTrigger = 100000  # a step's size
+    maxOffsetsPerTrigger = 100000  # the size of a step
     [windows]
-    topic = "flights.hourly"       # made if it is missing
+    topic = "flights.hourly"       # created if it does not exist
     partitions = 4
     checkpoint = "/srv/hourly"
-    event_time = ""                # a field of the JSON values; the record's timestamp if it is empty
+    event_time = ""                # a field of the JSON values; the record's timestamp if empty
     event_time_format = "iso"      # or epoch_ms, epoch_s
-    id = ""                        # fields that say which event it is; else all but the offset does
-    group = "carrier"              # fields, with commas; a field within a field has dots
+    id = ""                        # fields that identify an event; key, value and timestamp if empty
+    group = "carrier"              # fields, with commas; a nested field with dots
     window = "1 hour"
-    slide = ""                     # how far windows are apart, if not their length
+    slide = ""                     # distance between windows, if it is not their length
     watermark = "1 day"            # how late an event may be
-    ahead = ""                     # how far ahead of its record's timestamp; any, if it is empty
-    emit = "update"                # each step what has changed, or final: windows that are over, once
-    trigger = "availableNow"       # or how often to look: "10 seconds"
+    ahead = ""                     # limit how far an event is ahead of its record's timestamp; none if empty
+    emit = "update"                # changed windows after each step, or final: closed windows, once
+    trigger = "availableNow"       # or an interval: "10 seconds"
     state = "rocksdb"              # or memory
     [windows.aggregates]
     flights = "count"
     mean_arrival_delay = "avg:arr_delay"
     cancelled = "nulls:dep_time"
-    [windows.client]               # the result's cluster, as librdkafka and Java's client both have it
+    [windows.client]               # the output's cluster; only settings that librdkafka and Java share
     "bootstrap.servers" = "127.0.0.1:9092"
 
-A result's key is JSON with the window's start and the group, its value the same with the window's end and the
-figures. Each step sends the windows that it changed, so whoever reads the topic to its end has each window's
-last figures. A step that was killed is repeated by Spark's checkpoint from the same offsets, state and
-watermark, and sends the same figures under the same keys: as if it had happened once.
+The key of a result is JSON with the window's start and the group. The value also has the window's end and the
+aggregates. Each step sends the windows that it changed, so the last record of each key has the final
+aggregates. A killed step is repeated from the same offsets, state and watermark of Spark's checkpoint, and
+sends the same results under the same keys.
 
-An event that comes twice, by `id`, is seen once: the first is remembered until the watermark is past its
-time and the delay, and what comes later than that is late, and left out. How many records were late, came
-twice or were no JSON is noted step by step in the checkpoint's directory `counts`. A step whose driver was
-killed after its end and before its note is told of as one without counts.
+A duplicate event, by `id`, counts once. Spark remembers an event until the watermark has passed its time; an
+even later event is late and is dropped. The directory `counts` in the checkpoint records the late, duplicate
+and non-JSON records of each step. A step has no counts if the driver was killed between the end of the step
+and the write of the counts.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ if TYPE_CHECKING:
 ADMIN: Final[Any] = confluent_kafka.admin  # its types are partial
 FUNCTIONS: Final = ("count", "nulls", "sum", "avg", "min", "max")
 FIRST_S: Final = -62_135_596_800
-"""The beginning of the year 1."""
+"""The beginning of the year 1 as a Unix timestamp."""
 END_S: Final = 253_402_300_800
-"""The end of the year 9999. What adds lengths of time to an event's has room before and behind."""
+"""The end of the year 9999. Event times plus an interval stay within Spark's range."""
 ZONELESS: Final = r"^\s*[+]?\d{4,6}(-\d{1,2}(-\d{1,2}([T ](\d{1,2}(:\d{1,2}(:\d{1,2}([.]\d*)?)?)?)?)?)?)?\s*$"
-"""A date, or a date and a time, that says nothing of its zone."""
+"""A date, or a date and time, without a time zone."""
 DATED: Final = r"^\s*[+]?\d{4,6}-"
-"""Else Spark makes something of `now` and of a time without a date: another one whenever it is asked."""
+"""A leading date. Without this check, Spark would parse `now` or a time without a date as of today."""
 EVENT_TIMES: Final = {
-    # What has no zone is in UTC, whatever the session's is.
+    # Times without a zone are UTC, independent of the session's time zone.
     "iso": f"CASE WHEN time_text RLIKE r'{ZONELESS}' THEN timestampdiff(MICROSECOND, "
     "TIMESTAMP_NTZ '1970-01-01 00:00:00', try_cast(time_text AS TIMESTAMP_NTZ)) "
     f"WHEN time_text RLIKE r'{DATED}' THEN unix_micros(try_cast(time_text AS TIMESTAMP)) END",
@@ -84,11 +84,11 @@ EVENT_TIMES: Final = {
     "epoch_s": f"CASE WHEN try_cast(time_text AS DOUBLE) BETWEEN {FIRST_S} AND {END_S} "
     "THEN CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT) END",
 }
-"""Microseconds since 1970; null for what cannot be read, or is too far away to be told in them."""
+"""Microseconds since 1970; null if unreadable or too large."""
 INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
 EPOCH_S: Final = -62_167_219_200
-"""The beginning of the year 0. Spark takes what is before its own, in 1970, for late from the first event on:
-so the time of events is counted from here, until they are told."""
+"""The beginning of the year 0. Spark's watermark starts at 1970 and would drop earlier events as late, so
+event times are counted from this epoch internally."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PLAN: Final = "windows.json"
 COUNTS: Final = "counts"
@@ -96,7 +96,7 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 
 
 class Aggregate(NamedTuple):
-    """A figure of a window."""
+    """An aggregate of a window."""
 
     name: str
     function: str
@@ -105,12 +105,12 @@ class Aggregate(NamedTuple):
 
     @classmethod
     def of(cls, name: str, text: str) -> Aggregate:
-        """From `function:field`. ConfigError."""
+        """Parse `function:field`. ConfigError."""
         function, _, field = text.partition(":")
         if function not in FUNCTIONS or (not field and text != "count"):
             raise ConfigError(
-                f"windows.aggregates.{name} is count or one of {', '.join(FUNCTIONS)} with a field, like "
-                f"sum:distance, not {text!r}"
+                f"windows.aggregates.{name} must be count, or one of {', '.join(FUNCTIONS)} with a field, "
+                f"like sum:distance, not {text!r}"
             )
         return cls(name, function, field)
 
@@ -138,7 +138,7 @@ class WindowsConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> WindowsConfig:
-        """ConfigError."""
+        """Read the configuration. ConfigError."""
         table = config.table("windows")
         aggregates = table.table("aggregates").texts()
         found = cls(
@@ -163,32 +163,32 @@ class WindowsConfig(NamedTuple):
         table.check_unknown_keys()
         if found.slide and interval_ms(found.slide) > interval_ms(found.window):
             raise ConfigError(
-                f"windows.slide is at most windows.window, {found.window}, and not {found.slide}: "
+                f"windows.slide must be at most windows.window ({found.window}), not {found.slide}: "
                 f"events in between would be in no window"
             )
         for name in (found.event_time, *found.fields):
             if "'" in name and '"' in name:
-                raise ConfigError(f"a field's name has one kind of quotes at most, not both like {name}")
+                raise ConfigError(f"a field's name must not contain both kinds of quotes: {name}")
         if not found.aggregates:
-            raise ConfigError('windows.aggregates is empty: say what to count, like flights = "count"')
+            raise ConfigError('windows.aggregates is empty: add an aggregate, like flights = "count"')
         if "bootstrap.servers" not in found.client:
             raise ConfigError(
-                'windows.client."bootstrap.servers" is missing: where is the result\'s cluster?'
+                'windows.client."bootstrap.servers" is missing: set it to the cluster of the results'
             )
         names = [WINDOW_START, WINDOW_END, *found.group, *(one.name for one in found.aggregates)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ConfigError(f"a result would have {twice[0]!r} twice: give the aggregate another name")
+            raise ConfigError(f"a result would have two fields {twice[0]!r}: rename the aggregate")
         return found
 
     @property
     def fields(self) -> list[str]:
-        """Those of the values that are looked at."""
+        """The fields of the values that the job reads."""
         named = [*self.group, *self.id, *(one.field for one in self.aggregates)]
         return sorted({field for field in named if field})
 
     def plan(self) -> dict[str, Any]:
-        """What must stay the same for a checkpoint to be gone on with."""
+        """Return the settings that must not change while a checkpoint is in use."""
         return {
             "topic": self.topic,
             "epoch": EPOCH_S,
@@ -211,22 +211,22 @@ def _interval(key: str, text: str, *, least_ms: int = 0, empty: bool = False) ->
     if empty and not text:
         return text
     if INTERVAL.fullmatch(text) is None:
-        raise ConfigError(f'windows.{key} is a length of time like "1 hour" or "90 seconds", not {text!r}')
+        raise ConfigError(f'windows.{key} must be an interval like "1 hour" or "90 seconds", not {text!r}')
     if not least_ms <= interval_ms(text) <= MAX_INTERVAL_MS:
-        least = "longer than nothing and " if least_ms else ""
-        raise ConfigError(f"windows.{key} is {least}no longer than 10,000 years, not {text!r}")
+        least = "positive and " if least_ms else ""
+        raise ConfigError(f"windows.{key} must be {least}at most 10,000 years, not {text!r}")
     return text
 
 
 def interval_ms(text: str) -> int:
-    """How long that is."""
+    """Return the length of an interval."""
     found = INTERVAL.fullmatch(text)
-    assert found is not None, "intervals are checked where they are read"
+    assert found is not None, "intervals are validated when they are read"
     return int(found[1]) * UNIT_MS[found[2]]
 
 
 class Counts(NamedTuple):
-    """What became of the records of a step, or of several."""
+    """The numbers of records of a step, or of several steps."""
 
     records: int = 0
     not_json: int = 0
@@ -234,7 +234,7 @@ class Counts(NamedTuple):
     duplicates: int = 0
     late: int = 0
     results: int = 0
-    """Rows that went into the topic."""
+    """Results written to the topic."""
 
     def __add__(self, other: object) -> Counts:
         if not isinstance(other, Counts):
@@ -243,7 +243,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Counts:
-        """Of a step, by what Spark tells of its progress."""
+        """Extract the counts of a step from Spark's progress report."""
         observed = progress.get("observedMetrics", {})
         read, sent = observed.get("read", {}), observed.get("sent", {})
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators", ())
@@ -254,16 +254,16 @@ class Counts(NamedTuple):
             duplicates=sum(
                 operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0) for operator in operators
             ),
-            # Those that find duplicates see each record; behind them there are none that are late.
+            # Every record passes the deduplication, so later operators see no late records.
             late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators),
             results=sent.get("results", 0),
         )
 
 
 def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
-    """Write down the counts of a step; of one that is repeated, anew."""
+    """Write the counts of a step. The counts of a repeated step replace the earlier ones."""
     if not progress.get("stateOperators"):
-        return  # nothing happened since the last one
+        return  # An idle trigger.
     directory = checkpoint / COUNTS
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{progress['batchId']}.json"
@@ -273,24 +273,24 @@ def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
 
 
 class Total(NamedTuple):
-    """What all steps of a checkpoint have counted."""
+    """The sum of the counts of all steps."""
 
     counts: Counts
     steps: int
     uncounted: list[int]
-    """Steps that came to their end, but nobody was there to count."""
+    """Completed steps without counts, because the driver was killed before it wrote them."""
 
 
 def total(checkpoint: Path) -> Total:
-    """ConfigError where a note cannot be read."""
+    """Sum the counts of a checkpoint. Raises ConfigError if a file is malformed."""
     recorded: dict[int, Counts] = {}
     for path in (checkpoint / COUNTS).glob("*.json"):
         try:
             recorded[int(path.stem)] = Counts(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} holds no counts: {error}") from None
+            raise ConfigError(f"{path} does not contain counts: {error}") from None
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
-    # Spark removes what it knows of steps long past; their notes are still there.
+    # Spark deletes the records of old steps. The files with their counts remain.
     first = min(done, default=0)
     steps = done | {number for number in recorded if number < first}
     return Total(
@@ -301,19 +301,19 @@ def total(checkpoint: Path) -> Total:
 
 
 def claim_checkpoint(config: WindowsConfig) -> None:
-    """Note in a new checkpoint what it is for. ConfigError where it is for something else."""
+    """Record the configuration in a new checkpoint. Raises ConfigError if a used one has a different one."""
     path = config.checkpoint / PLAN
     if path.exists():
         there = json.loads(path.read_text(encoding="utf-8"))
         changed = sorted(key for key, value in config.plan().items() if there.get(key) != value)
         if changed:
             raise ConfigError(
-                f"the checkpoint {config.checkpoint} is of windows with another {', '.join(changed)}: "
-                f"choose another checkpoint, and another topic or an empty one"
+                f"the checkpoint {config.checkpoint} was written with a different {', '.join(changed)}: "
+                f"choose another checkpoint, and another or an empty topic"
             )
         return
     if (config.checkpoint / "metadata").exists():
-        raise ConfigError(f"the checkpoint {config.checkpoint} is another job's: choose another one")
+        raise ConfigError(f"the checkpoint {config.checkpoint} belongs to another job: choose another one")
     config.checkpoint.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(config.plan(), indent=1), encoding="utf-8")
@@ -321,7 +321,7 @@ def claim_checkpoint(config: WindowsConfig) -> None:
 
 
 def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> None:
-    """Make the topic, unless it is there. DeliveryError where it is not compacted; KafkaException."""
+    """Create the topic unless it exists. Raises DeliveryError if it is not compacted. KafkaException."""
     admin = ADMIN.AdminClient(dict(client))
     new = ADMIN.NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"})
     try:
@@ -334,26 +334,26 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
         policy = described.result(TIMEOUT_SECONDS)["cleanup.policy"].value
         if "compact" not in policy.split(","):
             raise DeliveryError(
-                f"topic {topic} is not compacted (its cleanup.policy is {policy}), so it would keep every "
-                f"state of each window: choose another topic, or alter its cleanup.policy"
+                f"topic {topic} is not compacted (cleanup.policy is {policy}), so it would keep every "
+                f"version of each window: choose another topic, or change its cleanup.policy"
             ) from None
 
 
 def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
-    """ConfigError where the results would be read as events. KafkaException."""
+    """Raise ConfigError if the job would read its own results as events. KafkaException."""
     if config.topic not in found:
         return
     admin = ADMIN.AdminClient(dict(config.client))
     cluster = str(admin.list_topics(config.topic, TIMEOUT_SECONDS).cluster_id)
     if found[config.topic].cluster in (cluster, UNKNOWN):
         raise ConfigError(
-            f"windows.topic is {config.topic}, which is one of the topics of the input: its results would "
-            f"be counted as events"
+            f"windows.topic {config.topic} is also a topic of the input, so the job would count its results "
+            f"as events: choose another topic"
         )
 
 
 def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
-    """The rows of the result, with the columns key and value, for a stream of records."""
+    """Return the results, with the columns key and value, for a stream of records."""
     from pyspark.sql import functions as f
 
     columns = {name: f"field_{number}" for number, name in enumerate(config.fields)}
@@ -392,7 +392,7 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
         .dropDuplicatesWithinWatermark(["identity"])
     )
     slide = config.slide or config.window
-    # They are apart from 1970 by so many of them, as if time were counted from there.
+    # Align windows with 1970, as Spark does without the different epoch.
     first = f"{-EPOCH_S * 1000 % interval_ms(slide)} milliseconds"
     window = f.window("event_time", config.window, slide, first).alias("window")
     figures = once.groupBy(window, *[columns[name] for name in config.group]).agg(
@@ -407,7 +407,7 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
     ]
     group = [f.col(columns[name]).alias(name) for name in config.group]
     values = [f.col(f"figure_{number}").alias(one.name) for number, one in enumerate(config.aggregates)]
-    # Times are told in UTC, whatever the session's zone is.
+    # Write times in UTC, whatever the session's time zone is.
     keep = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": ISO}
     return figures.select(
         f.to_json(f.struct(start, *group), keep).alias("key"),
@@ -419,31 +419,31 @@ ISO: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 def _text(field: str) -> Column:
-    """A field of the JSON as text; None where it is missing."""
+    """Return a field of the JSON as text; null if it is missing."""
     from pyspark.sql import functions as f
 
     return f.try_variant_get("json", path_of(field), "string")
 
 
 def path_of(field: str) -> str:
-    """Where a field is, as Spark's functions want to be told."""
+    """Convert a field's name to a path for Spark's variant functions."""
     names = field.split(".")
     return "$" + "".join(f'["{name}"]' if "'" in name else f"['{name}']" for name in names)
 
 
 def _event_time(config: WindowsConfig) -> str:
-    """When it happened, since EPOCH_S; null where nobody can say, or windows around it could not be told."""
+    """Return the event time since EPOCH_S; null if it is unreadable or out of range."""
     micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
     inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
     if config.ahead:
         inside += f" AND micros <= unix_micros(timestamp) + {interval_ms(config.ahead)}000L"
-    # A list of one gives what was worked out a name, and so it is not worked out thrice.
+    # The array gives the expression a name, so that Spark evaluates it once instead of three times.
     since = f"timestamp_micros(micros - {EPOCH_S}000000L)"
     return f"transform(array({micros}), micros -> if({inside}, {since}, NULL))[0]"
 
 
 def _identity(columns: Sequence[str]) -> str:
-    """What tells one event from another: its id, or where there is none, all of it but the offset."""
+    """Return the hash that identifies an event: of its id, or else of key, value and timestamp."""
     whole = "to_json(struct(hex(key), hex(value), unix_micros(timestamp)))"
     if columns:
         known = " AND ".join(f"{column} IS NOT NULL" for column in columns)
@@ -471,7 +471,7 @@ def _figure(function: str, column: str | None) -> Column:
 
 
 def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
-    """Begin. ConfigError, DeliveryError, KafkaException; ArchiveError where the input's topic is missing."""
+    """Start the stream. ConfigError, DeliveryError, KafkaException, ArchiveError."""
     claim_checkpoint(config)
     make_compacted(config.client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}
@@ -495,7 +495,7 @@ def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
 
 
 def run(spark: SparkSession, config: WindowsConfig) -> Total:
-    """Go on until the stream ends; what all steps so far have counted."""
+    """Run until the stream ends, and return the counts of all steps so far."""
     from pyspark.sql.streaming import StreamingQueryListener
 
     ended = threading.Event()
@@ -524,11 +524,11 @@ def run(spark: SparkSession, config: WindowsConfig) -> Total:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """The job, for the command line: its exit status."""
+    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = WindowsConfig.of(config)
-    claim_checkpoint(wanted)  # what is wrong with the checkpoint is said before Spark takes its time to start
+    claim_checkpoint(wanted)  # Fail before Spark starts.
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
     spark = session("kwire windows", master=master, settings=settings)
     try:
@@ -537,10 +537,10 @@ def command(config: JobConfig, master: str | None) -> int:
         spark.stop()
     counts = found.counts
     print(
-        f"{found.steps} steps so far: {counts.records} records, of which {counts.duplicates} came twice, "
-        f"{counts.late} late, {counts.not_json} were no JSON, {counts.without_time} had no time; "
-        f"{counts.results} results into {wanted.topic}"
+        f"{found.steps} steps so far: {counts.records} records, {counts.duplicates} duplicates, "
+        f"{counts.late} late, {counts.not_json} not JSON, {counts.without_time} without event time; "
+        f"{counts.results} results written to {wanted.topic}"
     )
     if found.uncounted:
-        print(f"steps without counts, since the driver was killed right after: {found.uncounted}")
+        print(f"steps without counts, because the driver was killed after them: {found.uncounted}")
     return CLEAN

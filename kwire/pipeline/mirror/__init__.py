@@ -1,1 +1,1 @@
-"""Mirroring: topics of one cluster into another, each offset once, with a map of which became which."""
+"""Mirroring of topics to another cluster, each record exactly once, with maps of their offsets."""

@@ -1,7 +1,8 @@
-"""The offsets that consumer groups have committed in the source, as what they are in the target.
+"""Translation of committed consumer group offsets from the source cluster to the target cluster.
 
-A committed offset is that of the next record a group wants. Where that has become a record of the target, its
-offset there is it; where it was a gap, that of the next record; where the mirror ends, the target's end.
+A committed offset is the offset of the next record that a group will read. If that record was mirrored, its
+target offset is the translation. In a gap, it is the target offset of the next record. At the end of the
+mirror, it is the target's end offset.
 """
 
 # The client's own annotations are partial.
@@ -41,20 +42,20 @@ from kwire.pipeline.offset_map import (
 )
 
 COMMITTED: Final = "committed"
-SAME: Final = "as it was"
+SAME: Final = "unchanged"
 NOT_MOVED_BACK: Final = "not moved back"
 ACTIVE: Final = "not committed: the group has active members in the target"
-NOT_MIRRORED: Final = "not mirrored so far yet"
-REFUSED: Final = "refused: "
+NOT_MIRRORED: Final = "not mirrored yet"
+REFUSED: Final = "rejected: "
 EMPTY_STATES: Final = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD, ConsumerGroupState.UNKNOWN}
 UNKNOWN_GROUP: Final = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.COORDINATOR_NOT_AVAILABLE}
 
 
 class OffsetMapIndex:
-    """Where in the map the entries for a partition are; the entries themselves stay there.
+    """An index of a partition's entries in the offset map. The entries themselves stay in the topic.
 
-    `fetch(offset)` gives the entry at an offset of the map, and `next_record(offset)` the first offset of the
-    target, from that one on, which has a record, or else its end.
+    `fetch(offset)` returns the entry at an offset of the map. `next_record(offset)` returns the first target
+    offset from that one on which has a record, or else the target's end offset.
     """
 
     def __init__(self, fetch: Callable[[int], MapEntry], next_record: Callable[[int], int]) -> None:
@@ -64,18 +65,18 @@ class OffsetMapIndex:
         self._offsets = array("q")
         self._last: tuple[int, MapEntry] | None = None
         self.end = -1
-        """The next offset of the source; -1 where nothing was mirrored."""
+        """The source offset after the last entry; -1 without entries."""
 
     @property
     def next_position(self) -> int:
-        """From where on the map is to be read to know what is new."""
+        """The offset of the map from which to read new entries."""
         return self._offsets[-1] + 1 if self._offsets else OFFSET_BEGINNING
 
     def add(self, offset: int, entry: MapEntry) -> None:
-        """An entry that follows the ones that are known. DeliveryError where it does not."""
+        """Add the next entry. Raises DeliveryError if entries before it are missing."""
         if self._sources and entry.source != self.end:
             raise DeliveryError(
-                f"the offset map goes on with offset {entry.source} of the source, after {self.end}: "
+                f"the offset map continues with source offset {entry.source} after {self.end}: "
                 f"entries are missing"
             )
         self._sources.append(entry.source)
@@ -83,7 +84,7 @@ class OffsetMapIndex:
         self.end = entry.end
 
     def translate(self, source_offset: int) -> int | None:
-        """The first offset of the target at or after one of the source; None if it was not mirrored yet."""
+        """Return the first target offset at or after a source offset, or None if it was not mirrored yet."""
         if not self._sources or source_offset > self.end:
             return None
         after = -1
@@ -104,17 +105,17 @@ class OffsetMapIndex:
 
 
 def _run_of(runs: tuple[OffsetRun, ...], source_offset: int) -> OffsetRun | None:
-    """The first run that has the offset, or one behind it."""
+    """Return the first run that contains the offset or begins after it."""
     number = max(0, bisect_right(runs, source_offset, key=lambda run: run.source) - 1)
     return next((run for run in runs[number : number + 2] if run.source + run.records > source_offset), None)
 
 
 class TranslatedOffset(NamedTuple):
-    """What became of a group's offset."""
+    """The result of translating a group's offset."""
 
     group: str
     topic: str
-    """Of the source."""
+    """The source topic."""
     partition: int
     source_offset: int
     target_offset: int | None
@@ -123,18 +124,18 @@ class TranslatedOffset(NamedTuple):
     target_lag: int | None
 
     def __str__(self) -> str:
-        target_offsets = "?" if self.target_offset is None else self.target_offset
+        there = "?" if self.target_offset is None else self.target_offset
         lags = f"lag {self.source_lag}"
         if self.target_lag is not None:
             lags += f", {self.target_lag} in the target"
         return (
-            f"{self.group} {self.topic}-{self.partition}: {self.source_offset} is {target_offsets}, "
+            f"{self.group} {self.topic}-{self.partition}: {self.source_offset} became {there}, "
             f"{self.verdict} ({lags})"
         )
 
 
 class GroupOffsetSync:
-    """Translates the offsets of groups, again and again. KafkaException, DeliveryError."""
+    """Translates and commits the offsets of groups, repeatedly. KafkaException, DeliveryError."""
 
     def __init__(
         self,
@@ -156,8 +157,8 @@ class GroupOffsetSync:
         self._consumer.close()
 
     def sync(self, topics: Mapping[str, str]) -> list[TranslatedOffset]:
-        """Translate and commit what groups have in the topics of the source; their names in the target."""
-        # All brokers are asked, and a client waits for those too that it has known and that are gone by now.
+        """Translate the groups' offsets and commit them. `topics` has target names by source names."""
+        # A new client each time: requests go to all brokers that a client knows, including stopped ones.
         source = AdminClient({"log_level": "5", **self._clients[0]})
         listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(RESULT_TIMEOUT_SECONDS)
         names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
@@ -220,9 +221,9 @@ class GroupOffsetSync:
         return COMMITTED
 
     def _commit(self, group: str, partition_key: tuple[str, int], offset: int, metadata: str) -> str:
-        requests = ConsumerGroupTopicPartitions(group, [TopicPartition(*partition_key, offset, metadata)])
+        request = ConsumerGroupTopicPartitions(group, [TopicPartition(*partition_key, offset, metadata)])
         [future] = self._target.alter_consumer_group_offsets(
-            [requests], request_timeout=TIMEOUT_SECONDS
+            [request], request_timeout=TIMEOUT_SECONDS
         ).values()
         try:
             [done] = future.result(RESULT_TIMEOUT_SECONDS).topic_partitions
@@ -231,7 +232,7 @@ class GroupOffsetSync:
             error = failure.args[0]
         if error is None:
             return COMMITTED
-        # A member may have come since we looked.
+        # A member may have joined since the check.
         active = error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP)
         return ACTIVE if active else REFUSED + str(error.str())
 
@@ -267,12 +268,12 @@ class GroupOffsetSync:
 
 
 def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset: int) -> int:
-    """The first offset, from that one on, which has a committed record; where there is none, the end."""
+    """Return the first offset from `offset` on that has a committed record, or else the end offset."""
     consumer.assign([TopicPartition(partition_key.topic, partition_key.partition, offset)])
     message = consumer.poll(TIMEOUT_SECONDS)
     if message is None:
         raise DeliveryError(
-            f"{partition_key.topic}-{partition_key.partition} does not answer for offset {offset}"
+            f"reading {partition_key.topic}-{partition_key.partition} at offset {offset} timed out"
         )
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -281,10 +282,10 @@ def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset:
 
 
 def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
-    """What groups have committed: offset and metadata; nothing for those that are not there."""
+    """Return the committed offsets and metadata of groups; none for groups that do not exist."""
     requests: dict[str, Any] = {}
     for group in groups:
-        # The client takes one group a call.
+        # The client accepts one group per call.
         requests |= admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
         )
@@ -308,7 +309,7 @@ def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, i
 
 
 def _active(admin: Any, groups: list[str]) -> set[str]:
-    """Those groups that have members."""
+    """Return the groups that have members."""
     if not groups:
         return set()
     found = set()

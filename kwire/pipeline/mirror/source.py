@@ -1,4 +1,4 @@
-"""What a mirror knows of its source beside the records: its topics, their ids, their settings, their ends."""
+"""The source of a mirror: its topics, their ids, configs and end offsets."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,no-untyped-call"
@@ -21,24 +21,24 @@ from kwire.pipeline.segments.options import parse
 
 
 class SourceTopic(NamedTuple):
-    """A topic that is to be mirrored."""
+    """A topic to mirror."""
 
     origin: Origin
     partitions: int
 
 
 class Source(Protocol):
-    """A cluster, or its files."""
+    """The interface of a source: a cluster or its data directories."""
 
     def topics(self) -> dict[str, SourceTopic]:
-        """What is to be mirrored now. KafkaException; DeliveryError, SegmentsError where it is missing."""
+        """Return the topics to mirror now. KafkaException, DeliveryError or SegmentsError if missing."""
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Those settings of a topic that it does not have from its broker. KafkaException."""
+        """Return the named configs that are set on the topic itself. KafkaException."""
 
 
 class KafkaSource:
-    """A cluster, and which of its topics Spark's options name."""
+    """A cluster as the source, with the topics that Spark's options select."""
 
     def __init__(self, client: Mapping[str, str], options: Mapping[str, str]) -> None:
         self.client = dict(client)
@@ -54,10 +54,10 @@ class KafkaSource:
             return sorted(name for name in there if name not in INTERNAL and pattern.fullmatch(name))
         if "assign" in options:
             return sorted(json.loads(options["assign"]))
-        raise ConfigError("input.options say which topics with subscribe, subscribePattern or assign")
+        raise ConfigError("input.options must have subscribe, subscribePattern or assign")
 
     def topics(self) -> dict[str, SourceTopic]:
-        """KafkaException; DeliveryError where a topic is not there."""
+        """Return the topics to mirror. KafkaException, DeliveryError if a topic does not exist."""
         metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         wanted = self._wanted(metadata.topics)
         missing = sorted(set(wanted) - set(metadata.topics))
@@ -65,7 +65,7 @@ class KafkaSource:
         if missing or not wanted:
             visible = ", ".join(sorted(set(metadata.topics) - INTERNAL)) or "none"
             raise DeliveryError(
-                f"{where} has no topic {', '.join(missing) or 'that fits'}: there is {visible}"
+                f"{where} has no topic {', '.join(missing) or 'that matches'}; its topics: {visible}"
             )
         described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_SECONDS)
         return {
@@ -77,7 +77,7 @@ class KafkaSource:
         }
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """KafkaException."""
+        """Return the named configs that are set on the topic itself. KafkaException."""
         wanted = set(names)
         [found] = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
         return {
@@ -88,7 +88,7 @@ class KafkaSource:
 
 
 def _text(topic_id: Any) -> str:
-    """A topic's id as Kafka writes it."""
+    """Format a topic id as Kafka does."""
     mask = (1 << 64) - 1
     bits = (topic_id.get_most_significant_bits() & mask) << 64 | (
         topic_id.get_least_significant_bits() & mask
@@ -97,13 +97,13 @@ def _text(topic_id: Any) -> str:
 
 
 class FileSource:
-    """The files of a broker, or a copy of them."""
+    """The data directories of a broker, or copies of them, as the source."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
 
     def topics(self) -> dict[str, SourceTopic]:
-        """SegmentsError where a topic is not there."""
+        """Return the topics to mirror. SegmentsError or DeliveryError if a topic does not exist."""
         found: dict[str, SourceTopic] = {}
         for log in parse(self._options, streaming=True).partitions():
             known = found.get(log.topic)
@@ -111,16 +111,18 @@ class FileSource:
                 known = SourceTopic(of_log(log.directory, log.topic), 0)
             found[log.topic] = known._replace(partitions=max(known.partitions, log.partition + 1))
         if not found:
-            raise DeliveryError(f"{self._options.get('path', 'the data directory')} has no topic that fits")
+            raise DeliveryError(
+                f"{self._options.get('path', 'the data directory')} has no topic that matches"
+            )
         return found
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """What is in files may be old, and is not to be deleted for that."""
+        """Return unlimited retention, because the records in files may be old."""
         return {"retention.ms": "-1"}
 
 
 def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
-    """What librdkafka needs to reach the source; empty where nothing says where that is."""
+    """Return librdkafka's configuration for the source; empty if its address is unknown."""
     options = {name.lower(): value for name, value in input_.options.items()}
     found = {}
     if input_.format == "kafka":
@@ -131,20 +133,20 @@ def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_of(input_: Input, client: Mapping[str, str]) -> Source:
-    """ConfigError."""
+    """Create the source of an input. ConfigError."""
     if input_.format == "kwire":
         return FileSource(input_.options)
     if "bootstrap.servers" not in client:
-        raise ConfigError('input.options."kafka.bootstrap.servers" is missing: where is the source?')
+        raise ConfigError('input.options."kafka.bootstrap.servers" is missing: set it to the source cluster')
     return KafkaSource(client, input_.options)
 
 
 def end_offsets(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
-    """Where partitions end for those who read what is committed, if they are there. KafkaException."""
+    """Return the last stable offsets of the partitions that exist. KafkaException."""
     asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
     if not asked:
         return {}
-    # Kept until all have answered: with it go its answers.
+    # The client must live until the results arrive, so keep a reference.
     admin = AdminClient({"log_level": "5", **client})
     answers = admin.list_offsets(
         asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS

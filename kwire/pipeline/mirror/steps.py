@@ -1,4 +1,4 @@
-"""A step of the mirror: what a task does with its records, and which offsets it is about."""
+"""A step (micro-batch) of the mirror: its offset ranges, and the delivery of its records by tasks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
 class PartitionStep(NamedTuple):
-    """What a step is to do with a partition of the source."""
+    """The work of a step for one source partition."""
 
     target: Target
     origin: str
     start: int | None
-    """The first offset; None where that is whatever comes first."""
+    """The first offset; None to start at the first record."""
     end: int
     is_new: bool
-    """Whether no earlier step was about this partition."""
+    """Whether no earlier step covered this partition."""
 
 
 class PartitionResult(NamedTuple):
-    """What became of it."""
+    """The result of a step for one source partition."""
 
     topic: str
     partition: int
     records: int
-    """How many went out now."""
+    """The number of records delivered now."""
     next_offset: int
 
 
@@ -44,11 +44,11 @@ Plan = Mapping[tuple[str, int], PartitionStep]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Deliver records, which are in the order of their offsets within each partition. DeliveryError."""
+    """Deliver records that are in offset order within each partition. DeliveryError."""
     for key, rows in groupby(_rows(batches), key=lambda row: row[0]):
         topic, partition = key
         if key not in plan:
-            raise DeliveryError(f"{topic}-{partition} has records, and this step is not about it")
+            raise DeliveryError(f"{topic}-{partition} has records but is not part of this step")
         done = deliver_part(key, plan[key], (record for _, record in rows))
         yield pa.RecordBatch.from_pydict(
             {name: [value] for name, value in done._asdict().items()},
@@ -78,7 +78,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
 
 
 def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
-    """Deliver those records that are not there yet, and note the whole range. DeliveryError."""
+    """Deliver the records that the target lacks, and add the range to the offset map. DeliveryError."""
     topic, partition = key
     try:
         with MappedDelivery(part.target, part.origin) as delivery:
@@ -93,14 +93,14 @@ def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Ou
 def first_offset(
     progress: int | None, part: PartitionStep, records: Iterable[Outgoing]
 ) -> tuple[int, Iterable[Outgoing]]:
-    """Where to go on, and the records. DeliveryError where the map does not say what the checkpoint does."""
+    """Return where to continue, and the records. Raises DeliveryError if map and checkpoint disagree."""
     name = part.target.name
-    remedy = "delete the checkpoint, and what is missing is mirrored"
+    remedy = "delete the checkpoint to mirror the missing records"
     if progress is None:
         if not part.is_new:
             raise DeliveryError(
-                f"{name} has no offset map, and the checkpoint says that it was mirrored: it is another "
-                f"mirror's, or the target has been deleted; {remedy}"
+                f"{name} has no offset map, but the checkpoint says that it was mirrored: the checkpoint "
+                f"belongs to another mirror, or the target was deleted; {remedy}"
             )
         if part.start is not None:
             return part.start, records
@@ -109,14 +109,14 @@ def first_offset(
         return (part.end, ()) if first is None else (first.source_offset, chain([first], records))
     if part.start is not None and progress < part.start:
         raise DeliveryError(
-            f"{name} was mirrored up to offset {progress} of the source, and the checkpoint goes on at "
-            f"{part.start}: it is another mirror's, or the target is an older copy; {remedy}"
+            f"{name} was mirrored up to source offset {progress}, but the checkpoint continues at "
+            f"{part.start}: it belongs to another mirror, or the target is an older copy; {remedy}"
         )
     return progress, records
 
 
 class StepRange(NamedTuple):
-    """The offsets that a step is about, by Spark's checkpoint."""
+    """The offset range of a step in Spark's checkpoint."""
 
     start: int | None
     end: int
@@ -124,14 +124,14 @@ class StepRange(NamedTuple):
 
 
 def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], StepRange]:
-    """What a step is about. DeliveryError where the checkpoint is not as Spark writes it."""
+    """Read the offset ranges of a step. Raises DeliveryError if the checkpoint is malformed."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     before: dict[tuple[str, int], int] = {}
     first = checkpoint / "sources" / "0" / "0"
     if batch_id:
         before = _offsets(checkpoint / "offsets" / str(batch_id - 1))
     elif first.exists():
-        before = _offsets(first)  # where Spark's Kafka source has noted its start
+        before = _offsets(first)  # Spark's Kafka source records its starting offsets here.
     return {
         key: StepRange(before.get(key), end, not batch_id or key not in before) for key, end in ends.items()
     }
@@ -146,4 +146,4 @@ def _offsets(path: Path) -> dict[tuple[str, int], int]:
             for partition, offset in partitions.items()
         }
     except (OSError, ValueError, AttributeError, IndexError) as error:
-        raise DeliveryError(f"{path} holds no offsets as Spark writes them: {error}") from None
+        raise DeliveryError(f"{path} does not contain offsets of Spark: {error}") from None

@@ -1,4 +1,4 @@
-"""The topics that a mirror fills: made and grown as the source's are, and nobody else's."""
+"""The target topics of a mirror: their creation, and the check that no other program fills them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kwire.pipeline.offset_map import (
 from kwire.pipeline.origin import Origin
 
 MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
-"""Every entry has a key of its own, so that this keeps all of them."""
+"""Every entry has a key of its own, so compaction keeps all entries."""
 
 
 class TargetTopic(NamedTuple):
-    """A topic as it is to be."""
+    """The required state of a target topic."""
 
     name: str
     partitions: int
@@ -36,14 +36,14 @@ class TargetTopic(NamedTuple):
 
 
 Progress = dict[tuple[str, int], MapEntry | None]
-"""The last entry of the map for partitions of the target; None where nothing was mirrored."""
+"""The last map entry of each target partition; None if nothing was mirrored."""
 
 
 def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> Progress:
-    """Make what is not there, and say how far one has come. KafkaException.
+    """Create missing topics and partitions, and return the mirror's progress. KafkaException.
 
-    DeliveryError where a topic is not this mirror's: it has other records, the map of another source or job,
-    or more partitions than the source.
+    Raises DeliveryError if a topic belongs to something else: it has other records, the map of another source
+    or job, or more partitions than the source.
     """
     admin: Any = AdminClient({"log_level": "5", **client})
     metadata = admin.list_topics(timeout=TIMEOUT_SECONDS)
@@ -55,14 +55,14 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
         for topic in topics:
             if (str(metadata.cluster_id), topic.name) in sources:
                 raise DeliveryError(
-                    f"topic {topic.name} is both a source and a target, in the same cluster: choose a prefix "
-                    f"or a suffix, and a pattern that does not fit it"
+                    f"topic {topic.name} is both a source and a target in the same cluster: choose a prefix "
+                    f"or suffix, and a pattern that does not match the target"
                 )
             found |= _checked(consumer, job, topic, counts)
     finally:
         consumer.close()
     for topic in topics:
-        # The map first: a target without a map is somebody else's.
+        # The map first: a target topic without a map is treated as another program's.
         _make(admin, topic.name + MAP_SUFFIX, topic.partitions, MAP_SETTINGS, counts)
         _make(admin, topic.name, topic.partitions, topic.settings, counts)
     return found
@@ -72,8 +72,8 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
     existing = counts.get(topic.name, 0)
     if existing > topic.partitions:
         raise DeliveryError(
-            f"topic {topic.name} has {existing} partitions, and {topic.origin.topic} of the source has "
-            f"{topic.partitions}: records cannot keep theirs; choose another prefix or suffix"
+            f"topic {topic.name} has {existing} partitions, but {topic.origin.topic} of the source has "
+            f"{topic.partitions}: choose another prefix or suffix"
         )
     found: Progress = {(topic.name, partition): None for partition in range(topic.partitions)}
     in_map = counts.get(topic.name + MAP_SUFFIX, 0)
@@ -85,7 +85,7 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
             check_owner(job, topic, partition, entry)
         elif _has_records(consumer, TopicPartition(topic.name, partition)):
             raise DeliveryError(
-                f"topic {topic.name} has records that no offset map tells of: it is not this mirror's; "
+                f"topic {topic.name} has records but no offset map: another program has written to it; "
                 f"choose another prefix or suffix"
             )
         found[topic.name, partition] = entry
@@ -93,26 +93,26 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
         for partition in range(in_map):
             if last_entry(consumer, map_partition_of(topic.name, partition, in_map)) is not None:
                 raise DeliveryError(
-                    f"topic {topic.name} is gone, and its map {topic.name}{MAP_SUFFIX} is not: delete that "
-                    f"and the checkpoint to mirror anew"
+                    f"topic {topic.name} does not exist, but its offset map {topic.name}{MAP_SUFFIX} does: "
+                    f"delete the map and the checkpoint to mirror the topic again"
                 )
     return found
 
 
 def check_owner(job: str, topic: TargetTopic, partition: int, entry: MapEntry) -> None:
-    """DeliveryError where an entry of a map is not one of this mirror."""
+    """Raise DeliveryError if a map entry is of another job, partition or source topic."""
     origin = Origin.of(entry.origin)
     if entry.job != job or entry.partition != partition:
         raise DeliveryError(
-            f"topic {topic.name} is filled by the job {entry.job!r}, not by {job!r}; choose another prefix "
+            f"topic {topic.name} is filled by the job {entry.job!r}, not by {job!r}: choose another prefix "
             f"or suffix"
         )
     if origin.is_same(topic.origin):
         return
     if origin[:2] == topic.origin[:2]:
         raise DeliveryError(
-            f"topic {topic.origin.topic} of the source has been deleted and created anew since {topic.name} "
-            f"was made from it: choose another prefix or suffix, or delete {topic.name}, its map and the "
+            f"topic {topic.origin.topic} of the source was deleted and recreated after {topic.name} "
+            f"was created from it: choose another prefix or suffix, or delete {topic.name}, its map and the "
             f"checkpoint"
         )
     raise DeliveryError(
@@ -122,7 +122,7 @@ def check_owner(job: str, topic: TargetTopic, partition: int, entry: MapEntry) -
 
 
 def _has_records(consumer: Consumer, place: TopicPartition) -> bool:
-    """Whether anything is committed in a partition."""
+    """Return whether a partition has a committed record."""
     first = messages(consumer, TopicPartition(place.topic, place.partition), OFFSET_BEGINNING)
     return next(first, None) is not None
 

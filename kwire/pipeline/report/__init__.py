@@ -1,1 +1,1 @@
-"""Reports of jobs: pages of HTML, each one file, with its plots inside and nothing from the network."""
+"""HTML reports of the jobs: one file each, with embedded plots and without network access."""

@@ -1,4 +1,4 @@
-"""The page of an audit: where two sides are the same, and where they are not."""
+"""The HTML page of an audit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kwire.pipeline.report.times import minute, moment
 
 SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
-"""Each with its colour, the worst last: where several windows share a field of the plot, it has the worst."""
+"""Kinds of windows with their colors, the worst last. A cell of the plot shows its worst window."""
 NUMBERS: Final = {name: number for number, (name, _) in enumerate(KINDS)}
 MAX_STEPS: Final = 240
 MAX_ROWS: Final = 1_000
 
 
 class Window(NamedTuple):
-    """A window of time of a partition, on both sides."""
+    """The result of a window of a partition."""
 
     topic: str
     partition: int
@@ -29,11 +29,11 @@ class Window(NamedTuple):
     left_records: int
     right_records: int
     description: str = ""
-    """Where it is not the same: what the table of the job says."""
+    """The difference in words; empty without one."""
 
 
 def page_of(left: str, right: str, window: str, windows: Sequence[Window]) -> Page:
-    """The page of an audit. `left` and `right` name the sides, `window` is how long the windows are."""
+    """Return the page. `left` and `right` name the sides, and `window` is the length of the windows."""
     topics: dict[str, list[Window]] = {}
     for one in windows:
         topics.setdefault(one.topic, []).append(one)
@@ -64,8 +64,8 @@ def _overview(left: str, right: str, window: str, windows: Sequence[Window]) -> 
             ],
         ],
         notes=[
-            "Missing is what the right side has less of, extra what it has more of, and different what is as "
-            "much but not the same."
+            "Missing: the right side has fewer records. Extra: the right side has more records. "
+            "Different: the numbers of records are equal, but the records are not."
         ],
     )
 
@@ -76,7 +76,7 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
     differing = sorted((one for one in windows if one.verdict != SAME), key=lambda one: one[:3])
     tables = [
         Table(
-            ["partition", "records left", "records right", "windows", "that differ"],
+            ["partition", "records left", "records right", "windows", "windows that differ"],
             [
                 _row(partition, [one for one in windows if one.partition == partition])
                 for partition in partitions
@@ -87,7 +87,7 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
     if differing:
         tables.append(
             Table(
-                ["partition", "from", "verdict", "left", "right", "in words"],
+                ["partition", "from", "verdict", "left", "right", "description"],
                 [
                     [
                         str(one.partition),
@@ -103,7 +103,7 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
         )
     if len(differing) > MAX_ROWS:
         notes.append(
-            f"These are the first {MAX_ROWS:,} of {len(differing):,}; the job's output has them all."
+            f"The table shows the first {MAX_ROWS:,} of {len(differing):,} windows; the job prints all."
         )
     pictures = []
     if drawn:
@@ -111,10 +111,10 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
         picture = plots.grid(
             f"audit {topic}", [f"{topic}-{partition}" for partition in partitions], times, cells, KINDS
         )
-        pictures.append(Plot(picture, "Windows by partition and time; empty where neither side has records"))
+        pictures.append(Plot(picture, "Windows by partition and time; empty if neither side has records"))
     if len(drawn) < len(windows):
         notes.append(
-            f"{len(windows) - len(drawn):,} windows are not in the plot, being outside the years 1 to 9999."
+            f"{len(windows) - len(drawn):,} windows outside of the years 1 to 9999 are not in the plot."
         )
     return Section(topic, plots=pictures, tables=tables, notes=notes)
 
@@ -132,9 +132,9 @@ def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
 def fields(
     partitions: Sequence[int], windows: Sequence[Window]
 ) -> tuple[list[datetime], list[list[int | None]]]:
-    """The plot's fields: when each of its steps begins, and for each partition the verdicts' numbers.
+    """Return the start times of the plot's steps, and the kinds of each partition's cells.
 
-    The windows are within the years 1 to 9999.
+    The windows must be within the years 1 to 9999.
     """
     starts_ms = sorted({one.start_ms for one in windows})
     first_ms, step_ms = starts_ms[0], _step_ms(starts_ms)
@@ -149,7 +149,7 @@ def fields(
 
 
 def _step_ms(starts_ms: Sequence[int]) -> int:
-    """The least distance of two windows, or what leaves a bearable number of steps."""
+    """Return the smallest distance between windows, or a multiple that limits the number of steps."""
     least_ms = min(_distances(starts_ms), default=3_600_000)
     span_ms = starts_ms[-1] - starts_ms[0]
     return least_ms * max(1, -(-(span_ms // least_ms + 1) // MAX_STEPS))

@@ -1,4 +1,4 @@
-"""How far the consumer groups of a topic are behind its end."""
+"""The lag of consumer groups on a topic."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GROUPS_AT_ONCE: Final = 50
 
 
 class GroupLag(NamedTuple):
-    """A group that has committed offsets for the topic."""
+    """The lag of a group with committed offsets of the topic."""
 
     group: str
     state: str
     partitions: dict[int, int]
-    """Partition to lag, in offsets; those without a commit are left out."""
+    """Lag in offsets by partition; partitions without a committed offset are omitted."""
 
     @property
     def total(self) -> int:
@@ -27,7 +27,7 @@ class GroupLag(NamedTuple):
 
 
 def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-    """Lag by partition; a commit beyond the end, of a topic made anew, is no lag."""
+    """Return the lag by partition; 0 if the committed offset is beyond the end of a recreated topic."""
     return {
         partition: max(0, ends[partition] - offset)
         for partition, offset in sorted(committed.items())
@@ -36,7 +36,7 @@ def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, i
 
 
 def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
-    """The groups, the one furthest behind first. KafkaException where the cluster does not tell."""
+    """Return the groups with the largest lag first. KafkaException."""
     admin = ADMIN.AdminClient(dict(client))
     about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if about.error is not None:
@@ -53,7 +53,7 @@ def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
     names = sorted(states)
     found = []
     for first in range(0, len(names), GROUPS_AT_ONCE):
-        # The client asks about one group in each call.
+        # The client accepts one group per call.
         futures = {
             name: admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(name, partitions)], request_timeout=TIMEOUT_SECONDS

@@ -1,7 +1,7 @@
-"""How far records are behind: the latest timestamp before them in their partition, less their own.
+"""Out-of-order records: how far a timestamp is behind the latest earlier one of its partition.
 
-Fed with columns as they come in a task, in the order of offsets; what is kept is one number. Where the
-partition changes, or offsets go back, counting begins anew.
+The input are columns of a task, in offset order. The state is the latest timestamp. It is reset when the
+partition changes or offsets decrease.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 Longs = npt.NDArray[np.int64]
 
 NO_TIMESTAMP_MS: Final = -1
-"""What a record has that was written without one."""
+"""The timestamp of a record without one."""
 NOTHING: Final = np.iinfo(np.int64).min
 
 
 def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
-    """For columns of partitions, offsets and timestamps in ms: by how much each record is behind, or 0."""
+    """Yield how far each record is behind, or 0, for columns of partitions, offsets and timestamps in ms."""
     last_partition, last_offset, latest = -1, -1, int(NOTHING)
     for partitions, offsets, times_ms in columns:
         count = len(offsets)
@@ -45,7 +45,7 @@ def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
 
 
 def of_arrow(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-    """The same for Arrow's arrays; Spark sees by the annotations how to call it."""
+    """Apply `behind_ms` to Arrow arrays. Spark derives the calling convention from the annotations."""
 
     def columns() -> Iterator[tuple[Longs, Longs, Longs]]:
         for partition, offset, time_ms in batches:

@@ -1,4 +1,4 @@
-"""A page: sections with facts, plots and tables, as one file of HTML that needs nothing beside itself."""
+"""HTML pages with facts, plots and tables, each a single self-contained file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BYTE_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class Plot(NamedTuple):
-    """A picture, and what it shows."""
+    """A plot and its caption."""
 
     svg: str
-    """Trusted: it is of pipeline/report/plots.py, which escapes what it is given."""
+    """Inserted without escaping: pipeline/report/plots.py has escaped it."""
     caption: str
 
 
 class Table(NamedTuple):
-    """Rows under names; numbers stand to the right."""
+    """A table. Numbers are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -33,7 +33,7 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page."""
+    """A section of a page."""
 
     title: str
     facts: Sequence[tuple[str, Cell]] = ()
@@ -43,7 +43,7 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A whole report."""
+    """A report."""
 
     title: str
     subtitle: str
@@ -51,7 +51,7 @@ class Page(NamedTuple):
 
 
 def render(page: Page) -> str:
-    """The page as HTML; whatever a record or a name holds is escaped."""
+    """Render the page as HTML, with the content of records and names escaped."""
     environment = Environment(
         loader=PackageLoader("kwire.pipeline.report"),
         autoescape=True,
@@ -66,12 +66,12 @@ def render(page: Page) -> str:
 
 
 def write(page: Page, path: Path) -> None:
-    """Render into a file. ConfigError where it cannot be written."""
+    """Render a page to a file. Raises ConfigError if it cannot be written."""
     write_text(render(page), path)
 
 
 def write_text(content: str, path: Path) -> None:
-    """A file of a report, in a directory that need not be there yet. ConfigError if it cannot be written."""
+    """Write a file of a report, and create its directory. Raises ConfigError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -80,7 +80,7 @@ def write_text(content: str, path: Path) -> None:
 
 
 def cell(value: Cell) -> str:
-    """A value as a person reads it."""
+    """Format a value of a table."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -91,7 +91,7 @@ def cell(value: Cell) -> str:
 
 
 def share(value: float) -> str:
-    """A part of a whole, in percent."""
+    """Format a fraction as a percentage."""
     percent = value * 100
     if 0 < percent < 0.01:
         return "< 0.01 %"
@@ -99,7 +99,7 @@ def share(value: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes, in the largest unit that leaves a whole number."""
+    """Format a number of bytes."""
     unit = 0
     while count_bytes >= 1024 and unit < len(BYTE_UNITS) - 1:
         count_bytes /= 1024
@@ -108,7 +108,7 @@ def size(count_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time, in the two largest units that it has."""
+    """Format an interval with its two largest units."""
     left = round(abs(seconds) * 1000)
     parts = []
     for unit_ms, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")):

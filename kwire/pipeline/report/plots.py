@@ -1,7 +1,7 @@
-"""Plots as SVG, drawn without a screen; the text stays text, in the fonts of whoever looks.
+"""Plots as SVG, drawn without a display. Text stays text, in the reader's fonts.
 
-Labels come from records and may hold anything: what XML has no room for is replaced, and dollars are no
-formulas.
+Labels come from records and may contain anything. Characters that XML does not allow are replaced, and dollar
+signs are not parsed as formulas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 
 def over_time(name: str, times: Sequence[datetime], values: Sequence[float], unit: str) -> str:
-    """How much there was in each stretch of time; `times` are their beginnings, evenly apart."""
+    """Plot values per time step. `times` has the starts of equidistant steps."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         if len(times) == 1:
@@ -49,7 +49,7 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
             where = DATES.date2num(list(times))
             axes.fill_between(where, values, step="post", color=COLOR, alpha=0.25, linewidth=0)
             axes.step(where, values, where="post", color=COLOR, linewidth=1.1)
-            # Matplotlib refuses an axis that leaves the years 1 to 9999, if only by its margin.
+            # Matplotlib rejects an axis that exceeds the years 1 to 9999, even by its margin.
             least, most = DATES.date2num([datetime.min, datetime(9999, 12, 31, 23, 59)])
             left, right = axes.get_xlim()
             axes.set_xlim(max(left, least), min(right, most))
@@ -63,7 +63,7 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
 
 
 def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Upright bars, those of a label beside each other."""
+    """Plot vertical bars, with the series of a label side by side."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         width = 0.8 / max(1, len(series))
@@ -82,7 +82,7 @@ def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
 
 
 def horizontal_bars(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
-    """Bars from left to right, the first on top: for labels that are long."""
+    """Plot horizontal bars, the first one on top, for long labels."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(0.7 + 0.24 * max(1, len(labels)))
         axes.barh(range(len(labels)), values, color=COLOR)
@@ -102,9 +102,9 @@ def grid(
     cells: Sequence[Sequence[int | None]],
     kinds: Sequence[tuple[str, str]],
 ) -> str:
-    """A field for each row and time, coloured by the number of its kind; None is left empty.
+    """Plot a cell for each row and time, colored by the number of its kind; None stays empty.
 
-    `kinds` has a name and a colour for each number.
+    `kinds` has the name and color of each number.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _axes(1.1 + 0.22 * max(2, len(rows)))
@@ -144,7 +144,7 @@ def _label(text: str) -> str:
 
 
 def _svg(figure: Any, name: str) -> str:
-    # The salt keeps the ids of one page's plots apart, and the same plot the same whenever it is drawn.
+    # The salt makes the ids of a page's plots distinct, and a plot's output reproducible.
     with mpl.rc_context({"svg.hashsalt": name}):
         out = io.StringIO()
         figure.savefig(

@@ -1,4 +1,4 @@
-"""The page of a profile: what its figures look like."""
+"""The HTML page of a profile."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kwire.pipeline.report import plots
 from kwire.pipeline.report.page import Cell, Page, Plot, Section, Table, duration, share, size
 from kwire.pipeline.report.profile_statistics import FRAMED, SIZE_CLASSES, filled, size_class
 
-KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another of a registry's)"}
+KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another format of a schema registry)"}
 MAX_PARTITIONS: Final = 200
-"""In a table; the plot has all of them."""
+"""The limit of the table. The plot has all partitions."""
 
 
 def page_of(topics: Sequence[Mapping[str, Any]]) -> Page:
-    """A page for the figures of each topic; see pipeline/report/profile_statistics.py."""
+    """Return the page for the statistics of each topic; see pipeline/report/profile_statistics.py."""
     sections: list[Section] = []
     for statistics in topics:
         prefix = f"{statistics['topic']}: " if len(topics) > 1 else ""
@@ -48,16 +48,16 @@ def _overview(statistics: Mapping[str, Any]) -> Section:
         ("partitions with records", len(statistics["partitions"])),
         ("first timestamp", times["first"]),
         ("last timestamp", times["last"]),
-        ("distinct keys, about", keys["distinct_estimate"]),
+        ("distinct keys (estimate)", keys["distinct_estimate"]),
         ("share of the hottest key", share(keys["hottest_share"])),
-        ("most values are", _kind(kinds[0]["kind"]) if kinds else None),
+        ("most frequent kind of value", _kind(kinds[0]["kind"]) if kinds else None),
         ("tombstones", statistics["tombstones"]),
         ("out of order", times["out_of_order"]),
     ]
     notes = []
     if not statistics["sketches_exact"]:
         notes.append(
-            "Spark had to repeat a part of the work, and what it did twice is twice in the keys, sizes, "
+            "Spark repeated a part of the job, so some records count twice in the statistics of keys, sizes, "
             "headers and kinds of values. Partitions and rates are exact."
         )
     return Section("Overview", facts, notes=notes)
@@ -67,7 +67,7 @@ def _rates(statistics: Mapping[str, Any]) -> Section:
     step_s = statistics["rates"]["step_seconds"]
     steps = filled(statistics["rates"]["points"], step_s)
     outside = statistics["rates"]["records_outside_years_1_to_9999"]
-    notes = [f"{outside:,} records have timestamps outside the years 1 to 9999."] if outside else []
+    notes = [f"{outside:,} records have timestamps outside of the years 1 to 9999."] if outside else []
     if not steps:
         return Section("Rate", notes=notes or ["No record has a timestamp."])
     times = [start for start, _, _ in steps]
@@ -107,7 +107,7 @@ def _partitions(statistics: Mapping[str, Any]) -> Section:
         "Partitions",
         [
             ("largest", f"{most['partition']}, {share(most['share'])} of the records"),
-            ("against an even share", f"{most['records'] / fair:.2f} times"),
+            ("relative to an even distribution", f"{most['records'] / fair:.2f} times"),
         ],
         [
             Plot(
@@ -148,10 +148,10 @@ def _partitions(statistics: Mapping[str, Any]) -> Section:
 def _keys(statistics: Mapping[str, Any]) -> Section:
     keys = statistics["keys"]
     facts: list[tuple[str, Cell]] = [
-        ("distinct, about", keys["distinct_estimate"]),
+        ("distinct (estimate)", keys["distinct_estimate"]),
         ("records without key", keys["without"]),
-        ("share of the hottest", share(keys["hottest_share"])),
-        ("share of those below", share(sum(one["share"] for one in keys["top"]))),
+        ("share of the hottest key", share(keys["hottest_share"])),
+        ("share of the keys below", share(sum(one["share"] for one in keys["top"]))),
     ]
     if not keys["top"]:
         return Section("Keys", facts)
@@ -196,12 +196,12 @@ def _sizes(statistics: Mapping[str, Any]) -> Section:
                     {name: [classes[name][number] for number in shown] for name in ("key", "value")},
                     "records",
                 ),
-                "Records by the size of key and value; each class is twice as wide as the one before",
+                "Records by size of key and value; each class is twice as wide as the previous one",
             )
         ],
         tables=[
             Table(
-                ["bytes of", *columns, "together"],
+                ["bytes of", *columns, "total"],
                 [[name, *one["quantiles"].values(), size(one["bytes"])] for name, one in measured.items()],
             )
         ],
@@ -218,7 +218,7 @@ def _values(statistics: Mapping[str, Any]) -> Section:
     values = statistics["values"]
     tables = [
         Table(
-            ["values are", "records", "share"],
+            ["kind of value", "records", "share"],
             [[_kind(one["kind"]), one["records"], share(one["share"])] for one in values["kinds"]],
         )
     ]
@@ -235,7 +235,7 @@ def _values(statistics: Mapping[str, Any]) -> Section:
             Table(
                 ["field", "type", "present", "example"],
                 [[one["path"], one["types"], share(one["share"]), one["example"]] for one in found["fields"]],
-                f"JSON, by a sample of {found['sampled']:,} values; the schema is in the figures",
+                f"JSON, from a sample of {found['sampled']:,} values; the JSON file has the schema",
             )
         )
     pictures = []
@@ -248,7 +248,7 @@ def _values(statistics: Mapping[str, Any]) -> Section:
                     [one["records"] for one in values["kinds"]],
                     "records",
                 ),
-                "What values look like",
+                "Kinds of values",
             )
         )
     return Section("Values", plots=pictures, tables=tables)
@@ -277,21 +277,21 @@ def _timestamps(statistics: Mapping[str, Any]) -> Section:
     times = statistics["timestamps"]
     behind = times["behind_ms"]
     facts: list[tuple[str, Cell]] = [
-        *[(f"of type {name}", count) for name, count in times["types"].items()],
-        ("from the future", times["from_the_future"]),
+        *[(f"type {name}", count) for name, count in times["types"].items()],
+        ("in the future", times["from_the_future"]),
         ("out of order", times["out_of_order"]),
     ]
     if behind:
         facts += [
-            ("those are behind, at the median", duration(behind["p50"] / 1000)),
-            ("and at the most", duration(behind["max"] / 1000)),
+            ("median delay of out-of-order records", duration(behind["p50"] / 1000)),
+            ("maximum delay", duration(behind["max"] / 1000)),
         ]
     return Section(
         "Timestamps",
         facts,
         notes=[
-            "Out of order is a record whose timestamp is before that of an earlier one in its partition, as "
-            "far as the same task has read both."
+            "A record is out of order if its timestamp is before that of an earlier record in its partition "
+            "that the same task has read."
         ],
     )
 
@@ -299,7 +299,7 @@ def _timestamps(statistics: Mapping[str, Any]) -> Section:
 def _groups(statistics: Mapping[str, Any]) -> Section:
     groups = statistics["groups"]
     if not groups:
-        return Section("Consumer groups", notes=["No group has committed offsets of this topic."])
+        return Section("Consumer groups", notes=["No group has committed offsets for this topic."])
     shown = groups[:20]
     return Section(
         "Consumer groups",
@@ -311,12 +311,12 @@ def _groups(statistics: Mapping[str, Any]) -> Section:
                     [one["lag"] for one in shown],
                     "offsets",
                 ),
-                "How far groups are behind the end, in offsets",
+                "Lag of consumer groups, in offsets",
             )
         ],
         tables=[
             Table(
-                ["group", "state", "lag", "partitions with commits", "largest lag of a partition"],
+                ["group", "state", "lag", "partitions with commits", "largest partition lag"],
                 [
                     [
                         one["group"],

@@ -1,8 +1,8 @@
-"""The figures of a profile: from what Spark has counted to what the JSON beside the report holds.
+"""The statistics of a profile: from the counts and sketches of Spark to the content of the JSON file.
 
-Times are ISO 8601 in UTC, sizes bytes, shares parts of one. What a sketch told is an estimate: distinct keys
-within about 1 %, quantiles within 0.1 % of the records, and counts of the most frequent items exact as long
-as there are fewer distinct ones than the sketch keeps.
+Times are ISO 8601 in UTC, sizes are in bytes, and shares are fractions. Sketches are estimates: distinct keys
+within about 1 %, quantiles within 0.1 % of the records. The counts of the most frequent items are exact if
+there are fewer distinct items than the sketch keeps.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kwire.pipeline.report.times import moment
 
 TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY = "tombstone", "empty", "json", "framed", "text", "binary"
 KINDS: Final = (TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY)
-"""Of values. Framed is Confluent's wire format: mostly Avro, with the id of its schema in a registry."""
+"""Kinds of values. FRAMED is Confluent's wire format: usually Avro, with a schema id of a registry."""
 TIMESTAMP_TYPES: Final = {-1: "none", 0: "CreateTime", 1: "LogAppendTime"}
 
 SIZE_CLASSES: Final = 22
-"""Of sizes: nothing, and then one for each power of two; the last one is open."""
+"""The number of size classes: one for empty values, then one per power of two. The last one is open."""
 MAX_RATE_STEPS: Final = 400
 STEPS_S: Final = tuple(
     minutes * 60 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440)
@@ -30,13 +30,13 @@ STEPS_S: Final = tuple(
 
 
 def size_class(number: int) -> tuple[int, int | None]:
-    """The least size of a class, and the least of the next; None for the last."""
+    """Return the smallest size of a class and of the next one, or None for the last class."""
     low = 0 if number == 0 else 1 << (number - 1)
     return low, None if number == SIZE_CLASSES - 1 else 1 << number
 
 
 def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
-    """How long the steps of a rate are, so that a plot of all partitions' times has a bearable number."""
+    """Return the length of the rates' time steps, so that a plot of all partitions has few enough steps."""
     spans = list(spans_ms)
     if not spans:
         return STEPS_S[0]
@@ -49,7 +49,7 @@ def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
 
 
 def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetime, int, int]]:
-    """A rate with the steps in which there was nothing: start, records, bytes."""
+    """Add the missing steps to a rate, and return start, records and bytes of each step."""
     if not points:
         return []
     known = {datetime.fromisoformat(point["start"]).timestamp(): point for point in points}
@@ -65,7 +65,7 @@ def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetim
 
 
 def iso(time_ms: int | None) -> str | None:
-    """A time of Kafka as text; its milliseconds outside the years 1 to 9999."""
+    """Format a timestamp of Kafka; in milliseconds outside of the years 1 to 9999."""
     if time_ms is None:
         return None
     found = moment(time_ms)
@@ -73,7 +73,7 @@ def iso(time_ms: int | None) -> str | None:
 
 
 def key_text(key_hex: str) -> str:
-    """A key for people: text where it is text, and otherwise its bytes."""
+    """Format a key: as text if it is printable, else in hexadecimal."""
     if key_hex.startswith("#"):
         return f"long key, hash {key_hex[1:].lower()}"
     try:
@@ -96,9 +96,10 @@ def profile_statistics(
     quantiles: Sequence[float],
     top: int,
 ) -> dict[str, Any]:
-    """All figures but the groups. `sketched` and `partitions` are rows of pipeline/jobs/profile.py.
+    """Return all statistics except the groups. `sketched` and `partitions` are rows of jobs/profile.py.
 
-    `rates` are starts in seconds, records and bytes; None starts what is outside the years 1 to 9999.
+    `rates` has the start in seconds, the records and the bytes of each step. The start is None for timestamps
+    outside of the years 1 to 9999.
     """
     records = sum(row["records"] for row in partitions)
     size_bytes = sum(row["bytes"] for row in partitions)
@@ -115,7 +116,7 @@ def profile_statistics(
         "profiled_at": iso(now_ms),
         "records": records,
         "bytes": size_bytes,
-        # A task that Spark had to repeat may be twice in the sketches.
+        # The sketches count a task twice if Spark repeats it.
         "sketches_exact": sketched.get("records", 0) == records,
         "partitions": [_partition(row, records) for row in partitions],
         "rates": {
@@ -172,7 +173,7 @@ def _partition(row: Mapping[str, Any], records: int) -> dict[str, Any]:
         "bytes": row["bytes"],
         "first_offset": row["first_offset"],
         "last_offset": row["last_offset"],
-        # Compacted away, aborted, or markers of transactions.
+        # Compacted and aborted records, and transaction markers.
         "gaps": row["last_offset"] - row["first_offset"] + 1 - row["records"],
         "first": iso(row["first_ms"]),
         "last": iso(row["last_ms"]),
@@ -188,7 +189,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _frequent(values: Iterable[Any] | None) -> list[tuple[str, int]]:
-    """What a sketch says, the most frequent first; the null in it stands for what has none."""
+    """Return the items of a sketch, the most frequent first, without null for records that have none."""
     pairs = [(item["item"], item["count"]) for item in values or () if item["item"] is not None]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 

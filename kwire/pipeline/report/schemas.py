@@ -1,7 +1,7 @@
-"""What JSON values have in common: a JSON Schema guessed from a sample, and its fields as a table.
+"""A JSON Schema inferred from a sample of JSON values, and its fields as a table.
 
-A guess says what was seen: a property is required if every object had it, a format holds if every string
-had it. Objects with very many names are maps rather than records, so names beyond a bound are not told.
+A property is required if every object of the sample has it. A format applies if every string has it. Objects
+with many different names are maps rather than records, so the number of names is limited.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ FORMATS: Final = {
 
 
 class Field(NamedTuple):
-    """A place in the values, for a table."""
+    """A row of the table of fields."""
 
     path: str
     types: str
     share: float
-    """Of the objects around it, how many have it."""
+    """The fraction of the parent objects that have the field."""
     example: str
 
 
 class InferredSchema(NamedTuple):
-    """What a sample told."""
+    """The schema of a sample."""
 
     sampled: int
     parsed: int
-    """How many of the sample were JSON."""
+    """The number of values that were JSON."""
     schema: dict[str, Any]
     fields: list[Field]
 
 
 class _Node:
-    """All values seen at one place."""
+    """All values of the sample at one path."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -79,11 +79,11 @@ class _Node:
                 self.items.add(inner, depth + 1)
 
     def names(self) -> list[str]:
-        """Its types; whole numbers among others are just numbers."""
+        """Return the types, with integers among other numbers as numbers."""
         return sorted(name for name in self.types if name != "integer" or "number" not in self.types)
 
     def format(self) -> str | None:
-        """The format that all strings have."""
+        """Return the format that all strings have, if any."""
         return next((name for name in FORMATS if self.formats[name] == self.types["string"] > 0), None)
 
     def schema(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class _Node:
 
 
 def infer(values: Iterable[bytes]) -> InferredSchema:
-    """The schema of those values that are JSON."""
+    """Infer the schema of the values that are JSON."""
     root, sampled = _Node(), 0
     for value in values:
         sampled += 1

@@ -1,4 +1,4 @@
-"""Times for people, of which Kafka has more than Python: these are told by their milliseconds."""
+"""Timestamps for people. Kafka's range exceeds Python's; such timestamps are shown in milliseconds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 END_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1) + 1
-"""Behind the year 9999."""
+"""The end of the year 9999."""
 
 
 def moment(time_ms: int) -> datetime | None:
-    """A time in UTC; None outside the years 1 to 9999."""
+    """Convert a timestamp to UTC, or return None outside of the years 1 to 9999."""
     return EPOCH + timedelta(milliseconds=time_ms) if FIRST_MS <= time_ms < END_MS else None
 
 
 def minute(time_ms: int) -> str:
-    """A time to the minute."""
+    """Format a timestamp to the minute."""
     found = moment(time_ms)
     if found is None:
         return f"{outside(time_ms)} ({time_ms} ms)"
@@ -25,5 +25,5 @@ def minute(time_ms: int) -> str:
 
 
 def outside(time_ms: int) -> str:
-    """On which side of those years a time is."""
+    """Describe a timestamp outside of the years 1 to 9999."""
     return "before the year 1" if time_ms < FIRST_MS else "after the year 9999"

@@ -1,1 +1,1 @@
-"""An archive as the data directory of a broker: segment files with every offset and gap as it was."""
+"""Restoring an archive to the data directory of a broker, with every offset and gap preserved."""

@@ -1,4 +1,4 @@
-"""From an archive's rows to record batches: bounded by size, with the gaps between offsets kept."""
+"""Record batches from the rows of an archive: bounded in size, with gaps between offsets preserved."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ from kwire.wire.batch import NewRecord, build
 from kwire.wire.compression import Codec
 
 BATCH_BYTES: Final = 128 << 10
-"""Of keys, values and headers, before compression: far below what brokers and consumers take at once."""
+"""The size of keys, values and headers before compression: far below the limits of brokers and consumers."""
 _RECORD_BYTES: Final = 16
-"""About what a record costs beside what is in it."""
+"""The approximate overhead of a record."""
 MAX_OFFSET_DELTA: Final = 0x7FFFFFFF
-"""Offsets within a batch are written as 32-bit distances from its base offset."""
+"""A batch stores offsets as 32-bit deltas from its base offset."""
 LEADER_EPOCH: Final = 0
-"""That of every batch: the log begins with the first leader of its partition."""
+"""The leader epoch of every batch: that of the partition's first leader."""
 
 
 class Limits(NamedTuple):
-    """How batches are made."""
+    """How to build batches."""
 
     codec: Codec = Codec.LZ4
     batch_bytes: int = BATCH_BYTES
 
 
 def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()) -> Iterator[bytearray]:  # noqa: B008
-    """The batches of a log that begins at offset `start` and ends before `end`. ValueError.
+    """Yield the batches of a log that begins at offset `start` and ends before `end`. ValueError.
 
-    Rows come in the order of their offsets. Each batch begins where the one before has ended, whatever is
-    missing between their records, and the last one reaches to the log's end: so the log that is made of them
-    begins and ends where the old one did, though its first and last offsets were markers of transactions, or
-    are compacted away.
+    Rows must be in offset order. Each batch begins where the previous one ends, even if offsets between their
+    records are missing, and the last batch extends to the end of the log. So the log has the original start
+    and end offsets, even if these were transaction markers or compacted records.
     """
     pending: list[Row] = []
     size_bytes = 0
     base = start
     for row in rows:
         if not start <= row.offset < end or (pending and row.offset <= pending[-1].offset):
-            raise ValueError(f"offset {row.offset} is not between {start} and {end}, or comes twice")
+            raise ValueError(f"offset {row.offset} is not between {start} and {end}, or is a duplicate")
         if pending and (size_bytes >= limits.batch_bytes or not _fits_batch(pending[0], row, base)):
             yield _build_batch(pending, base, pending[-1].offset + 1, limits)
             base = pending[-1].offset + 1
@@ -54,10 +53,10 @@ def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()
 
 
 def _fits_batch(first: Row, row: Row, base: int) -> bool:
-    """Whether a row can be in the batch that begins with another one."""
+    """Return whether a row can be in the batch that begins with `first`."""
     if row.offset - base > MAX_OFFSET_DELTA or row.timestamp_type != first.timestamp_type:
         return False
-    # A batch that the broker has stamped has one time for all of its records.
+    # A batch with LogAppendTime has one timestamp for all of its records.
     return row.timestamp_type != LOG_APPEND_TIME or row.timestamp_ms == first.timestamp_ms
 
 

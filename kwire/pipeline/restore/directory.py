@@ -1,8 +1,8 @@
-"""The job `restore` into a directory: an archive as the data directory of a broker that has never run.
+"""The job `restore` with `into_directory`: an archive as the data directory of a broker that has never run.
 
-It is built under another name beside, and gets its own when it is complete: whoever looks sees all of it or
-nothing. A build that was killed is begun anew, and each attempt at a partition has a place of its own, since
-whoever was taken for dead may still be writing.
+The directory is built under a temporary name beside its target and renamed when it is complete. An
+interrupted build starts again. Each attempt at a partition has its own directory, because a task that Spark
+considers lost may still be writing.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 NO_BROKER_EPOCH: Final = -2
-"""What the controller of Apache Kafka compares the last epoch of a broker with that it has never seen.
+"""The broker epoch that Apache Kafka's controller expects of a broker that it has never seen.
 
-With any other in the marker of the clean shutdown, it takes the restart for an unclean one, and elects each
-leader anew from outside of the replicas in sync (KIP-966).
+With any other epoch in the clean shutdown file, the controller takes the start for an unclean one, and elects
+new leaders from outside the ISR (KIP-966).
 """
 ATTEMPTS: Final = "attempts"
-"""Where partitions are written that are not complete yet."""
+"""The directory of incomplete partitions."""
 MAX_SWEEPS: Final = 10
-"""Each may leave what somebody wrote meanwhile."""
+"""Repeat the deletion, because a running attempt may create files meanwhile."""
 
 
 class DirectoryConfig(NamedTuple):
-    """What is to be restored, and for which broker."""
+    """What to restore, and for which broker."""
 
     archive: Path
     directory: Path
     wanted: RecordFilter
     suffix: str
     settings: Mapping[str, str]
-    """Of all topics."""
+    """Configs of all topics."""
     segment_bytes: int
     limits: Limits
     properties: str
-    """The broker's server.properties; empty for one that has none."""
+    """The path of the broker's server.properties; empty if there is none."""
     node_id: int | None
-    """None for what the properties say."""
+    """None to use the node id in the properties."""
     cluster_id: str
-    """Empty for a new one."""
+    """Empty for a random one."""
     format_options: Sequence[str] = ()
-    """Further options of `kwire format`, like `--standalone`."""
+    """More options of `kwire format`, such as `--standalone`."""
 
 
 class Task(NamedTuple):
@@ -85,13 +85,13 @@ class Task(NamedTuple):
 
 
 Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[RestoredLog]]
-"""What runs tasks: `map`, or Spark."""
+"""Runs tasks: `map`, or Spark."""
 
 
 def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
-    """Restore into a directory that is not there, or empty. ArchiveError, StorageError.
+    """Restore to a directory that does not exist or is empty. ArchiveError, StorageError.
 
-    Tasks write each a partition's log, and may run elsewhere, on the same file system; also twice.
+    Each task writes one partition's log. It may run twice, and on another machine with the same file system.
     """
     check_target(config.directory)
     archive = Archive(config.archive)
@@ -111,7 +111,7 @@ def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
 
 
 def is_done(config: DirectoryConfig) -> bool:
-    """Whether the very same was restored into that directory before. ArchiveError."""
+    """Return whether the same restore has created the directory. ArchiveError."""
     expected = read_receipt(config.directory)
     return expected is not None and expected == _receipt(Archive(config.archive), config)
 
@@ -122,19 +122,17 @@ def _receipt(archive: Archive, config: DirectoryConfig) -> bytes:
 
 
 def check_target(directory: Path) -> None:
-    """ArchiveError for what is no directory, or not an empty one."""
+    """Raise ArchiveError unless the directory does not exist or is empty."""
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise ArchiveError(f"{directory} is no directory")
+        raise ArchiveError(f"{directory} is not a directory")
     if any(directory.iterdir()):
-        raise ArchiveError(
-            f"{directory} is not empty: name a directory that is not there, or remove what is in it"
-        )
+        raise ArchiveError(f"{directory} is not empty: choose a new directory, or delete its content")
 
 
 def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, int], tuple[int, int]]:
-    """Where each partition begins and ends, by what the archive's commits have looked at. ArchiveError."""
+    """Return each partition's start and end offsets according to the archive's commits. ArchiveError."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for commit in archive.commits():
         for topic, partitions in commit.ranges.items():
@@ -150,15 +148,15 @@ def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, 
 
 
 def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
-    """The partitions to write: also those that hold nothing, and any before the last that is known."""
+    """Return the partitions to write, including empty ones and unknown ones with lower numbers."""
     limits = partition_ranges(archive, config.wanted)
     if not limits:
-        raise ArchiveError(f"{archive.directory} holds no such records")
+        raise ArchiveError(f"{archive.directory} has no matching records")
     internal = sorted(INTERNAL & {topic for topic, _ in limits})
     if internal:
         raise ArchiveError(
-            f"{internal[0]} cannot be restored into a directory, as it tells of another cluster: name the "
-            f"other topics in restore.topics"
+            f"{internal[0]} cannot be restored into a directory, because it belongs to another cluster: list "
+            f"the other topics in restore.topics"
         )
     files = by_partition(file for file in archive.files() if config.wanted.has(file))
     counts: dict[str, int] = {}
@@ -180,7 +178,7 @@ def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
 
 
 def new_id(rng: random.Random) -> Uuid:
-    """A random (version 4) id whose text does not begin with a dash, as Kafka makes them."""
+    """Return a random (version 4) id whose text does not begin with a dash, as Kafka requires."""
     while True:
         raw = bytearray(rng.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -191,7 +189,7 @@ def new_id(rng: random.Random) -> Uuid:
 
 @contextmanager
 def locked_build_directory(directory: Path) -> Iterator[Path]:
-    """An empty place beside a directory, which nobody else builds in. ArchiveError."""
+    """Create and lock an empty build directory beside the target. ArchiveError."""
     build_directory = directory.parent / f".{directory.name}.restoring"
     build_directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(build_directory, os.O_RDONLY)
@@ -199,12 +197,9 @@ def locked_build_directory(directory: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ArchiveError(
-                f"{build_directory} is in use: another job restores into {directory}"
-            ) from None
-        _remove_attempts(
-            build_directory / ATTEMPTS
-        )  # first, so that none of them puts anything in its place any more
+            raise ArchiveError(f"{build_directory} is locked: another job restores to {directory}") from None
+        # First, so that running attempts of an earlier job cannot move a log to the build directory.
+        _remove_attempts(build_directory / ATTEMPTS)
         for leftover in build_directory.iterdir():
             if leftover.is_dir():
                 shutil.rmtree(leftover)
@@ -216,14 +211,14 @@ def locked_build_directory(directory: Path) -> Iterator[Path]:
 
 
 class _Writer:
-    """Writes a partition; Spark takes it along to where that happens."""
+    """Writes a partition. Spark pickles it and sends it to executors."""
 
     def __init__(self, config: DirectoryConfig, build_directory: Path) -> None:
         self._config = config
         self._build_directory = build_directory
 
     def __call__(self, task: Task) -> RestoredLog:
-        """Write a partition, and put it in its place unless another attempt has done so."""
+        """Write a partition, and move it into place unless another attempt was faster."""
         name = f"{task.topic}-{task.partition}"
         try:
             attempt = Path(
@@ -250,7 +245,7 @@ class _Writer:
 
 
 def _move_into_place(log: Path, destination: Path) -> None:
-    """Give a log its place, unless another attempt has been faster: theirs is the same. OSError."""
+    """Move a log into place, unless another attempt has moved the same log. OSError."""
     try:
         log.rename(destination)
     except OSError:
@@ -259,7 +254,7 @@ def _move_into_place(log: Path, destination: Path) -> None:
 
 
 def _remove_attempts(attempts: Path) -> None:
-    """Remove what came to nothing. One that is still at it cannot go on without its directory. OSError."""
+    """Delete incomplete attempts. A running attempt fails without its directory. OSError."""
     for _ in range(MAX_SWEEPS):
         shutil.rmtree(attempts, ignore_errors=True)
         if not attempts.exists():
@@ -268,14 +263,14 @@ def _remove_attempts(attempts: Path) -> None:
 
 
 def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
-    """Have `kwire format` prepare the directory. ArchiveError says what it says."""
+    """Run `kwire format` on the directory. Raises ArchiveError with its error message."""
     cluster_id = config.cluster_id or uuid_to_text(new_id(random.SystemRandom()))
     command = [sys.executable, "-m", "kwire", "format", "--cluster-id", cluster_id]
     if config.properties:
         command += ["--config", config.properties]
     if config.node_id is not None:
         command += ["--node-id", str(config.node_id)]
-    # All into one directory, whatever the broker will call it.
+    # Use one directory, whatever log.dirs and metadata.log.dir will be.
     command += [
         "--set",
         f"log.dirs={build_directory}",
@@ -294,17 +289,17 @@ def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
 def finish(
     config: DirectoryConfig, build_directory: Path, tasks: Sequence[Task], written: Sequence[RestoredLog]
 ) -> None:
-    """What makes a data directory of the logs: checkpoints, the topics' metadata, the clean shutdown."""
+    """Complete the data directory: checkpoints, the topics' metadata, and the clean shutdown file."""
     disk = RealDisk()
     owner = read_meta_properties(disk, str(build_directory))
     if owner is None or owner.directory_id is None:
-        raise ArchiveError(f"{build_directory} was formatted without an id of its own")
+        raise ArchiveError(f"{build_directory} was formatted without a directory id")
     ends = {(log.topic, log.partition): log.end_offset for log in written}
     write_offsets(disk, f"{build_directory}/{RECOVERY_POINTS}", ends)
     write_offsets(disk, f"{build_directory}/{HIGH_WATERMARKS}", ends)
-    # Only where a log begins elsewhere than its first segment, as Kafka does: nowhere.
+    # As in Kafka, the file lists only logs that begin after their first segment's base offset: none.
     write_offsets(disk, f"{build_directory}/{LOG_START_OFFSETS}", {})
-    # Logs without one beside them look like those of a broker whose metadata are elsewhere.
+    # Without a metadata log, the logs would look like those of a broker with a separate metadata.log.dir.
     (build_directory / METADATA_LOG).mkdir(exist_ok=True)
     _add_topics(config, build_directory, tasks, owner, owner.directory_id)
     write_clean_shutdown(disk, str(build_directory), NO_BROKER_EPOCH)

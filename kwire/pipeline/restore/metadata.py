@@ -1,8 +1,8 @@
-"""What a new cluster is told of topics whose logs are there already.
+"""Metadata of a new cluster whose topics' logs exist already.
 
-A formatted directory has a `bootstrap.checkpoint`, a snapshot whose records the first controller writes into
-its empty metadata log (KIP-778). Topics that stand there too are found by the broker as if they had always
-been: with the ids that the logs' `partition.metadata` have, or the broker would take the logs for strays.
+A formatted directory has a `bootstrap.checkpoint`. The first controller writes the records of that snapshot
+to its empty metadata log (KIP-778). Topic records in it make the cluster start with these topics. Their ids
+must be those in the logs' `partition.metadata`, or the broker would treat the logs as stray.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kwire.wire.schema import Message
 _TOPIC_RESOURCE: Final = 2
 _RECORDS_PER_BATCH: Final = 1000
 _DIRECTORIES_VERSION: Final = 1
-"""The version of PartitionRecord from which on it tells the log directory (KIP-858)."""
+"""The first version of PartitionRecord with log directories (KIP-858)."""
 
 
 class BootstrapTopic(NamedTuple):
-    """A topic that the cluster is to begin with."""
+    """A topic that the new cluster starts with."""
 
     name: str
     topic_id: Uuid
@@ -37,7 +37,7 @@ class BootstrapTopic(NamedTuple):
 def topic_records(
     topics: Sequence[BootstrapTopic], node_id: int, directory_id: Uuid
 ) -> Iterator[tuple[Message, int]]:
-    """The metadata records of topics whose partitions are all on one node, in one directory; and versions."""
+    """Yield metadata records, and their versions, for topics on one node in one log directory."""
     for topic in topics:
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id), 0
         for name, value in topic.settings.items():
@@ -64,10 +64,10 @@ def topic_records(
 
 
 def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes:
-    """A snapshot with records added at its end, before its footer. ArchiveError where it is none."""
+    """Insert records before the footer of a snapshot. Raises ArchiveError if it is not a snapshot."""
     whole = [(snapshot[at : at + header.size_bytes], header) for at, header in batches(snapshot)]
     if len(whole) < 2 or not whole[0][1].is_control or not whole[-1][1].is_control:
-        raise ArchiveError(f"what `kwire format` has written into {BOOTSTRAP_CHECKPOINT} is no snapshot")
+        raise ArchiveError(f"{BOOTSTRAP_CHECKPOINT}, as written by `kwire format`, is not a snapshot")
     footer, last = bytearray(whole[-1][0]), whole[-1][1]
     [marker] = records(footer, 0, last)
     offset = last.base_offset

@@ -1,4 +1,4 @@
-"""A partition's log, written by the very code that a broker writes its logs with."""
+"""Writing of a restored partition's log with the broker's own storage code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FOREVER: Final = (1 << 63) - 1
 
 
 class RestoredLog(NamedTuple):
-    """What a partition's log has become."""
+    """The log of a restored partition."""
 
     topic: str
     partition: int
@@ -44,16 +44,16 @@ def write(
     segment_bytes: int,
     limits: Limits = Limits(),  # noqa: B008
 ) -> RestoredLog:
-    """Write a log of a data directory, which has none of that name yet, and make it durable.
+    """Write a new log to a data directory, and make it durable.
 
-    `span` is where it begins and ends. StorageError, ApiError; ValueError for rows that are not in the span
-    or not in their order.
+    `span` has the start and end offsets. StorageError, ApiError. Raises ValueError if rows are outside of the
+    span or not in order.
     """
     start, end = span
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        # Nothing is left of what was there: the log goes on where it ended.
+        # No records are left: the new log starts at the end offset of the old one.
         start = end
     config = LogConfig(segment_bytes=segment_bytes, segment_ms=_FOREVER)
     disk = RealDisk()

@@ -1,11 +1,11 @@
-"""What an archive remembers of topics that were given its offsets: the files in `_restores`.
+"""Which topics were restored with an archive's own offsets: the files in `_restores`.
 
     <archive>/_restores/<cluster>/<topic id>/<partition>.json
     {"format": 1, "topic": "flights", "end": 336776}
 
-Where offsets are kept, nothing in the target tells that: its records look like anybody's. So the archive
-keeps it, for each partition of a topic of a cluster, before the first record goes out; and how far the target
-may have come at most. Ids and not names tell topics apart, since one may be made anew.
+A restored record does not show whether its offset was preserved. So the archive records it for each partition
+of the target, with the end offset of the restore, before the first record is sent. The files are named by
+ids, because a topic's name can be reused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT: Final = 1
 
 
 class PreservedOffsets:
-    """Which partitions were given the offsets of an archive."""
+    """The partitions that were restored with the offsets of an archive."""
 
     def __init__(self, archive: Path) -> None:
         self._directory = archive / RESTORES
@@ -33,9 +33,9 @@ class PreservedOffsets:
         return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
     def end(self, target: Origin, partition: int) -> int | None:
-        """Where the partition ends at most by what was restored into it; None where that kept no offsets.
+        """Return up to which offset a partition was restored, or None if its offsets were not preserved.
 
-        ArchiveError where what is there cannot be read.
+        Raises ArchiveError if the file is malformed.
         """
         path = self._path(target, partition)
         try:
@@ -46,10 +46,10 @@ class PreservedOffsets:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArchiveError(f"{path} does not tell what was restored: {error!r}") from None
+            raise ArchiveError(f"{path} does not describe a restore: {error!r}") from None
 
     def record(self, target: Origin, partition: int, end: int) -> None:
-        """Remember that the partition is given the archive's offsets, up to that one. OSError."""
+        """Record that a partition is restored with the archive's offsets, up to `end`. OSError."""
         path = self._path(target, partition)
         self._create_directory(path.parent)
         content = {"format": FORMAT, "topic": target.topic, "end": end}

@@ -1,4 +1,4 @@
-"""What a directory tells of the restore that made it, so that the same job, run again, has nothing to do."""
+"""A file in a restored directory that identifies its restore, so that the same job does not repeat it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Final
 from kwire.pipeline.archive.manifest import Archive
 
 RECEIPT: Final = ".kwire_restore.json"
-"""Brokers, Apache Kafka too, let files be that they do not know."""
+"""Brokers, including Apache Kafka's, ignore unknown files."""
 
 
 def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
-    """What was restored: the archive, as its commits tell it, and what the job was told. ArchiveError."""
+    """Describe a restore by the archive's commits and the job's configuration. ArchiveError."""
     commits = hashlib.sha256()
     for commit in archive.commits():
         commits.update(commit.encode())
@@ -24,7 +24,7 @@ def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
 
 
 def read_receipt(directory: Path) -> bytes | None:
-    """What a directory tells, whatever a broker has done to its logs since; None where it tells nothing."""
+    """Return the receipt in a directory, or None."""
     try:
         return (directory / RECEIPT).read_bytes()
     except OSError:

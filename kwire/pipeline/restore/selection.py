@@ -1,7 +1,7 @@
-"""Which part of a topic a restore with a map delivers, as the map's entries tell it.
+"""The part of a topic that a restore with an offset map delivers, as recorded in the map's entries.
 
-A map says by offsets of the source how far a job has come. That is worth nothing to another part of an
-archive, nor to the archive of another topic: what lies before that offset would never be sent.
+A map records how far a job has come as a source offset. For another part of the archive, or another topic,
+that offset is meaningless: records before it would never be sent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kwire.pipeline.origin import UNKNOWN, Origin
 
 
 class Selection(NamedTuple):
-    """The records of a topic from an offset on and between two times, and where the topic came from.
+    """A range of a topic's records by start offset and timestamps, and the topic's origin.
 
-    Where it ends does not count: a job may be told to go on.
+    The end offset is not included, because a job may continue to a later one.
     """
 
     start_offset: int
@@ -27,12 +27,12 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, wanted: RecordFilter, origin: Origin) -> Selection:
-        """What is wanted of a topic."""
+        """Create the selection of a filter for a topic."""
         return cls(wanted.start_offset, wanted.start_ms, wanted.end_ms, origin)
 
     @classmethod
     def decode(cls, text: str) -> Selection:
-        """Of what an entry tells. One that tells nothing is about everything, from nobody knows where."""
+        """Decode the origin of a map entry. An empty one means all records of an unknown topic."""
         try:
             start_offset, start_ms, end_ms = json.loads(text)["part"]
             return cls(start_offset, start_ms, end_ms, Origin.of(json.loads(text)["origin"]))
@@ -40,21 +40,21 @@ class Selection(NamedTuple):
             return cls.of(RecordFilter(), Origin.of(text or f"{UNKNOWN}/{UNKNOWN}/{UNKNOWN}"))
 
     def encode(self) -> str:
-        """As an entry tells it."""
+        """Encode the selection for a map entry."""
         return json.dumps({"part": self[:3], "origin": str(self.origin)})
 
     def check_continues(self, target: str, job: str, recorded: str) -> None:
-        """DeliveryError where what a job has delivered to a target is not the beginning of this."""
+        """Raise DeliveryError if the records that the job has delivered are not the beginning of these."""
         before = Selection.decode(recorded)
         if not before.origin.is_same(self.origin):
-            what = f"topic {before.origin.topic} of cluster {before.origin.cluster}"
+            what = f"records of topic {before.origin.topic} of cluster {before.origin.cluster}"
             if before.origin[:2] == self.origin[:2]:
-                what = f"a topic {before.origin.topic} that has been deleted and created anew since"
+                what = f"records of a topic {before.origin.topic} that was deleted and recreated since"
         elif before[1:3] != self[1:3] or before.start_offset > self.start_offset:
             what = "another range of offsets or times"
         else:
             return
         raise DeliveryError(
-            f"{target} got {what} from the job {job}, and would not get what of this comes before the end of "
-            f"that: choose another restore.job"
+            f"the job {job} has restored {what} to {target}, so it would skip records before the end of "
+            f"that range: choose another restore.job"
         )

@@ -1,1 +1,1 @@
-"""Reading the files of Kafka's log, without a broker. Nothing here writes, locks or repairs anything."""
+"""Reading the segment files of Kafka's log without a broker. Nothing here writes, locks or repairs files."""

@@ -1,8 +1,8 @@
-"""Damage that is got past: which offsets cannot be read is written down.
+"""Skipped corruption: which offsets could not be read.
 
-With the option `onCorrupt` at `skip`, a batch whose CRC is wrong or whose header makes no sense is left out,
-with what follows up to the next batch that checks out (see `scan.py`). Which offsets that are is written
-down, so that nobody takes what is missing for what never was.
+With the option `onCorrupt` set to `skip`, a reader skips a batch with a wrong CRC or an invalid header, and
+everything up to the next valid batch (see `scan.py`). The skipped offsets are recorded, so that they can be
+told apart from gaps of compaction and transactions.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ logger = logging.getLogger("kwire.pipeline")
 
 
 class Damage(NamedTuple):
-    """Offsets of a partition that cannot be read any more, as far as they were ever there."""
+    """Offsets of a partition that cannot be read. Some of them may never have existed."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
-    """Behind the last."""
+    """Exclusive."""
     file: str
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}-{self.partition}: offsets from {self.start_offset} to {self.end_offset - 1} are "
-            f"left out, {self.reason}"
+            f"{self.topic}-{self.partition}: skipped offsets {self.start_offset} to {self.end_offset - 1}: "
+            f"{self.reason}"
         )
 
 
 class SkipDamage(NamedTuple):
-    """That damage is to be got past, and where that is written down: in files below a directory, if any."""
+    """The setting to skip corruption, and the directory in which to record skipped offsets, if any."""
 
     directory: str = ""
 
     def record(self, damage: Damage) -> None:
-        """Write it down. Whoever finds the same again writes the same file."""
+        """Record skipped offsets. A repeated record overwrites the same file."""
         logger.warning("%s", damage)
         if not self.directory:
             return
@@ -53,5 +53,5 @@ class SkipDamage(NamedTuple):
 
 
 def read_damage(directory: Path) -> list[Damage]:
-    """What was written down there."""
+    """Read the recorded damage in a directory."""
     return sorted(Damage(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.glob("*.json"))

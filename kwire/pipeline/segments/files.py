@@ -1,4 +1,4 @@
-"""What lies in a data directory: its partitions, their segments, and what the indexes of these say."""
+"""The files of a data directory: partitions, segments and their indexes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _ABORTED_ENTRY: Final = np.dtype(
 )
 _PIECE_ENTRIES: Final = 1024
 RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
-"""How long to wait before each further look, where a look may have come in the middle of a move."""
+"""Delays before each repeated listing, in case a listing overlapped with the move of a log."""
 
 Sleep = Callable[[float], None]
 
 Index = npt.NDArray[np.int64]
-"""Two columns, the first of which ascends."""
+"""An index as two columns. The first one ascends."""
 
 
 class SegmentsError(Exception):
-    """Something that cannot be read; the message names the file, offset or topic, and what to do."""
+    """Segments cannot be read. The message names the file, offset or topic, and what to do."""
 
 
 class Segment(NamedTuple):
@@ -43,15 +43,15 @@ class Segment(NamedTuple):
     base_offset: int
 
     def beside(self, suffix: str) -> Path:
-        """The file of another kind that belongs to it."""
+        """Return the path of another file of this segment, such as an index."""
         return self.path.with_suffix(suffix)
 
     def size_bytes(self) -> int:
-        """How long the log's file is now."""
+        """Return the current size of the segment's log file."""
         return self.path.stat().st_size
 
     def offset_index(self) -> Index:
-        """Offsets and the positions of batches at or before them. Empty where that is not known."""
+        """Read the offset index: offsets, each with the position of a batch at or before it."""
         entries = _entries(self.beside(".index"), _OFFSET_ENTRY)
         found = np.empty((len(entries), 2), np.int64)
         found[:, 0] = entries["offset"].astype(np.int64) + self.base_offset
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
         return _ascending(found, self.base_offset)
 
     def time_index(self) -> Index:
-        """Timestamps, and offsets up to which no record is later. Empty where that is not known."""
+        """Read the time index: maximum timestamps, each with the offset up to which it holds."""
         entries = _entries(self.beside(".timeindex"), _TIME_ENTRY)
         found = np.empty((len(entries), 2), np.int64)
         found[:, 0] = entries["timestamp"]
@@ -67,14 +67,14 @@ class Segment(NamedTuple):
         return _ascending(found, 0)
 
     def aborted(self) -> list[AbortedTxn]:
-        """The transactions whose abort markers are in this segment. SegmentsError."""
+        """Read the aborted transactions whose markers are in this segment. SegmentsError."""
         path = self.beside(".txnindex")
         data = _content(path)
         if len(data) % ENTRY_BYTES:
-            raise SegmentsError(f"{path} has {len(data)} bytes, which is no number of whole entries")
+            raise SegmentsError(f"{path} has {len(data)} bytes, not a multiple of {ENTRY_BYTES}")
         entries = np.frombuffer(data, _ABORTED_ENTRY)
         if entries["version"].any():
-            raise SegmentsError(f"{path} has entries of a version that is not known")
+            raise SegmentsError(f"{path} has entries of an unknown version")
         return [AbortedTxn(*map(int, tuple(entry)[1:])) for entry in entries]
 
 
@@ -86,9 +86,9 @@ def _content(path: Path) -> bytes:
 
 
 def _entries(path: Path, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The entries of an index, and at most a few of the zeros behind them.
+    """Read the entries of an index, with a few of the zeros after them.
 
-    The index of a segment that is being written is as long as it may ever be: nearly all of it is zeros.
+    The index of an active segment is preallocated, so most of the file is zeros.
     """
     pieces = []
     try:
@@ -104,7 +104,7 @@ def _entries(path: Path, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 
 def _ascending(found: Index, least: int) -> Index:
-    """The entries up to where they stop making sense: the file may end in zeros, or be damaged."""
+    """Return the entries before the first invalid one: an index may end in zeros or be corrupt."""
     if not len(found):
         return found
     wrong = np.flatnonzero((np.diff(found[:, 0]) <= 0) | (np.diff(found[:, 1]) <= 0))
@@ -114,26 +114,26 @@ def _ascending(found: Index, least: int) -> Index:
 
 
 class PartitionLog(NamedTuple):
-    """A partition's log in one data directory."""
+    """A partition's log in a log directory."""
 
     topic: str
     partition: int
     directory: Path
     skipping: SkipDamage | None = None
-    """How to get past damage; None where it is an error."""
+    """How to skip corruption; None to raise an error."""
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     def segments(self) -> list[Segment]:
-        """Its segments, the oldest first. SegmentsError where the directory is gone."""
+        """Return the segments, oldest first. Raises SegmentsError if the directory does not exist."""
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
             raise SegmentsError(
-                f"{self.directory} is gone: has topic {self.topic} been deleted, or the log been moved to "
-                f"another directory? After a move, run again"
+                f"{self.directory} does not exist any more: was topic {self.topic} deleted, or the log moved "
+                f"to another directory? After a move, run again"
             ) from None
         except OSError as error:
             raise SegmentsError(f"{self.directory} cannot be read: {error.strerror}") from None
@@ -141,7 +141,7 @@ class PartitionLog(NamedTuple):
         return [Segment(self.directory / f"{base:020d}.log", base) for base in bases]
 
     def snapshots(self) -> list[tuple[int, Path]]:
-        """Offsets and files of what is known of its producers, the newest first."""
+        """Return the offsets and files of the producer snapshots, newest first."""
         found = [
             (int(path.stem), path)
             for path in self.directory.glob("*.snapshot")
@@ -150,7 +150,7 @@ class PartitionLog(NamedTuple):
         return sorted(found, reverse=True)
 
     def start_offset(self) -> int:
-        """Where the log begins: what DeleteRecords has left, or else its first segment."""
+        """Return the log start offset: the checkpointed one, or that of the first segment."""
         segments = self.segments()
         first = segments[0].base_offset if segments else 0
         checkpoint = self.directory.parent / "log-start-offset-checkpoint"
@@ -158,7 +158,7 @@ class PartitionLog(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """The offsets of a checkpoint file; none where there is no file, or it makes no sense."""
+    """Read the offsets of a checkpoint file; none if the file is missing or malformed."""
     found = {}
     for line in _content(path).decode("utf-8", "replace").splitlines()[2:]:
         topic, _, rest = line.partition(" ")
@@ -169,15 +169,15 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
 
 
 def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[PartitionLog]:
-    """The partitions of data directories, or of copies of them. SegmentsError.
+    """List the partitions in data directories, or in copies of them. SegmentsError.
 
-    Directories that are being deleted, or filled by a move, have other names and are left out, as is the
-    cluster's metadata, whose records are of another kind.
+    Excludes directories that are being deleted or filled by a move, and the metadata log, whose records have
+    another format.
     """
     found = _logs_in(directories)
-    # Apache Kafka ends a move by giving the new directory its name, and then the old one another. Looked at
-    # in between both are there; and neither, where one was looked at before that and the other behind it.
-    # So two looks have to find the same, which one directory alone does not need.
+    # To finish a move, Apache Kafka renames the new directory and then the old one. A listing in between
+    # finds both logs. Two listings of different moments may find none. So two listings must agree; a
+    # single directory does not need that.
     for pause_seconds in RETRY_DELAYS_SECONDS if len(directories) > 1 else ():
         sleep(pause_seconds)
         before, found = found, _logs_in(directories)
@@ -195,7 +195,7 @@ def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> l
 
 
 def _logs_in(directories: Sequence[str]) -> dict[tuple[str, int], list[Path]]:
-    """Where each partition's log is at this moment: in more than one place where something is wrong."""
+    """Find each partition's log directories now. A partition in more than one of them is ambiguous."""
     found: dict[tuple[str, int], list[Path]] = {}
     for directory in directories:
         for entry in _entries_of(Path(directory)):
@@ -210,6 +210,6 @@ def _entries_of(directory: Path) -> Iterator[Path]:
         with os.scandir(directory) as entries:
             yield from [Path(entry.path) for entry in entries if entry.is_dir()]
     except FileNotFoundError:
-        raise SegmentsError(f"there is no directory {directory}") from None
+        raise SegmentsError(f"directory {directory} does not exist") from None
     except OSError as error:
         raise SegmentsError(f"{directory} cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""What may be asked of the segment source: the options of Spark's Kafka source, and where the files are."""
+"""Options of the segment source: those of Spark's Kafka source, and the path of the data directory."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _KNOWN: Final = {
     "skippedrangespath",
 }
 _IGNORED: Final = "kafka."
-"""Settings of a Kafka client, which is not there, are let be: so a job changes one word."""
+"""Settings of Kafka clients are ignored, so that a job only changes its format and adds a path."""
 
 PartitionOffsets = Mapping[tuple[str, int], int]
 
 
 class Bound(NamedTuple):
-    """Where to begin or to end: for each partition, or for all that are not named."""
+    """The start or end of a read, by partition or for all partitions."""
 
     default: int | None
-    """An offset, EARLIEST or LATEST; None where every partition has to be named."""
+    """An offset, EARLIEST or LATEST for other partitions; None if every partition must be listed."""
     offsets: PartitionOffsets = {}
     timestamps_ms: PartitionOffsets = {}
     timestamp_ms: int | None = None
@@ -55,13 +55,13 @@ class Bound(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What was asked for."""
+    """The parsed options."""
 
     directories: list[str]
     topics: frozenset[str]
     pattern: re.Pattern[str] | None
     assigned: frozenset[tuple[str, int]]
-    """One of the three is given."""
+    """Exactly one of the three selections is set."""
     starting: Bound
     ending: Bound
     headers: bool
@@ -71,29 +71,29 @@ class Options(NamedTuple):
     min_partitions: int
     max_offsets_per_trigger: int | None
     target_partition_bytes: int | None
-    """What one task reads, about; None where the source may choose."""
+    """The approximate size of a task; None for the default."""
     skipping: SkipDamage | None = None
-    """How to get past damage; None where it is an error."""
+    """How to skip corruption; None to raise an error."""
 
     def current_partitions(self) -> list[PartitionLog]:
-        """The same while a stream runs: what has gone since is lost data. SegmentsError if that matters."""
+        """Return the partitions while a stream runs. Missing topics are an error only with failOnDataLoss."""
         return (
             self.partitions() if self.fail_on_data_loss else self._subscribed(partitions_in(self.directories))
         )
 
     def partitions(self) -> list[PartitionLog]:
-        """The partitions that were asked for and are there. SegmentsError where one is not."""
+        """Return the selected partitions. Raises SegmentsError if one does not exist."""
         there = partitions_in(self.directories)
         missing = self.topics - {partition.topic for partition in there}
         if missing:
             raise SegmentsError(
-                f"{', '.join(self.directories)} has no topic {', '.join(sorted(missing))}: there is "
+                f"{', '.join(self.directories)} has no topic {', '.join(sorted(missing))}; its topics: "
                 f"{', '.join(sorted({partition.topic for partition in there})) or 'none'}"
             )
         lacking = self.assigned - {(partition.topic, partition.partition) for partition in there}
         if lacking:
             names = ", ".join(sorted(f"{topic}-{partition}" for topic, partition in lacking))
-            raise SegmentsError(f"{', '.join(self.directories)} has no partition {names}")
+            raise SegmentsError(f"{', '.join(self.directories)} does not have partition {names}")
         return self._subscribed(there)
 
     def _subscribed(self, there: Sequence[PartitionLog]) -> list[PartitionLog]:
@@ -107,18 +107,20 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Read the options, whose names are case-insensitive. SegmentsError says which one is wrong, and why."""
+    """Parse options, whose names are case-insensitive. SegmentsError."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         if name not in _KNOWN and not name.startswith(_IGNORED):
-            raise SegmentsError(f"there is no option {name!r}; there are {', '.join(sorted(_KNOWN))}")
+            raise SegmentsError(f"unknown option {name!r}; the options are {', '.join(sorted(_KNOWN))}")
     if "path" not in given:
-        raise SegmentsError("say with the option 'path' where the data directory is (several: with commas)")
+        raise SegmentsError(
+            "the option 'path' is missing: set it to the data directory, or several with commas"
+        )
     topics, pattern, assigned = _subscription(given)
     starting = _bound(given, "starting", LATEST if streaming else EARLIEST)
     ending = _bound(given, "ending", LATEST)
     if streaming and any(name.startswith("ending") for name in given):
-        raise SegmentsError("a stream has no end: leave the options 'ending…' out")
+        raise SegmentsError("a stream has no end: remove the options 'ending…'")
     isolation = given.get("isolationlevel", given.get("kafka.isolation.level", "read_uncommitted"))
     return Options(
         directories=[part.strip() for part in given["path"].split(",") if part.strip()],
@@ -156,21 +158,23 @@ def _subscription(
 ) -> tuple[frozenset[str], re.Pattern[str] | None, frozenset[tuple[str, int]]]:
     ways = [name for name in ("subscribe", "subscribepattern", "assign") if name in given]
     if len(ways) != 1:
-        raise SegmentsError("say with one of 'subscribe', 'subscribePattern' and 'assign' what to read")
+        raise SegmentsError("set exactly one of 'subscribe', 'subscribePattern' and 'assign'")
     value = given[ways[0]]
     if ways == ["subscribe"]:
         topics = frozenset(topic.strip() for topic in value.split(",") if topic.strip())
         if not topics:
-            raise SegmentsError("'subscribe' names no topic")
+            raise SegmentsError("'subscribe' is empty")
         return topics, None, frozenset()
     if ways == ["subscribepattern"]:
         try:
             return frozenset(), re.compile(value), frozenset()
         except re.error as error:
-            raise SegmentsError(f"'subscribePattern' {value!r} is no regular expression: {error}") from None
+            raise SegmentsError(
+                f"'subscribePattern' {value!r} is not a regular expression: {error}"
+            ) from None
     found = _json("assign", value)
     if not all(isinstance(numbers, list) for numbers in found.values()):
-        raise SegmentsError("'assign' looks like {\"topic\": [0, 1]}")
+        raise SegmentsError("'assign' must look like {\"topic\": [0, 1]}")
     return (
         frozenset(),
         None,
@@ -205,7 +209,7 @@ def _by_partition(name: str, value: str) -> dict[tuple[str, int], int]:
     found = {}
     for topic, numbers in _json(name, value).items():
         if not isinstance(numbers, dict):
-            raise SegmentsError(f'{name!r} looks like {{"topic": {{"0": 23}}}}')
+            raise SegmentsError(f'{name!r} must look like {{"topic": {{"0": 23}}}}')
         for partition, number in numbers.items():
             found[topic, int(partition)] = int(number)
     return found
@@ -215,9 +219,9 @@ def _json(name: str, value: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except ValueError as error:
-        raise SegmentsError(f"{name!r} is no JSON: {error}") from None
+        raise SegmentsError(f"{name!r} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise SegmentsError(f"{name!r} is no JSON object")
+        raise SegmentsError(f"{name!r} is not a JSON object")
     return found
 
 
@@ -225,9 +229,9 @@ def _number(given: Mapping[str, str], name: str, default: int, least: int) -> in
     try:
         value = int(given.get(name, default))
     except ValueError:
-        raise SegmentsError(f"{name!r} is a number, not {given[name]!r}") from None
+        raise SegmentsError(f"{name!r} must be a number, not {given[name]!r}") from None
     if value < least:
-        raise SegmentsError(f"{name!r} is at least {least}")
+        raise SegmentsError(f"{name!r} must be at least {least}")
     return value
 
 
@@ -239,5 +243,5 @@ def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _choice(name: str, value: str, choices: Sequence[str]) -> int:
     if value not in choices:
-        raise SegmentsError(f"{name!r} is {' or '.join(choices)}, not {value!r}")
+        raise SegmentsError(f"{name!r} must be {' or '.join(choices)}, not {value!r}")
     return list(choices).index(value)

@@ -1,4 +1,4 @@
-"""What to read: from options to ranges of offsets, each small enough for one task."""
+"""Planning of a read: from options to offset ranges that are small enough for one task."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 MIN_TASK_BYTES: Final = 16 << 20
-"""Less is read faster than Spark starts a task for it."""
+"""Spark needs longer to start a task than to read less than this."""
 MAX_TASK_BYTES: Final = 128 << 20
-"""As with Spark's own files."""
+"""The default of Spark's own file sources."""
 _TASKS: Final = 8
-"""Into at least so many a table is divided that is large enough, so that few large partitions keep many cores
-busy. How many cores there are is not told to a data source; minPartitions is there for those who know."""
+"""The minimum number of tasks for a large table, so that a few large partitions keep all cores busy. Spark
+does not tell a data source the number of cores; minPartitions overrides this one."""
 
 
 class Range(NamedTuple):
-    """Offsets of one partition, from `start` on and below `end`, that one task reads."""
+    """Offsets of one partition, from `start` to before `end`, that one task reads."""
 
     topic: str
     partition: int
@@ -32,11 +32,11 @@ class Range(NamedTuple):
     start: int
     end: int
     aborted: tuple[AbortedTxn, ...] = ()
-    """Transactions that a reader of committed data leaves out."""
+    """Transactions that a read_committed reader skips."""
     is_committed_only: bool = False
     skipping: SkipDamage | None = None
     size_bytes: int = 0
-    """About."""
+    """An estimate."""
 
     @property
     def log(self) -> PartitionLog:
@@ -44,13 +44,13 @@ class Range(NamedTuple):
 
 
 def readable_end(log: PartitionLog, options: Options) -> int:
-    """Where a reader stops: at the end of the log, or at its last stable offset. SegmentsError."""
+    """Return the offset at which a reader stops: the log end offset or the last stable offset."""
     end = end_offset(log)
     return stable_offset(log, end) if options.read_committed else end
 
 
 def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
-    """The offset that a bound stands for. SegmentsError."""
+    """Return the offset of a bound. SegmentsError."""
     key = (log.topic, log.partition)
     offset = bound.default
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
@@ -59,14 +59,14 @@ def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool
         if found is None or found >= end:
             if is_start and not options.latest_if_no_timestamp:
                 raise SegmentsError(
-                    f"{log.name} has no record from {timestamp_ms} ms on: set "
-                    f"startingOffsetsByTimestampStrategy to 'latest' to begin at its end"
+                    f"{log.name} has no record with timestamp {timestamp_ms} ms or later: set "
+                    f"startingOffsetsByTimestampStrategy to 'latest' to start at its end"
                 )
             return end
         return found
     offset = bound.offsets.get(key, offset)
     if offset is None:
-        raise SegmentsError(f"the offsets that were given lack {log.name}, which is subscribed to")
+        raise SegmentsError(f"no offset was given for {log.name}, which is subscribed")
     if offset == EARLIEST:
         return log.start_offset()
     if offset == LATEST:
@@ -75,11 +75,11 @@ def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
-    """The first offset with a timestamp that late or later, None where there is none. KIP-79."""
+    """Return the first offset with this timestamp or a later one, or None. KIP-79."""
     for segment in log.segments():
         index = segment.time_index()
         active = segment == log.segments()[-1]
-        # The last entry of a segment that is not the active one is its latest timestamp.
+        # The last entry of an inactive segment's time index has the segment's maximum timestamp.
         if not active and len(index) and index[-1, 0] < timestamp_ms:
             continue
         at = int(index[:, 0].searchsorted(timestamp_ms, side="left"))
@@ -91,7 +91,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 def plan(options: Options) -> list[Range]:
-    """The ranges of a batch query. SegmentsError."""
+    """Return the ranges of a batch query. SegmentsError."""
     bounds = []
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
@@ -101,20 +101,20 @@ def plan(options: Options) -> list[Range]:
 
 
 def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
-    """The offsets that are there of those asked for. SegmentsError where some are lost, and that matters."""
+    """Limit a range to existing offsets. Raises SegmentsError on lost offsets with failOnDataLoss."""
     first, last = log.start_offset(), readable_end(log, options)
     if (start < first or start > last or end > last) and options.fail_on_data_loss:
         raise SegmentsError(
-            f"{log.name} has the offsets from {first} to {last}, not those from {start} to {end}: they may "
-            f"have been deleted by retention; set failOnDataLoss to false to read what there is"
+            f"{log.name} has the offsets {first} to {last}, not {start} to {end}: retention may have "
+            f"deleted records; set failOnDataLoss to false to read the remaining ones"
         )
     return max(start, first), min(end, last)
 
 
 def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
-    """Offsets from a start to an end, divided at segments and at entries of their indexes, by their bytes.
+    """Split offset ranges into tasks by size, at segments and at entries of their offset indexes.
 
-    So a partition that has most of what there is becomes most of the tasks. SegmentsError.
+    A partition with most of the data becomes most of the tasks. SegmentsError.
     """
     logs = []
     total_bytes = 0
@@ -132,16 +132,16 @@ def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int
 
 
 def _target_bytes(options: Options, total_bytes: int) -> int:
-    """How much one task is to read."""
+    """Return how much one task should read."""
     if options.target_partition_bytes is not None:
         return options.target_partition_bytes
     return min(max(total_bytes // _TASKS, MIN_TASK_BYTES), MAX_TASK_BYTES)
 
 
 def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
-    """Ranges that are read by one task each: neighbours together where they are small.
+    """Group the ranges into tasks. Small neighboring ranges share a task.
 
-    A task costs a tenth of a second beside its data, and there may be very many partitions or segments.
+    A task costs a tenth of a second in addition to its data, and there may be many partitions or segments.
     """
     if options.min_partitions > 1:
         return [[range_] for range_ in ranges]
@@ -158,11 +158,11 @@ def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 class _SegmentPart(NamedTuple):
-    """What lies of some offsets in one segment."""
+    """The bytes of one segment that contain an offset range."""
 
     segment: Segment
     entries: Index
-    """Of its offset index."""
+    """The offset index of the segment."""
     position: int
     end_position: int
 
@@ -178,7 +178,7 @@ def _parts(log: PartitionLog, start: int, end: int) -> list[_SegmentPart]:
         try:
             size_bytes = segment.size_bytes()
         except FileNotFoundError:
-            continue  # What was deleted meanwhile is found to be gone by those who read it.
+            continue  # The segment was deleted meanwhile. The reader reports lost data.
         first, last = index[:, 0].searchsorted([start, end], side="right").tolist()
         position = int(index[first - 1, 1]) if first else 0
         behind = int(index[last, 1]) if last < len(index) else size_bytes
@@ -219,7 +219,7 @@ def _split_log(
 
 
 def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
-    """Offsets that divide it into pieces of the same size, and about that one."""
+    """Return the offsets that divide a part into pieces of about the target size."""
     size_bytes = part.end_position - part.position
     pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
     wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]
@@ -233,7 +233,7 @@ def _aborted(segments: Sequence[Segment]) -> list[AbortedTxn]:
 
 
 def _split_further(ranges: list[Range], least: int) -> list[Range]:
-    """At least so many ranges, if there are so many offsets: the longest are halved."""
+    """Halve the longest ranges until there are at least `least`, or no range can be halved."""
     ranges = list(ranges)
     while 0 < len(ranges) < least:
         longest = max(range(len(ranges)), key=lambda number: ranges[number].end - ranges[number].start)

@@ -1,4 +1,4 @@
-"""From ranges of offsets to Arrow record batches in the columns of Spark's Kafka source."""
+"""Offset ranges as Arrow record batches with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kwire.wire.columns import HEADERS_TYPE, Batches, Columns, decode_parts
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
-"""How Kafka numbers the kinds of timestamps."""
+"""Kafka's numbers of the timestamp types."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -41,37 +41,37 @@ TYPES: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""The same as Spark calls them."""
+"""The types of the same columns in Spark's names."""
 
 _RECORD_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
-"""Columns for which each record has to be looked at."""
+"""Columns that require decoding each record."""
 
 _MIN_CONSTANT_ROWS: Final = 1 << 14
-"""Records of one kind that a column is made for at once."""
+"""The minimum number of rows for which a constant column is built."""
 
 MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
-"""The latest that Spark has, which counts microseconds in 64 bits; with a minus it has the earliest, too."""
+"""The latest timestamp in Spark, which counts microseconds in 64 bits. Negated, it is the earliest one."""
 
 DECODE_BYTES: Final = 2 << 20
-"""Batches are decoded together up to this size, decompressed; one may be larger."""
+"""The maximum decompressed size of batches that are decoded together. A single batch may be larger."""
 
 
 def check_columns(types: Mapping[str, str]) -> list[str]:
-    """The columns of a schema that was given for the table. SegmentsError where it does not fit."""
+    """Return the column names of a user's schema. Raises SegmentsError if the schema does not fit."""
     for name, type_ in types.items():
         if name not in TYPES:
-            raise SegmentsError(f"there is no column {name!r}; there are {', '.join(TYPES)}")
+            raise SegmentsError(f"unknown column {name!r}; the columns are {', '.join(TYPES)}")
         if type_ != TYPES[name]:
-            raise SegmentsError(f"the column {name!r} is of type {TYPES[name]}, not {type_}")
+            raise SegmentsError(f"the column {name!r} has type {TYPES[name]}, not {type_}")
     return list(types)
 
 
 def read(
     range_: Range, *, headers: bool = False, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, of the columns that are named, or of all.
+    """Read the records of a range, with the named columns or all of them.
 
-    SegmentsError; CorruptSegment names the file, position and offset.
+    Raises SegmentsError. Its subclass CorruptSegment names the file, position and offset.
     """
     names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
@@ -99,7 +99,7 @@ def _decoded(
 ) -> Iterator[tuple[Columns, Batches]]:
     for at, header in wanted:
         if not crc_is_valid(chunk.data, at, header):
-            why = f"the CRC of the batch at offset {header.base_offset} is wrong"
+            why = f"the batch at offset {header.base_offset} has a wrong CRC"
             raise _corrupt(range_, chunk.position + at, header, why)
     if not wanted:
         return
@@ -114,12 +114,12 @@ def _decoded(
 
 
 def _is_dense(header: BatchHeader) -> bool:
-    """Whether each offset of the batch is that of a record, so that its header tells them all."""
+    """Return whether the batch has a record for each of its offsets, so that its header is sufficient."""
     return header.records_count == header.last_offset_delta + 1
 
 
 def _columns_from_headers(batches: Batches) -> Columns:
-    """Columns of batches whose records need not be looked at; timestamps are not known then."""
+    """Build columns from batch headers alone, without timestamps."""
     counts = np.array([header.records_count for _, header in batches], np.int64)
     first = np.array([header.base_offset for _, header in batches], np.int64)
     batch = np.repeat(np.arange(len(counts)), counts)
@@ -138,7 +138,7 @@ def _segment_of(log: PartitionLog, offset: int) -> Path:
 
 
 class _ConstantColumns:
-    """Columns that are the same for all records, made once and cut to length."""
+    """Columns with the same value for all records, built once and sliced."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, Any], pa.Array] = {}
@@ -187,7 +187,7 @@ def _array(
 
 
 def _check_times(range_: Range, columns: Columns, group: Batches) -> None:
-    """SegmentsError where a record of the range has a timestamp that microseconds have no room for."""
+    """Raise SegmentsError if Spark cannot represent the timestamp of a record in the range."""
     times_ms = columns.timestamp_ms
     if not len(times_ms) or -MAX_TIMESTAMP_MS <= times_ms.min() <= times_ms.max() <= MAX_TIMESTAMP_MS:
         return
@@ -196,7 +196,7 @@ def _check_times(range_: Range, columns: Columns, group: Batches) -> None:
     for at in np.flatnonzero(beyond & inside)[:1].tolist():
         path = _segment_of(range_.log, group[int(columns.batch[at])][1].base_offset)
         raise SegmentsError(
-            f"{path} has at offset {columns.offset[at]} of {range_.topic}-{range_.partition} the timestamp "
-            f"{times_ms[at]} ms, which Spark has no room for (is it in nanoseconds?): leave out the offset "
-            f"or the column timestamp"
+            f"{path} has timestamp {times_ms[at]} ms at offset {columns.offset[at]} of "
+            f"{range_.topic}-{range_.partition}, which is too large for Spark (is it in nanoseconds?): "
+            f"exclude the offset or the column timestamp"
         )

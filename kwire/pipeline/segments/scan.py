@@ -1,4 +1,4 @@
-"""From batch to batch through a partition, whatever the broker does to its files meanwhile."""
+"""Iteration over the batches of a partition while a broker writes, deletes and compacts its files."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from kwire.wire.batch import (
 
 CHUNK_BYTES: Final = 1 << 20
 SEGMENT_OFFSETS: Final = 1 << 31
-"""Offsets that a segment can hold: indexes write them as 32-bit distances from its base offset."""
+"""The number of offsets that a segment can hold: its indexes store 32-bit offsets relative to its base."""
 _GONE: Final = (".deleted", ".swap")
-"""What is appended to the names of files that the broker is about to delete, or has just put in place."""
+"""Suffixes of files that the broker is about to delete or has just compacted."""
 
 
 class CorruptSegment(SegmentsError):
-    """Bytes that are no batch, in the middle of a log."""
+    """Bytes in the middle of a log that are not a valid batch."""
 
     def __init__(self, path: Path, position: int, offset: int, what: str) -> None:
-        super().__init__(f"{path} is corrupt at byte {position}, at offset {offset} or after it: {what}")
+        super().__init__(f"{path} is corrupt at byte {position}, at or after offset {offset}: {what}")
         self.position = position
         self.offset = offset
 
 
 class Chunk(NamedTuple):
-    """Bytes of a segment with the whole batches in them."""
+    """Bytes of a segment, and the complete batches in them."""
 
     data: bytes
     batches: list[tuple[int, BatchHeader]]
     position: int = 0
-    """Where in the file the bytes begin."""
+    """The position of the bytes in the file."""
 
 
 class SegmentFile:
-    """A segment that is open for reading, and stays readable when the broker deletes it."""
+    """An open segment file. It stays readable after the broker deletes the file."""
 
     def __init__(self, segment: Segment) -> None:
-        """FileNotFoundError."""
+        """Open the file. FileNotFoundError."""
         self.path = segment.path
         self.base_offset = segment.base_offset
         self._descriptor = os.open(segment.path, os.O_RDONLY)
@@ -65,17 +65,17 @@ class SegmentFile:
         return os.fstat(self._descriptor).st_size
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
-        """Up to so many bytes; fewer at the end of the file. SegmentsError."""
+        """Read up to `size_bytes` bytes; fewer at the end of the file. SegmentsError."""
         try:
             return os.pread(self._descriptor, size_bytes, position)
         except OSError as error:
             raise SegmentsError(f"{self.path} cannot be read at byte {position}: {error.strerror}") from None
 
     def chunks(self, position: int, end: int, *, is_active: bool, next_offset: int) -> Iterator[Chunk]:
-        """The batches from `position` up to `end`. CorruptSegment.
+        """Yield the batches between two positions. CorruptSegment.
 
-        In the active segment a batch that is cut short ends it: the broker is writing it now, or was killed.
-        `next_offset` is the least that the first batch may begin with, as offsets never go back.
+        In the active segment, iteration stops at an incomplete batch: the broker writes it, or was killed.
+        `next_offset` is the lowest valid offset of the first batch, because offsets never decrease.
         """
         chunk_bytes = CHUNK_BYTES
         while position < end:
@@ -95,7 +95,7 @@ class SegmentFile:
                     if position + at + size_bytes <= end:
                         chunk_bytes = max(CHUNK_BYTES, size_bytes)
                     else:
-                        why = f"a batch of {size_bytes} bytes is cut short"
+                        why = f"a batch of {size_bytes} bytes is incomplete"
                     break
                 batches.append((at, header))
                 next_offset = header.last_offset + 1
@@ -106,9 +106,9 @@ class SegmentFile:
                 and end - position - at < HEADER_BYTES
                 and at < end - position
             ):
-                why = f"a batch is cut short after {end - position - at} bytes"
+                why = f"a batch is incomplete after {end - position - at} bytes"
             if not why and size < wanted:
-                why = "the file has become shorter"
+                why = "the file was truncated"
             if batches:
                 yield Chunk(data, batches, position)
             if why:
@@ -119,22 +119,22 @@ class SegmentFile:
 
 
 def header_error(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
-    """What is wrong with the header of a batch whose offsets are to be between two others; nothing if not."""
+    """Describe the error of a batch header that must lie within an offset range; empty if it is valid."""
     if header.magic != MAGIC:
-        return f"a batch has format {header.magic}, not {MAGIC}"
+        return f"a batch has magic {header.magic}, not {MAGIC}"
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         return f"a batch has length {header.batch_length}"
     if header.base_offset < next_offset:
-        return f"a batch begins at offset {header.base_offset}, which came before"
+        return f"a batch has base offset {header.base_offset}, which is not larger than earlier offsets"
     if header.last_offset >= limit_offset:
-        return f"a batch reaches to offset {header.last_offset}, which no segment like this holds"
+        return f"a batch has last offset {header.last_offset}, beyond the offsets of this segment"
     if header.last_offset_delta < 0 or header.records_count < 0:
         return f"the batch at offset {header.base_offset} has a negative number of records"
     return ""
 
 
 def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
-    """The position of a batch at or before `offset`: 0 where the index says nothing that is so."""
+    """Return the position of a batch at or before `offset`, or 0 if the index has no valid entry."""
     index = segment.offset_index()
     at = int(index[:, 0].searchsorted(offset, side="right"))
     if not at:
@@ -153,9 +153,9 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
 
 
 def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
-    """The batches that hold offsets from `start` on and below `end`. SegmentsError.
+    """Yield the batches with offsets from `start` to before `end`. SegmentsError.
 
-    Segments are looked for anew where one has gone, since the broker may have deleted or compacted it.
+    Lists the segments again if one has disappeared, because the broker may have deleted or compacted it.
     """
     tries = 0
     while start < end:
@@ -171,7 +171,7 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
         except FileNotFoundError:
             tries += 1
             if tries > 10:
-                raise SegmentsError(f"{segment.path} is listed, but not there") from None
+                raise SegmentsError(f"{segment.path} is listed but does not exist") from None
             continue
         try:
             position = position_before(segment, file, start)
@@ -194,8 +194,8 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
                 if chunk.batches[-1][1].last_offset + 1 >= end:
                     return
         except CorruptSegment as error:
-            # In the active segment a batch that is cut short ends it: the broker is writing it now, or was
-            # killed. Not if others follow.
+            # An incomplete batch at the end of the active segment is expected: the broker is writing it, or
+            # was killed. It is corruption if valid batches follow.
             torn = error.position
             if after is not None or next_valid_batch(segment, file, torn, file.size_bytes, error.offset):
                 raise
@@ -227,7 +227,7 @@ def _skip_damage(
             )
 
 
-# --- getting past damage: to the batch behind it, or one that the offset index points at
+# --- skipping corruption: continue at the next batch, or at one in the offset index
 
 
 class LostOffsets(NamedTuple):
@@ -235,17 +235,17 @@ class LostOffsets(NamedTuple):
 
     start_offset: int
     end_offset: int | None
-    """None where nothing sound follows in the segment."""
+    """None if no valid batch follows in the segment."""
     reason: str
 
 
 def valid_chunks(
     segment: Segment, file: SegmentFile, position: int, end: int, next_offset: int
 ) -> Iterator[Chunk | LostOffsets]:
-    """The batches from a position up to another that check out, and what lies between them that does not.
+    """Yield the valid batches between two positions, and the offsets that are lost between them.
 
-    `next_offset` is the least that the first batch may begin with. SegmentsError where the file cannot be
-    read at all.
+    `next_offset` is the lowest valid offset of the first batch. Raises SegmentsError if the file cannot be
+    read.
     """
     while position < end:
         reason = ""
@@ -258,12 +258,12 @@ def valid_chunks(
                 if len(valid) < len(chunk.batches):
                     at, header = chunk.batches[len(valid)]
                     position = chunk.position + at
-                    reason = f"since the CRC of the batch at byte {position} of {file.path} is wrong"
+                    reason = f"the batch at byte {position} of {file.path} has a wrong CRC"
                     break
             else:
                 return
         except CorruptSegment as error:
-            position, reason = error.position, f"since {error}"
+            position, reason = error.position, str(error)
         found = next_valid_batch(segment, file, position, end, next_offset)
         if found is None:
             yield LostOffsets(next_offset, None, reason)
@@ -283,12 +283,12 @@ def _valid_batches(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
 def next_valid_batch(
     segment: Segment, file: SegmentFile, wrong: int, end: int, next_offset: int
 ) -> tuple[int, BatchHeader] | None:
-    """The first batch behind a wrong one that checks out, of those that can be found."""
+    """Find the first valid batch after an invalid one, by its length field or the offset index."""
     positions = segment.offset_index()[:, 1]
     candidates = positions[positions.searchsorted(wrong, side="right") :].tolist()
     head = file.read_at(wrong, HEADER_BYTES)
     if len(head) == HEADER_BYTES:
-        # Its length may still be right.
+        # The length field of the invalid batch may be correct.
         candidates = sorted({wrong + max(1, read_header(head).size_bytes), *candidates})
     for position in candidates:
         header = _valid_header(file, position, end, next_offset)
@@ -310,11 +310,11 @@ def _valid_header(file: SegmentFile, position: int, end: int, next_offset: int) 
     return header if len(data) == header.size_bytes and crc_is_valid(data, 0, header) else None
 
 
-# --- what a log comes to
+# --- offsets of a log: end, last stable, by timestamp
 
 
 def end_offset(partition: PartitionLog) -> int:
-    """Where the log ends: behind its last whole batch. SegmentsError."""
+    """Return the log end offset: the offset after the last complete batch. SegmentsError."""
     segments = partition.segments()
     if not segments:
         return 0
@@ -324,7 +324,7 @@ def end_offset(partition: PartitionLog) -> int:
     try:
         position = position_before(last, file, 1 << 62)
         for data, batches, _ in file.chunks(position, file.size_bytes, is_active=True, next_offset=end):
-            # What was being written when the broker was killed may be whole by its length alone.
+            # The length of a batch that was being written at a crash may match while its content does not.
             for _, header in batches[:-1]:
                 end = header.last_offset + 1
             at, header = batches[-1]
@@ -337,7 +337,7 @@ def end_offset(partition: PartitionLog) -> int:
 
 
 def stable_offset(partition: PartitionLog, end: int) -> int:
-    """The last stable offset: every transaction with data before it has ended. `end` is the log's."""
+    """Return the last stable offset: all transactions before it have ended. `end` is the log end offset."""
     now_ms = time.time_ns() // 1_000_000
     producers = ProducerStateManager(RealDisk(), str(partition.directory), partition=partition.name)
     start = partition.segments()[0].base_offset if partition.segments() else 0
@@ -362,7 +362,7 @@ def stable_offset(partition: PartitionLog, end: int) -> int:
 
 
 def scan_for_timestamp(partition: PartitionLog, start: int, timestamp_ms: int) -> int | None:
-    """The first offset from `start` on whose record is that late or later."""
+    """Return the first offset from `start` on whose record has this timestamp or a later one."""
     for data, batches, _ in chunks_between(partition, start, 1 << 62):
         for at, header in batches:
             if header.max_timestamp < timestamp_ms or header.is_control:

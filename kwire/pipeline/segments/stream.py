@@ -1,4 +1,4 @@
-"""The steps of a stream: from which offsets to which, of logs that come, grow and go meanwhile."""
+"""Offset ranges of a stream's steps (micro-batches), over logs that appear, grow and disappear meanwhile."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from kwire.pipeline.segments.options import Options
 from kwire.pipeline.segments.plan import Range, check_bounds, readable_end, resolve, split_ranges, tasks
 
 OffsetsByTopic = Mapping[str, Mapping[str, int]]
-"""As Spark's Kafka source writes offsets: topic, then partition, then offset."""
+"""Offsets as Spark's Kafka source writes them: topic, then partition, then offset."""
 Offsets = dict[str, dict[str, int]]
-"""The same, to be made."""
+"""The same, mutable."""
 
 _PartitionKey = tuple[str, int]
-"""A topic's partition."""
+"""A topic and a partition."""
 _Result = TypeVar("_Result")
 
 
 def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
-    """Where a new stream of those logs begins. SegmentsError."""
+    """Return the offsets at which a new stream of these logs begins. SegmentsError."""
     found: Offsets = {}
     for log in logs:
         start = resolve(options, log, options.starting, is_start=True)
         first, end = log.start_offset(), readable_end(log, options)
         if not first <= start <= end:
-            raise SegmentsError(f"{log.name} has the offsets from {first} to {end}, not {start}")
+            raise SegmentsError(f"{log.name} has the offsets {first} to {end}, not {start}")
         found.setdefault(log.topic, {})[str(log.partition)] = start
     return found
 
 
 def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
-    """How far a stream may read now. SegmentsError."""
+    """Return the offsets up to which a stream can read now. SegmentsError."""
     found: Offsets = {}
     by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
     for (topic, partition), end in by_partition.items():
@@ -50,7 +50,7 @@ def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
 def step_starts(
     options: Options, start: OffsetsByTopic, ends: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> Offsets:
-    """Where each partition goes on; what came while the stream ran begins where its log does."""
+    """Return where a step starts in each partition. A new partition starts at its log start offset."""
     new = [
         (topic, int(partition))
         for topic, offsets in ends.items()
@@ -60,16 +60,16 @@ def step_starts(
     begins = {topic: dict(start.get(topic, {})) for topic in ends}
     by_partition = _read_each(options, new, PartitionLog.start_offset, sleep) if new else {}
     for topic, partition in new:
-        # What is gone again has nothing.
+        # A log that has disappeared again has no records.
         begins[topic][str(partition)] = by_partition.get((topic, partition), ends[topic][str(partition)])
     return begins
 
 
 def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
-    """The ends, drawn nearer so that about `most` offsets are between: each by its share, as Spark has it.
+    """Lower the end offsets so that a step has about `most` offsets, in proportion to each partition's lag.
 
-    Each partition that has something gets at least one offset, also where that is more than `most` together:
-    or those behind a few busy ones would never have their turn.
+    Every partition with new records gets at least one offset, even if the sum exceeds `most`. Otherwise
+    small partitions would never be read beside a few busy ones.
     """
     lags = {
         (topic, partition): max(0, end - begins[topic][partition])
@@ -89,7 +89,7 @@ def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
 def step_tasks(
     options: Options, start: OffsetsByTopic, end: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> list[list[Range]]:
-    """What a step from one set of offsets to another reads. SegmentsError where that is gone, and matters."""
+    """Return the tasks of a step. Raises SegmentsError if data is lost and failOnDataLoss is set."""
 
     def bounds(log: PartitionLog) -> tuple[PartitionLog, int, int]:
         partition = str(log.partition)
@@ -99,7 +99,7 @@ def step_tasks(
         (topic, int(partition))
         for topic, offsets in end.items()
         for partition, stop in offsets.items()
-        # What is gone for good stays in the ends of a query, and would be waited for in each of its steps.
+        # The end offsets keep deleted partitions. Without this check each step would wait for their return.
         if options.fail_on_data_loss or start.get(topic, {}).get(partition) != stop
     ]
     found = _read_each(options, planned, bounds, sleep)
@@ -109,12 +109,12 @@ def step_tasks(
 def _bounds(
     options: Options, log: PartitionLog, begin: int | None, stop: int
 ) -> tuple[PartitionLog, int, int]:
-    # A partition that came while the stream ran is read from its beginning.
+    # A partition that appeared while the stream ran is read from its log start offset.
     begin = log.start_offset() if begin is None else begin
     if begin > stop and options.fail_on_data_loss:
         raise SegmentsError(
-            f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
-            f"deleted and created anew? Set failOnDataLoss to false to go on"
+            f"{log.name} ended at offset {begin} before and ends at {stop} now: was the topic deleted "
+            f"and recreated? Set failOnDataLoss to false to continue"
         )
     return log, *check_bounds(options, log, min(begin, stop), stop)
 
@@ -125,10 +125,10 @@ def _read_each(
     read: Callable[[PartitionLog], _Result],
     sleep: Sleep,
 ) -> dict[_PartitionKey, _Result]:
-    """What the logs of some partitions answer, or all. SegmentsError where one is gone, and that matters.
+    """Apply `read` to the logs of some partitions, or of all. SegmentsError.
 
-    Who moves a log to another directory, as Apache Kafka does, may be seen in between: so whether one is gone
-    is said of all of them together, and only after looking again for a while.
+    A log may be between two log directories for a moment, because Apache Kafka moves logs by renaming. So a
+    missing log is an error only after several looks at all directories.
     """
     current = options.current_partitions()
     pending = [(log.topic, log.partition) for log in current] if keys is None else list(keys)
@@ -154,5 +154,5 @@ def _read_each(
             return results
     if options.fail_on_data_loss:
         topic, partition = pending[0]
-        raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
+        raise SegmentsError(f"{topic}-{partition} does not exist any more: was the topic deleted?")
     return results

@@ -1,1 +1,1 @@
-"""What is in a record's value: text, JSON or Avro, as columns of Arrow and so of Spark."""
+"""Decoding of record values (text, JSON and Avro) to columns of Arrow and Spark."""

@@ -1,8 +1,8 @@
-"""Avro values as confluent's serializers write them: a zero, the id of the writer's schema, and the record.
+"""Decoding of Avro values in Confluent's wire format: a zero, the id of the writer's schema, and the record.
 
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
-Types become those that Spark's own Avro reader gives: unions with null are nullable, other unions are a
-struct of `member0`, `member1` and so on, enums are text, fixed is binary, times of the day are numbers.
+The types are those of Spark's own Avro reader: a union with null is nullable, any other union is a struct of
+`member0`, `member1` and so on, an enum is text, fixed is binary, and a time of day is a number.
 https://spark.apache.org/docs/latest/sql-data-sources-avro.html#supported-types-for-avro---spark-sql-conversion
 """
 
@@ -43,10 +43,10 @@ from kwire.pipeline.values.registry import Registry
 MAGIC: Final = 0
 HEAD_BYTES: Final = 5
 DECIMAL_DIGITS: Final = 38
-"""Spark's decimals have no more."""
+"""The maximum precision of Spark's decimals."""
 
 PRIMITIVE: Final = {
-    # What is always null gets a type that Parquet can hold.
+    # A column that is always null needs a type that Parquet supports.
     "null": pa.string(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -72,10 +72,10 @@ _DIGITS: Final = decimal.Context(prec=DECIMAL_DIGITS * 2)
 
 
 class AvroReader:
-    """Values to what the reader's schema says, whatever schema they were written with."""
+    """A reader that converts values of any writer's schema to the reader's schema."""
 
     def __init__(self, reader: AvroSchema, registry: Registry) -> None:
-        """ValueFault where Spark has no such types."""
+        """Create a reader. Raises DecodeError if Spark does not support the schema's types."""
         self.column = column_of(reader)
         self._reader = reader
         self._registry = registry
@@ -83,9 +83,9 @@ class AvroReader:
         self._writers: dict[int, tuple[Any, Any] | str] = {}
 
     def read(self, value: bytes) -> Any:
-        """What is in a value, without logical types. ValueFault; RegistryError."""
+        """Decode a value, without logical types. DecodeError, RegistryError."""
         if len(value) < HEAD_BYTES:
-            raise DecodeError(f"{len(value)} bytes are too few for the id of a schema")
+            raise DecodeError(f"{len(value)} bytes are too few for a schema id")
         if value[0] != MAGIC:
             raise DecodeError(f"the first byte is {value[0]}, not {MAGIC}")
         writer, reader = self._schemas(int.from_bytes(value[1:HEAD_BYTES], "big"))
@@ -98,11 +98,11 @@ class AvroReader:
         except fastavro.read.SchemaResolutionError as error:
             raise DecodeError(f"the reader's schema does not fit the writer's: {_short(error)}") from None
         except Exception as error:
-            # Bytes that are something else meet whatever they meet.
-            raise DecodeError(f"the value is not of its schema: {_short(error)}") from None
+            # Arbitrary bytes can cause any exception in fastavro.
+            raise DecodeError(f"the value does not match its schema: {_short(error)}") from None
         left_bytes = len(value) - stream.tell()
         if left_bytes:
-            raise DecodeError(f"{left_bytes} bytes are left over behind the record")
+            raise DecodeError(f"{left_bytes} bytes follow the record")
         return found
 
     def _schemas(self, schema_id: int) -> tuple[Any, Any]:
@@ -124,7 +124,7 @@ class AvroReader:
         return writer.stored, None if writer.stored == self._reader.stored else self._reader.stored
 
     def forget_missing_schemas(self) -> None:
-        """Ask again for what could not be had: a schema may come after the first record that names it."""
+        """Look up missing schemas again: a schema may be registered after the first record that names it."""
         self._writers = {key: found for key, found in self._writers.items() if not isinstance(found, str)}
 
 
@@ -134,7 +134,7 @@ def _short(error: Exception) -> str:
 
 
 class _Named(Column):
-    """Values that fastavro has told the name of."""
+    """A column whose values fastavro has paired with the names of their types."""
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -145,7 +145,7 @@ class _Named(Column):
 
 
 def column_of(schema: AvroSchema) -> Column:
-    """How what is read with a schema becomes a column. ValueFault where Spark has no such type."""
+    """Return the column for values of a schema. Raises DecodeError if Spark does not support the type."""
     return _column(schema, schema.full, ())
 
 
@@ -157,9 +157,9 @@ def _column(schema: AvroSchema, at: Any, inside: tuple[str, ...]) -> Column:
     if kind in RECORDS:
         name = at["name"]
         if name in inside:
-            raise DecodeError(f"the record {name} contains itself, which a column cannot")
+            raise DecodeError(f"the record {name} contains itself, which a column cannot represent")
         if not at["fields"]:
-            raise DecodeError(f"the record {name} has no fields, which Parquet cannot hold")
+            raise DecodeError(f"the record {name} has no fields, which Parquet cannot represent")
         return Record(
             [(field["name"], _column(schema, field["type"], (*inside, name))) for field in at["fields"]]
         )
@@ -180,19 +180,19 @@ def _leaf(at: Any, kind: str) -> Column:
     if logical == "decimal":
         precision, scale = at["precision"], at.get("scale", 0)
         if precision > DECIMAL_DIGITS:
-            raise DecodeError(f"a decimal of {precision} digits has more than {DECIMAL_DIGITS}")
+            raise DecodeError(f"a decimal with {precision} digits exceeds the maximum of {DECIMAL_DIGITS}")
         return Leaf(pa.decimal128(precision, scale), partial(_decimal, scale))
     if logical == "uuid" and kind == "fixed":
         return Leaf(pa.string(), lambda value: str(uuid.UUID(bytes=_bytes(value))))
     if kind in ("bytes", "fixed"):
         return Leaf(PRIMITIVE[kind], _bytes)
     if kind not in PRIMITIVE:
-        raise DecodeError(f"there is no Avro type {kind}")
+        raise DecodeError(f"unknown Avro type {kind}")
     return Leaf(PRIMITIVE[kind])
 
 
 def _bytes(value: Any) -> bytes:
-    # A default is text in a schema, a character for each byte.
+    # A default value in a schema is text, with a character for each byte.
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -216,12 +216,12 @@ def _union(schema: AvroSchema, branches: list[Any], inside: tuple[str, ...]) -> 
 
 
 def _test(branch: Any, kinds: set[str]) -> Callable[[Any], bool]:
-    """Whether a value is of a branch of a union that has branches of these kinds."""
+    """Return a test whether a value belongs to a branch of a union with branches of these kinds."""
     kind = type_of(branch)
     if kind in NAMED:
         python: type = {"enum": str, "fixed": bytes}.get(kind, dict)
         unqualified = branch["name"].rpartition(".")[2]
-        # Without a name is what was not written as a union.
+        # A value without a name was not written as a union.
         return lambda value: (
             value[0].rpartition(".")[2] == unqualified
             if isinstance(value, tuple)
@@ -236,7 +236,7 @@ def _test(branch: Any, kinds: set[str]) -> Callable[[Any], bool]:
 
 
 def _has_choice(schema: Any) -> bool:
-    """Whether there is a union of more than one type and null: then names have to be told."""
+    """Return whether a schema has a union of several types besides null, whose values need type names."""
     if isinstance(schema, list):
         others = [branch for branch in schema if type_of(branch) != "null"]
         return len(others) > 1 or any(_has_choice(branch) for branch in others)

@@ -1,8 +1,8 @@
-"""Avro schemas as JSON: with what they refer to inside of them, and without their logical types.
+"""Avro schemas as JSON, with references inlined, with and without logical types.
 
-Values are read without logical types, which are applied to whole columns afterwards. So what resolves a
-writer's schema to a reader's goes by the stored types alone, as Avro's own implementations do, and a number
-of milliseconds is not taken for one of microseconds where only the logical types differ: `unlike` finds that.
+Values are decoded without logical types, which are applied to complete columns later. So fastavro resolves a
+writer's schema to a reader's by the stored types alone, as Avro's own implementations do.
+`logical_type_mismatch` finds differences in logical types, so that milliseconds are not read as microseconds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LOGICAL: Final = {
     ("long", "local-timestamp-millis"), ("long", "local-timestamp-micros"), ("long", "local-timestamp-nanos"),
     ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"),
 }  # fmt: skip
-"""Stored type and logical type, as the specification has them; others are let be, as it wants."""
+"""Stored types and their logical types in Avro's specification, which requires to ignore other ones."""
 
 
 class AvroSchema:
-    """A schema, whole."""
+    """A schema with its references inlined."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """The last text is the schema, those before are what it refers to. ValueFault."""
+        """Parse a schema: the last text, preceded by the schemas that it refers to. DecodeError."""
         self.texts = tuple(texts)
         known: dict[str, Any] = {}
         try:
@@ -40,13 +40,13 @@ class AvroSchema:
             self.full = _inline_references(parsed, known, set())
             self.stored = fastavro.parse_schema(_without_logical_types(self.full))
         except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DecodeError(f"this is no Avro schema: {error!r}") from None
+            raise DecodeError(f"not a valid Avro schema: {error!r}") from None
         self.named: dict[str, Any] = {}
         _collect(self.full, self.named)
 
 
 def _inline_references(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
-    """With each definition where its name comes first, as texts of schemas have them."""
+    """Inline each definition where its name occurs first."""
     if isinstance(schema, str):
         return (
             _inline_references(known[schema], known, seen)
@@ -94,7 +94,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _default(value: Any, schema: Any) -> Any:
-    """A default with the defaults of what it leaves out."""
+    """Complete a default value with the defaults of the fields that it omits."""
     if isinstance(value, dict) and isinstance(schema, dict) and schema["type"] in RECORDS:
         return {
             field["name"]: _default(value.get(field["name"], field.get("default")), field["type"])
@@ -117,14 +117,14 @@ def _collect(schema: Any, named: dict[str, Any]) -> None:
 
 
 def type_of(schema: Any) -> str:
-    """The name of a schema's type; `union` for a list."""
+    """Return the name of a schema's type; `union` for a list."""
     if isinstance(schema, list):
         return "union"
     return schema if isinstance(schema, str) else str(schema["type"])
 
 
 def logical_type(schema: Any) -> str | None:
-    """What the stored values mean beyond their type."""
+    """Return the logical type of a schema, if it is one of the specification."""
     if not isinstance(schema, dict):
         return None
     name = schema.get("logicalType")
@@ -132,7 +132,7 @@ def logical_type(schema: Any) -> str | None:
 
 
 def logical_type_mismatch(writer: AvroSchema, reader: AvroSchema) -> str:
-    """Where the same stored value would mean something else to the reader; nothing if nowhere."""
+    """Describe where a stored value would have a different meaning for the reader; empty if nowhere."""
     return _logical_type_mismatch(writer, writer.full, reader, reader.full, set())
 
 
@@ -164,11 +164,11 @@ def _logical_type_mismatch(
         if key in written and key in wanted:
             return _logical_type_mismatch(writer, written[key], reader, wanted[key], seen)
     left, right = _meaning(written), _meaning(wanted)
-    return f"{left} was written, and {right} is read" if left and right and left != right else ""
+    return f"written as {left}, read as {right}" if left and right and left != right else ""
 
 
 def _single(schema: Any) -> Any:
-    """What a union with null is otherwise."""
+    """Return the only type of a union besides null, or the schema itself."""
     if isinstance(schema, list):
         others = [branch for branch in schema if type_of(branch) != "null"]
         return others[0] if len(others) == 1 else schema

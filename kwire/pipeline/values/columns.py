@@ -1,8 +1,8 @@
-"""Python values into Arrow columns, column by column: what a decoder gives for many records at once.
+"""Conversion of Python values to Arrow columns.
 
-A column is built for all records in one go, and only where that fails is it known that one of them does not
-fit; see `decoder.py`, which then looks for it. None is null everywhere. Types are such as Spark has: times
-in microseconds, what is not in time zones in UTC.
+A column is built for many records at once. If that fails, `decoder.py` finds the records that do not fit.
+None is null in every column. The types are those of Spark: timestamps in microseconds, in UTC or without a
+time zone.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ LOCAL_MICROSECONDS: Final = pa.timestamp("us")
 
 
 class DecodeError(Exception):
-    """A value that is not what its schema says; the message tells what is wrong with it."""
+    """A value does not match its schema. The message describes the error."""
 
 
 DECODE_ERRORS: Final = (DecodeError, ValueError, TypeError, ArithmeticError, pa.ArrowException)
-"""What a column may say to values that do not fit; Arrow's own are of many kinds."""
+"""The exceptions of a column for values that do not fit, including Arrow's."""
 
 
 class Column(abc.ABC):
-    """How values become an array of a type."""
+    """A converter of values to an Arrow array of one type."""
 
     type: pa.DataType
 
     @abc.abstractmethod
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The values as Arrow has them. FAULTS where one does not fit."""
+        """Convert the values. Raises one of DECODE_ERRORS if a value does not fit."""
 
 
 class Leaf(Column):
-    """Values without parts. Those that Arrow cannot convert itself are converted one by one before."""
+    """Values without parts. `convert` prepares each value that Arrow cannot convert itself."""
 
     def __init__(self, type_: pa.DataType, convert: Callable[[Any], Any] | None = None) -> None:
         self.type = type_
@@ -51,7 +51,7 @@ class Leaf(Column):
 
 
 class Time(Column):
-    """Numbers that count units since 1970, as timestamps in microseconds."""
+    """Timestamps as numbers of units since 1970, converted to microseconds."""
 
     def __init__(self, unit: str, type_: pa.DataType) -> None:
         self.type = type_
@@ -59,12 +59,12 @@ class Time(Column):
         self._finer = unit == "ns"
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        # Of nanoseconds Spark has no more than the microseconds; what does not fit is an error otherwise.
+        # Nanoseconds are truncated to microseconds. Other units must fit.
         return pa.array(values, self._given).cast(self.type, safe=not self._finer)
 
 
 class Record(Column):
-    """Mappings with the same names, as a struct; what is not among the names is left out."""
+    """Dictionaries as a struct. Keys that are not fields are ignored."""
 
     def __init__(self, fields: Sequence[tuple[str, Column]]) -> None:
         self._fields = list(fields)
@@ -86,7 +86,7 @@ class Record(Column):
 
 
 class Listing(Column):
-    """Lists of one kind of item."""
+    """Lists with items of one type."""
 
     def __init__(self, item: Column) -> None:
         self._item = item
@@ -98,7 +98,7 @@ class Listing(Column):
 
 
 class Mapping(Column):
-    """Maps from text to one kind of item."""
+    """Maps from text to items of one type."""
 
     def __init__(self, item: Column) -> None:
         self._item = item
@@ -112,10 +112,10 @@ class Mapping(Column):
 
 
 class Choice(Column):
-    """Values of several kinds: a struct with a member for each, of which one at most is not null."""
+    """Values of several types: a struct with a member for each type, of which at most one is not null."""
 
     def __init__(self, members: Sequence[tuple[Callable[[Any], bool], Column]]) -> None:
-        """Each with a test whether a value is of this kind; the first that says so has it."""
+        """Create a column. Each member has a test for its values, and the first match wins."""
         self._members = list(members)
         self.type = pa.struct(
             [pa.field(f"member{number}", column.type) for number, (_, column) in enumerate(members)]
@@ -136,11 +136,11 @@ class Choice(Column):
         for number, (is_of, _) in enumerate(self._members):
             if is_of(value):
                 return number
-        raise DecodeError(f"{value!r} is none of what it may be")
+        raise DecodeError(f"{value!r} has none of the types of the union")
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Where each list begins in all items; null says that a list is null, and the last is the end."""
+    """Return the offset of each list among all items, null for a null list, followed by the end offset."""
     starts = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
     starts_or_null: list[int | None] = [
         None if value is None else start for value, start in zip(values, starts, strict=False)

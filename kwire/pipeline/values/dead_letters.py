@@ -1,9 +1,9 @@
-"""Records that could not be decoded, into a topic of their own: as they were, with headers that say why.
+"""Dead letters: undecodable records in a topic of their own, unchanged, with headers that state the error.
 
-They are delivered after a step's files are written and before its commit, in transactions together with an
-offset map (see `pipeline/delivery.py`), for each partition of the source by itself. So a step that is
-repeated goes on behind what it has delivered, and each record is there once. Their time is that of delivery,
-since what is old would be deleted at once; when it was written is in a header.
+They are delivered after a step's files are written and before its commit, in transactions with an offset map
+(`pipeline/delivery.py`), separately for each source partition. A repeated step continues after the records
+that it has delivered, so each record is in the topic once. Their timestamps are those of the delivery,
+because retention would delete old ones at once. The original timestamp is in a header.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PREFIX: Final = "kwire."
 
 
 class DeadLetters(NamedTuple):
-    """Where a job's go."""
+    """The dead-letter topic of a job."""
 
     client: Mapping[str, str]
     topic: str
@@ -46,7 +46,7 @@ class DeadLetters(NamedTuple):
 
     @classmethod
     def of(cls, client: Mapping[str, str], topic: str, job: str) -> DeadLetters:
-        """The topic, which is made if it is not there; `job` is whose they are. KafkaException."""
+        """Create the topic if it does not exist. `job` owns the entries of the offset map. KafkaException."""
         from confluent_kafka.admin import AdminClient
 
         admin = AdminClient(dict(client))
@@ -59,19 +59,19 @@ class DeadLetters(NamedTuple):
         return cls(dict(client), topic, count, job)
 
     def target(self, topic: str, partition: int) -> Target:
-        """Where those of a partition go, and under which name."""
+        """Return the target partition and the job's name for a source partition."""
         name = f"{self.job}.{topic}.{partition}"
         return Target(dict(self.client), self.topic, partition % self.partitions, name)
 
 
 def check_output_topic(topic: str, files: Iterable[DataFile]) -> None:
-    """ArchiveError where dead letters would be read as input again."""
+    """Raise ArchiveError if the job would read its dead letters as input."""
     if any(file.topic == topic for file in files):
-        raise ArchiveError(f"values.dead_letter is {topic}, which the job reads: it has to be another topic")
+        raise ArchiveError(f"values.dead_letter {topic} is also a topic of the input: choose another topic")
 
 
 def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
-    """Deliver those of files that lie in a place; how many went out now.
+    """Deliver the undecodable records of staged files, and return how many were delivered now.
 
     ArchiveError, KafkaException, DeliveryError.
     """
@@ -88,7 +88,7 @@ def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files:
 
 
 def deliver_partition(letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
-    """Those of one partition; nothing is asked of the cluster where there are none."""
+    """Deliver the undecodable records of one partition. Sends no requests if there are none."""
     if next(undecodable(staging_dir, files, 0), None) is None:
         return 0
     start = min(file.first_offset for file in files)
@@ -98,13 +98,13 @@ def deliver_partition(letters: DeadLetters, staging_dir: Path, files: Sequence[D
 
 
 def undecodable(staging_dir: Path, files: Sequence[DataFile], start: int) -> Iterator[Outgoing]:
-    """The records of a partition's files that have an error, from an offset on, in their order."""
+    """Yield the records with an error of a partition's files, from an offset on, in offset order."""
     streams = [_of_file(staging_dir / file.path, file, start) for file in files]
     return heapq.merge(*streams, key=attrgetter("source_offset"))
 
 
 def _of_file(path: Path, file: DataFile, start: int) -> Iterator[Outgoing]:
-    # Older files have INT96, of which nanoseconds would end in the year 2262.
+    # Older files have INT96, which would become nanoseconds, and these end in the year 2262.
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as opened:
         position = next(
             number

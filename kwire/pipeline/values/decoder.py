@@ -1,7 +1,7 @@
-"""Values of many records at once into one column of what is in them, and one that says why not.
+"""Decoding of many values at once into two Arrow columns: the decoded values, and the errors.
 
-This is all that runs beside Spark, and it knows nothing of it: arrays of Arrow go in and come out. A value
-that cannot be decoded becomes null, with a reason; so does no other. A record without a value has neither.
+This module runs in Spark's Python workers and does not depend on Spark. An undecodable value becomes null and
+has an error. A record without a value has neither.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from kwire.pipeline.values.registry import Registry
 AVRO, JSON, TEXT, BYTES = "avro", "json", "text", "bytes"
 FORMATS: Final = (AVRO, JSON, TEXT, BYTES)
 ROWS_AT_ONCE: Final = 8192
-"""So many are Python objects at a time."""
+"""The number of values that exist as Python objects at the same time."""
 
 
 class Plan(NamedTuple):
-    """All that it takes to decode values; goes to wherever they are."""
+    """The parameters of decoding, which are sent to the executors."""
 
     format: str
     type: pa.DataType | None = None
-    """Of JSON."""
+    """The type of JSON values."""
     reader: tuple[str, ...] = ()
-    """The texts of the reader's Avro schema, as AvroSchema wants them."""
+    """The texts of the reader's Avro schema, as the arguments of AvroSchema."""
     registry: str = ""
     registry_settings: tuple[tuple[str, Any], ...] = ()
 
 
 class Reader(Protocol):
-    """What is in one value, and how many of those become a column."""
+    """A reader of single values, and the column for its results."""
 
     column: Column
 
@@ -46,23 +46,23 @@ class Reader(Protocol):
 
 
 class TextReader:
-    """Values that are text in UTF-8."""
+    """A reader of UTF-8 text."""
 
     column: Column = Leaf(pa.string())
 
     def read(self, value: bytes) -> str:
-        """ValueFault."""
+        """Decode a value. DecodeError."""
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise DecodeError(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+            raise DecodeError(f"not valid UTF-8: {error.reason} at byte {error.start}") from None
 
 
 class Decoder:
-    """Values by a plan."""
+    """A decoder of values according to a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        """ValueFault where the plan's schema cannot be had as columns; RegistryError."""
+        """Create a decoder. DecodeError if the schema has no column type; RegistryError."""
         self._registry = (
             Registry(plan.registry, dict(plan.registry_settings)) if plan.format == AVRO else None
         )
@@ -79,7 +79,7 @@ class Decoder:
             self._registry.__exit__(kind, error, trace)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """What is in the values, and why not where it is null. RegistryError."""
+        """Decode values, and return them with the error of each null. RegistryError."""
         decoded: list[Any] = []
         faults: list[str | None] = []
         for value in values.to_pylist():
@@ -104,7 +104,7 @@ class Decoder:
 
 
 def misfits(column: Column, values: Sequence[Any], first: int) -> list[tuple[int, str]]:
-    """Which values do not fit into a column, by halves: mostly it is few of many."""
+    """Find the values that do not fit a column, by bisection, because usually only a few do not fit."""
     try:
         column.array(values)
     except DECODE_ERRORS as error:
@@ -124,18 +124,18 @@ def _reader(plan: Plan, registry: Registry | None) -> Reader:
     if plan.format == JSON:
         assert plan.type is not None
         return JsonReader(plan.type)
-    assert plan.format == TEXT, "bytes are what they are"
+    assert plan.format == TEXT, "bytes are not decoded"
     return TextReader()
 
 
 @lru_cache(maxsize=8)
 def decoder_of(plan: Plan) -> Decoder:
-    """A decoder for this process, which keeps what it was told by the registry. ValueFault, RegistryError."""
+    """Return this process's decoder for a plan, with its cache of schemas. DecodeError, RegistryError."""
     return Decoder(plan)
 
 
 def with_data(plan: Plan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """A batch with `data` and `data_error` beside its columns, in parts. RegistryError."""
+    """Add the columns `data` and `data_error` to a batch, and return it in parts. RegistryError."""
     decoder = decoder_of(plan)
     found = []
     for first in range(0, batch.num_rows, ROWS_AT_ONCE):

@@ -1,7 +1,7 @@
-"""Spark's side of values: a table of records, with a column of what is in their values.
+"""DataFrames with decoded values.
 
-What was decided about a job's values when it first began stays with it: `_values.json` in an archive tells
-the type of the column, and a type that was inferred from JSON is not inferred again.
+The column type of an archive is recorded in its `_values.json`. A type that was inferred from JSON is not
+inferred again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def plan_of(
     sample: Callable[[], DataFrame],
     known: DataType | None = None,
 ) -> Plan:
-    """How a job decodes values. ConfigError; RegistryError where the registry does not answer.
+    """Plan the decoding of a job's values. ConfigError, RegistryError.
 
-    `sample` gives records to infer the type of JSON from, where neither a schema nor a `known` type says it.
+    `sample` loads records to infer the type of JSON from, if there is neither a schema nor a `known` type.
     """
     try:
         plan = Plan(config.format)
@@ -56,17 +56,17 @@ def plan_of(
             JsonReader(type_)
             plan = Plan(JSON, type_)
     except DecodeError as fault:
-        raise ConfigError(f"values cannot be read: {fault}") from None
+        raise ConfigError(f"values cannot be decoded: {fault}") from None
     _check_names(spark, spark_type(plan))
     return plan
 
 
 def _check_names(spark: SparkSession, type_: DataType) -> None:
-    """ConfigError where Spark would not know one field from another."""
+    """Raise ConfigError if two fields have the same name for Spark."""
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return
     for both in duplicate_fields(_type_json(type_), DATA):
-        raise ConfigError(f"{both}, which are one to Spark: give values.schema, with one of them")
+        raise ConfigError(f"{both}, which Spark does not distinguish: set values.schema with one of them")
 
 
 def _avro_plan(config: ValuesConfig) -> Plan:
@@ -81,19 +81,19 @@ def _avro_plan(config: ValuesConfig) -> Plan:
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """A type of Spark's as Arrow has it."""
+    """Convert a Spark type to an Arrow type."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(type_, timezone="UTC")
 
 
 def spark_type(plan: Plan) -> DataType:
-    """The type of what a plan decodes."""
+    """Return the type of the values that a plan decodes."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     if plan.format == AVRO:
         return from_arrow_type(column_of(AvroSchema(plan.reader)).type)
-    # The column's own type: there anything may be null, whatever the DDL says.
+    # Use the column's own type, in which every field is nullable, even if the DDL says NOT NULL.
     return StringType() if plan.type is None else from_arrow_type(JsonReader(plan.type).column.type)
 
 
@@ -101,9 +101,9 @@ def _ddl(text: str) -> DataType:
     try:
         return DataType.fromDDL(text)
     except Exception as error:
-        # Spark's parser has kinds of errors of its own, each with many lines.
+        # Spark's parser has its own exceptions, with many lines.
         lines = filter(None, map(str.strip, str(error).splitlines()))
-        raise ConfigError(f"values.schema is no DDL: {next(lines, type(error).__name__)}") from None
+        raise ConfigError(f"values.schema is not a valid DDL: {next(lines, type(error).__name__)}") from None
 
 
 def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
@@ -113,16 +113,16 @@ def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
         with suppress(DecodeError):
             documents.append(document_of(bytes(row.value)))
     texts = spark.sparkContext.parallelize(sample_of(documents))
-    # Its own name for what is no JSON may be that of a field.
+    # A random name, because the default name of the column for non-JSON may be the name of a field.
     reader = spark.read.option("mode", "DROPMALFORMED").option("columnNameOfCorruptRecord", uuid4().hex)
     found = reader.json(texts).schema
     if not found.fields:
-        raise ConfigError("there is no JSON in the input yet to infer its schema from: give values.schema")
+        raise ConfigError("the input has no JSON to infer a schema from: set values.schema")
     return found
 
 
 def decode_values(frame: DataFrame, plan: Plan) -> DataFrame:
-    """A table of records with `data` and `data_error` beside its columns."""
+    """Add the columns `data` and `data_error` to a table of records."""
     schema = StructType(
         [*frame.schema.fields, StructField(DATA, spark_type(plan)), StructField(DATA_ERROR, StringType())]
     )
@@ -135,9 +135,9 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
-    """Write down what the column of an archive is by now; appears whole or not at all.
+    """Record the type of an archive's column atomically.
 
-    ConfigError where what is there could not be read any more; ArchiveError.
+    Raises ConfigError if existing files could not be read with it. ArchiveError.
     """
     type_json = _type_json(type_)
     earlier = [earlier_type for earlier_type in _all_recorded_types(archive) if earlier_type != type_json]
@@ -146,8 +146,8 @@ def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
     for earlier_type in earlier:
         for why in incompatible_fields(earlier_type, type_json, DATA):
             raise ConfigError(
-                f"{archive} holds values of another schema, which could not be read any more: {why}; "
-                f"give values.schema one that has them, or archive into another directory"
+                f"{archive} has values of a schema that could not be read any more: {why}; "
+                f"set values.schema to a compatible one, or archive to another directory"
             )
     content = {"format": plan.format, "type": type_json, "reader": list(plan.reader), "earlier": earlier}
     temporary = archive / f".{NOTE}.{os.getpid()}.tmp"
@@ -160,7 +160,7 @@ def _type_json(type_: DataType) -> Any:
 
 
 def _all_recorded_types(archive: Path) -> list[Any]:
-    """The types of an archive's files, as JSON has them. ArchiveError."""
+    """Return the types of an archive's files as JSON. ArchiveError."""
     last = recorded_type(archive)
     if last is None:
         return []
@@ -169,7 +169,7 @@ def _all_recorded_types(archive: Path) -> list[Any]:
 
 
 def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
-    """The type of the column of an archive, if it has one of this format. ArchiveError."""
+    """Return the recorded type of an archive's column, if it has this format. ArchiveError."""
     path = archive / NOTE
     if not path.exists():
         return None
@@ -179,25 +179,25 @@ def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
             return None
         return _of_json(content["type"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{path} does not tell the type of values: {error!r}") from None
+        raise ArchiveError(f"{path} does not contain the type of values: {error!r}") from None
 
 
 def _of_json(content: Any) -> DataType:
-    # A type alone is no document that Spark reads, one within a struct is.
+    # Spark parses only struct types from JSON, so wrap the type in a struct.
     around = {"type": "struct", "fields": [{"name": DATA, "type": content, "nullable": True, "metadata": {}}]}
     found: DataType = StructType.fromJson(around).fields[0].dataType
     return found
 
 
 def load_archived(spark: SparkSession, archive: Archive) -> DataFrame:
-    """An archive with its decoded values: every file by the type that was last in use.
+    """Load an archive with its decoded values. All files are read with the latest type.
 
-    What older files have not is null, and their narrower numbers are widened. ArchiveError.
+    Fields that older files lack are null, and narrower numbers are widened. ArchiveError.
     """
     type_ = recorded_type(archive.directory)
     files = archive.files()
     if type_ is None or not files:
-        raise ArchiveError(f"{archive.directory} holds no values that were decoded")
+        raise ArchiveError(f"{archive.directory} has no decoded values")
     root = archive.directory
     fields = [
         "offset BIGINT, timestamp TIMESTAMP, timestampType INT, key BINARY, value BINARY",

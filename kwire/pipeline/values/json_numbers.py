@@ -1,4 +1,4 @@
-"""JSON whose numbers stay as they are written, until it is known what they are to become."""
+"""JSON documents whose numbers keep their text until the type of their column is known."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 PLAIN_DIGITS: Final = 18
-"""Whole numbers of no more are integers at once, which any type can be made of."""
+"""Integers with at most this many digits are parsed at once. Every type can represent them as written."""
 
 MAX_DEPTH: Final = 100
-"""What is nested more deeply says nothing of the type of its kind."""
+"""Documents with deeper nesting are ignored when the type is inferred."""
 
 
 class Number:
-    """A number as its document has it: what a type makes of it is up to the type, and text loses nothing."""
+    """A number as it is written in its document. The column's type decides how to convert it."""
 
     __slots__ = ("text",)
 
@@ -24,23 +24,23 @@ class Number:
 
 
 def _whole(text: str) -> int | Number:
-    # An integer has no minus of a zero.
+    # As an integer, -0 would lose its sign.
     return int(text) if len(text) <= PLAIN_DIGITS and text != "-0" else Number(text)
 
 
 def loads(text: str) -> Any:
-    """What is in a document: as `json` has it, but for numbers. ValueError, RecursionError."""
+    """Parse a document like `json.loads`, except for numbers. ValueError, RecursionError."""
     return json.loads(text, parse_float=Number, parse_int=_whole)
 
 
 class _Verbatim(Number):
-    """What stands between values."""
+    """Text between values."""
 
     __slots__ = ()
 
 
 def dumps(value: Any) -> str:
-    """Such a value as JSON. It may be nested as deeply as `loads` has gone."""
+    """Format a value of `loads` as JSON, without a limit of recursion."""
     parts: list[str] = []
     todo = [value]
     while todo:
@@ -62,7 +62,7 @@ def _string(value: Any) -> str:
 
 
 def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
-    """The parts of a list or an object, the last first."""
+    """Return the parts of a list or an object in reverse order."""
     parts: list[Any] = [_Verbatim(first)]
     for at in range(0, len(inside), step):
         if at:
@@ -73,13 +73,13 @@ def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
 
 
 class KeySpellings:
-    """Keys that differ by case alone, which Spark takes for one: the most frequent of them stays."""
+    """Keys that differ only in case, which Spark does not distinguish. The most frequent spelling is kept."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], Counter[str]] = {}
 
     def count(self, value: Any, path: tuple[str, ...] = ()) -> None:
-        """See the keys of a document."""
+        """Count the keys of a document."""
         for item in value if isinstance(value, list) else ():
             self.count(item, path)
         for key, item in value.items() if isinstance(value, dict) else ():
@@ -88,7 +88,7 @@ class KeySpellings:
             self.count(item, inside)
 
     def deduplicated(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """A document that was seen, without the keys that do not stay."""
+        """Remove the less frequent spellings of keys from a counted document."""
         if isinstance(value, list):
             return [self.deduplicated(item, path) for item in value]
         if not isinstance(value, dict):
@@ -111,7 +111,7 @@ def _depth(value: Any) -> int:
 
 
 def sample_of(documents: Iterable[Any]) -> list[str]:
-    """The objects among documents, as JSON of which Spark can infer one type for all."""
+    """Return the objects among documents as JSON, prepared for Spark's inference of a common type."""
     spellings = KeySpellings()
     seen = []
     for document in documents:
@@ -120,7 +120,7 @@ def sample_of(documents: Iterable[Any]) -> list[str]:
         try:
             dumps(document).encode()
         except UnicodeEncodeError:
-            continue  # no column holds half of a character
+            continue  # Columns cannot hold unpaired surrogates.
         if _depth(document) <= MAX_DEPTH:
             spellings.count(document)
             seen.append(document)

@@ -1,8 +1,8 @@
-"""JSON values, by a schema in Spark's types: a document that does not fit it is undecodable, all of it.
+"""Decoding of JSON values by a schema of Spark types. A document that does not fit the schema is undecodable.
 
-What a document lacks is null, and what the schema lacks is left out. Text takes any value, what is no string
-as JSON, and numbers as they are written; numbers take numbers, without a loss; times are ISO 8601 (without a
-zone: UTC), binary is base64.
+A missing field is null, and a field outside of the schema is ignored. A text column accepts any value:
+strings as they are, numbers as they are written, other values as JSON. Numeric columns accept numbers that
+fit without loss. Times are ISO 8601 (UTC without a zone), and binary is base64.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from kwire.pipeline.values.columns import (
 from kwire.pipeline.values.json_numbers import Number, dumps, loads
 
 FRAME_BYTES: Final = 5
-"""Confluent's serializer of JSON puts a zero and the id of a schema before it, which no JSON begins with."""
+"""Confluent's JSON serializer prepends a zero and a schema id. JSON never begins with a zero byte."""
 WHOLE: Final = re.compile(r"-?\d+")
 
 
 class JsonReader:
-    """Values to what is in their JSON."""
+    """A reader of JSON values."""
 
     def __init__(self, type_: pa.DataType) -> None:
-        """ValueFault where JSON has nothing for a type."""
+        """Create a reader for a type. Raises DecodeError if JSON cannot represent it."""
         self.column = _column(type_)
 
     def read(self, value: bytes) -> Any:
-        """The document. ValueFault."""
+        """Parse a document. DecodeError."""
         return document_of(value)
 
 
 def document_of(value: bytes) -> Any:
-    """What is in a value, with numbers as they are written. ValueFault where it is no JSON, or null."""
+    """Parse a value, keeping numbers as they are written. Raises DecodeError if it is null or not JSON."""
     if value[:1] == b"\0":
         value = value[FRAME_BYTES:]
     try:
         found = loads(value.decode())
     except UnicodeDecodeError as error:
-        raise DecodeError(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise DecodeError(f"not valid UTF-8: {error.reason} at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"this is no JSON: {error}") from None
+        raise DecodeError(f"not valid JSON: {error}") from None
     if found is None:
-        raise DecodeError("this is null, and no document")
+        raise DecodeError("the document is null")
     return found
 
 
 class _Checked(Column):
-    """Values of one of Python's types, or none."""
+    """A column whose values must have one Python type or be None."""
 
     def __init__(self, kind: type, name: str, column: Column) -> None:
         self._kind = kind
@@ -96,7 +96,7 @@ def _column(type_: pa.DataType) -> Column:
     for is_of, convert in LEAVES:
         if is_of(type_):
             return Leaf(type_, convert)
-    raise DecodeError(f"JSON has nothing for the type {type_}")
+    raise DecodeError(f"JSON cannot represent the type {type_}")
 
 
 def _text(value: Any) -> str:
@@ -113,7 +113,7 @@ def _integer(value: Any) -> int:
     if isinstance(value, Number) and WHOLE.fullmatch(value.text):
         return int(value.text)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DecodeError(f"{_shown(value)} is not a whole number")
+        raise DecodeError(f"{_shown(value)} is not an integer")
     return value
 
 
@@ -121,7 +121,7 @@ def _number(value: Any) -> float:
     if isinstance(value, Number):
         found = float(value.text)
         if math.isinf(found):
-            raise DecodeError(f"{_shown(value)} is too large a number")
+            raise DecodeError(f"{_shown(value)} is too large")
         return found
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DecodeError(f"{_shown(value)} is not a number")

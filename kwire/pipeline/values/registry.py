@@ -1,7 +1,6 @@
-"""The schema registry, as a reader of values needs it: writers' schemas by id, and the latest of a subject.
+"""A client of the schema registry: writers' schemas by id, and the latest schema of a subject.
 
-Whether a schema is not there (then a record cannot be decoded) or the registry cannot say (then the job
-cannot go on) is the difference that matters here.
+A missing schema makes a record undecodable. A failing registry ends the job.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ DEFAULTS: Final[Mapping[str, Any]] = {"timeout": 10, "max.retries": 2, "retries.
 
 
 class RegistryError(Exception):
-    """The registry does not answer, or not as one; the message says which it is, and what it said."""
+    """The schema registry does not respond, or responds with an error. The message names its URL."""
 
 
 class Registry:
-    """A registry at an address; schemas that it has given are kept, since they never change."""
+    """A schema registry, with a cache of schemas, which never change."""
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
-        """`settings` are those of confluent's client. RegistryError where they are none."""
+        """Create a client. `settings` are those of Confluent's client. RegistryError if they are invalid."""
         self._url = url
         try:
             self._client = SchemaRegistryClient({**DEFAULTS, **(settings or {}), "url": url})
         except (ValueError, TypeError, OSError) as error:
-            raise RegistryError(f"the schema registry {url} cannot be asked: {error}") from None
+            raise RegistryError(f"cannot create a client of the schema registry {url}: {error}") from None
         self._texts: dict[int, list[str]] = {}
 
     def __enter__(self) -> Registry:
@@ -46,11 +45,11 @@ class Registry:
         self._client.close()
 
     def check(self) -> None:
-        """RegistryError where there is no registry."""
+        """Raise RegistryError if the registry does not respond."""
         self._request(self._client.get_schema_types)
 
     def schema(self, schema_id: int) -> list[str]:
-        """The Avro schema with an id, after those that it refers to. ValueFault, RegistryError."""
+        """Return the Avro schema with an id, preceded by its references. DecodeError, RegistryError."""
         found = self._texts.get(schema_id)
         if found is None:
             schema = self._request(self._client.get_schema, schema_id)
@@ -61,7 +60,7 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> list[str]:
-        """The latest Avro schema of a subject, after those that it refers to. ValueFault, RegistryError."""
+        """Return a subject's latest Avro schema, preceded by its references. DecodeError, RegistryError."""
         found = self._request(self._client.get_latest_version, subject)
         if found is None:
             raise DecodeError(f"the registry {self._url} has no subject {subject}")
@@ -70,10 +69,10 @@ class Registry:
     def _with_references(self, schema: Schema, name: str) -> list[str]:
         text = schema.schema_str
         if not isinstance(text, str) or not text:
-            # The client keeps whatever it was given, and would not ask again while this process lives.
+            # The client caches every response, so clear its cache to repeat the request later.
             self._client.clear_caches()  # type: ignore[no-untyped-call]
             raise RegistryError(
-                f"the schema registry {self._url} answers without a schema for {name}: is it a registry?"
+                f"the schema registry {self._url} returned no schema for {name}: is it a schema registry?"
             )
         if (schema.schema_type or AVRO) != AVRO:
             raise DecodeError(f"{name} is not Avro, but {schema.schema_type}")
@@ -89,15 +88,15 @@ class Registry:
         return [*texts, text]
 
     def _request(self, method: Any, *arguments: Any) -> Any:
-        """The client's answer; None where the registry says that there is no such thing. RegistryError."""
+        """Call the client, and return None if the registry does not have the item. RegistryError."""
         try:
             return method(*arguments)
         except SchemaRegistryError as error:
             if error.error_code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
-            raise RegistryError(f"the schema registry {self._url} says: {error}") from None
+            raise RegistryError(f"the schema registry {self._url} returned an error: {error}") from None
         except Exception as error:
-            # Whatever the HTTP library beneath the client has for it; its names differ between versions.
+            # The classes of the HTTP library's exceptions differ between versions of the client.
             raise RegistryError(
-                f"the schema registry {self._url} does not answer: {str(error) or type(error).__name__}"
+                f"the schema registry {self._url} did not respond: {str(error) or type(error).__name__}"
             ) from None

@@ -1,14 +1,14 @@
-"""What a job is told about values.
+"""The table [values] of a job.
 
 [values]
-format = "avro"                        # avro, json, text, or bytes, which are let be
-registry = "http://127.0.0.1:8081"     # Avro's schemas, as confluent's serializers keep them
-schema = "order.avsc"                  # the reader's: of Avro a file, of JSON a DDL like "id INT"
-subject = "orders-value"               # whose latest is the reader's schema, where none is given
-dead_letter = "orders.dead"            # where records go that cannot be decoded
-[values.client]                        # whose cluster that topic is of; the input's, if this is left out
+format = "avro"                        # avro, json, text, or bytes (not decoded)
+registry = "http://127.0.0.1:8081"     # the schema registry, for Avro
+schema = "order.avsc"                  # the reader's schema: a file for Avro, a DDL like "id INT" for JSON
+subject = "orders-value"               # use its latest schema as the reader's, without `schema`
+dead_letter = "orders.dead"            # the topic for undecodable records
+[values.client]                        # the cluster of that topic; by default that of the input
 "bootstrap.servers" = "127.0.0.1:9092"
-[values.registry_client]               # whatever confluent's client wants
+[values.registry_client]               # settings of Confluent's client
 "basic.auth.user.info" = "me:secret"
 """
 
@@ -25,7 +25,7 @@ from kwire.pipeline.values.decoder import AVRO, BYTES, FORMATS, JSON
 BOOTSTRAP: Final = "bootstrap.servers"
 PREFIX: Final = "kafka."
 PLAIN_ONLY: Final = ("kafka.security.protocol", "kafka.sasl.mechanism")
-"""Settings of Spark's source that librdkafka has others for, so that they have to be told."""
+"""Settings of Spark's source without a direct equivalent in librdkafka. [values.client] must set them."""
 
 
 class ValuesConfig(NamedTuple):
@@ -35,14 +35,14 @@ class ValuesConfig(NamedTuple):
     registry: str = ""
     registry_settings: tuple[tuple[str, Any], ...] = ()
     schema: str = ""
-    """For Avro its text, for JSON a DDL; empty where none was given."""
+    """The text of an Avro schema, or a DDL for JSON; empty if not set."""
     subject: str = ""
     dead_letter: str = ""
     client: Mapping[str, str] = {}
 
     @classmethod
     def of(cls, config: JobConfig, input_: Input) -> ValuesConfig | None:
-        """None where values are let be. ConfigError."""
+        """Read the configuration; None if values are not decoded. ConfigError."""
         if not config.has("values"):
             return None
         table = config.table("values")
@@ -62,11 +62,11 @@ class ValuesConfig(NamedTuple):
             return None
         if format_ == AVRO:
             if not found.registry:
-                raise ConfigError("values.registry is missing: where are the schemas of Avro values?")
+                raise ConfigError("values.registry is missing: set it to the URL of the schema registry")
             if not (found.schema or found.subject):
                 found = found._replace(subject=f"{_topic(input_)}-value")
         if format_ not in (AVRO, JSON) and schema:
-            raise ConfigError(f"values.schema is for avro and json, and values.format is {format_}")
+            raise ConfigError(f"values.schema requires format avro or json, but values.format is {format_}")
         if found.dead_letter and not found.client:
             found = found._replace(client=_client(input_))
         return found
@@ -84,13 +84,13 @@ def _avro_text(schema: str) -> str:
         json.loads(text)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"values.schema is a file with an Avro schema, and {schema} is not: {error}"
+            f"values.schema must be a file with an Avro schema, and {schema} is not: {error}"
         ) from None
     return text
 
 
 def _topic(input_: Input) -> str:
-    """The one topic of an input. ConfigError where there are more, or nobody knows which."""
+    """Return the only topic of an input. Raises ConfigError if there are several, or if it is unknown."""
     options = {key.lower(): value for key, value in input_.options.items()}
     topics = {name.strip() for name in options.get("subscribe", "").split(",") if name.strip()}
     if "assign" in options:
@@ -100,8 +100,8 @@ def _topic(input_: Input) -> str:
             topics = set()
     if len(topics) != 1:
         raise ConfigError(
-            "values.subject or values.schema is needed where the input is not one topic: "
-            "a column has one schema, and topics with different ones want jobs of their own"
+            "values.subject or values.schema is required unless the input is exactly one topic: a column has "
+            "one schema, so topics with different schemas need separate jobs"
         )
     return topics.pop()
 
@@ -111,6 +111,6 @@ def _client(input_: Input) -> dict[str, str]:
     servers = options.get(PREFIX + BOOTSTRAP)
     if servers is None or any(options.get(key, "PLAINTEXT") != "PLAINTEXT" for key in PLAIN_ONLY):
         raise ConfigError(
-            "values.client is missing: how is the cluster of values.dead_letter reached, by librdkafka?"
+            "values.client is missing: set librdkafka's configuration for the cluster of values.dead_letter"
         )
     return {BOOTSTRAP: servers}

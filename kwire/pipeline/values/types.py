@@ -1,6 +1,6 @@
-"""Types of Spark's as its JSON has them: whether a column that was written with one is read with another.
+"""Compatibility of Spark types in their JSON form: whether one type can read a column written with another.
 
-A reader of Parquet takes narrower numbers than its own, and null for the fields that a file has not:
+A Parquet reader widens numbers, and returns null for fields that a file lacks:
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 
@@ -20,10 +20,10 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
 def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
-    """What of a column that was written with the one type is not read with the other; clauses for people."""
+    """Describe the parts of a column written with one type that cannot be read with another."""
     kind = _kind(written)
     if kind != _kind(wanted):
-        yield f"{name} is {_shown(written)} there and {_shown(wanted)} here"
+        yield f"{name} is {_shown(written)} in the archive and {_shown(wanted)} now"
     elif kind == "struct":
         known = {field["name"].lower(): field["type"] for field in written["fields"]}
         for field in wanted["fields"]:
@@ -37,11 +37,11 @@ def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
         yield from incompatible_fields(written["keyType"], wanted["keyType"], f"the key of {name}")
         yield from incompatible_fields(written["valueType"], wanted["valueType"], f"{name}[]")
     elif not _is_read(written, wanted):
-        yield f"{name} is {_shown(written)} there and {_shown(wanted)} here"
+        yield f"{name} is {_shown(written)} in the archive and {_shown(wanted)} now"
 
 
 def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
-    """The fields that a type has several times, if case says nothing; as clauses for people."""
+    """Describe the fields of a type whose names differ only in case."""
     kind = _kind(type_)
     if kind == "struct":
         known: dict[str, str] = {}
@@ -58,7 +58,7 @@ def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
 
 
 def _kind(type_: Any) -> str:
-    """Of what has parts; empty for what has none."""
+    """Return the kind of a nested type; empty for other types."""
     return str(type_["type"]) if isinstance(type_, dict) else ""
 
 

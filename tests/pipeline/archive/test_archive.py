@@ -62,10 +62,10 @@ def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.
     archive = Archive(tmp_path)
     archive.add(commit(0))
     archive.check_owner("job")
-    with pytest.raises(ArchiveError, match="was written by the stream job, and this is other"):
+    with pytest.raises(ArchiveError, match="was written by stream job, not by other"):
         archive.check_owner("other")
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
-    with pytest.raises(ArchiveError, match="another job writes into"):
+    with pytest.raises(ArchiveError, match="another job is writing to"):
         archive.add(commit(1))
 
 

@@ -26,9 +26,9 @@ def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path:
 
 def test_only_one_writes_at_a_time(tmp_path: Path) -> None:
     with exclusive_writer(tmp_path):
-        with pytest.raises(ArchiveError, match="another job writes"), exclusive_writer(tmp_path):
+        with pytest.raises(ArchiveError, match="another job is writing"), exclusive_writer(tmp_path):
             pass
-        with pytest.raises(ArchiveError, match="another job writes"), exclusive_writer(tmp_path):
+        with pytest.raises(ArchiveError, match="another job is writing"), exclusive_writer(tmp_path):
             pass
     with exclusive_writer(tmp_path):
         pass

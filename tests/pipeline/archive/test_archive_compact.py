@@ -203,7 +203,7 @@ def test_a_damaged_file_is_not_passed_on(archive: Archive) -> None:
     data = bytearray(hurt.read_bytes())
     data[20] ^= 1
     hurt.write_bytes(data)
-    with pytest.raises(ArchiveError, match=f"{hurt} has another content"):
+    with pytest.raises(ArchiveError, match=f"{hurt} has a different SHA-256"):
         compact(config(archive))
     assert len(archive.files()) == 3 * STEPS
 
@@ -214,7 +214,7 @@ def test_one_at_a_time(archive: Archive) -> None:
         pytest.raises(CompactionRunning, match="is being compacted by another job"),
     ):
         compact(config(archive))
-    with pytest.raises(ArchiveError, match="there is no archive"):
+    with pytest.raises(ArchiveError, match="does not exist"):
         compact(config(archive, directory=archive.directory / "no"))
 
 
@@ -290,7 +290,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "5 MB", "-1", "1.5 GiB"])
 def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"compact\.below is a size like '32 MiB', not"):
+    with pytest.raises(ConfigError, match=r"compact\.below must be a size like '32 MiB', not"):
         CompactConfig.of(JobConfig({"compact": {"directory": "a", "below": text}}))
 
 

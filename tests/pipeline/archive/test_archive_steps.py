@@ -74,8 +74,8 @@ class TestOrigins:
         with pytest.raises(ArchiveError) as caught:
             OriginChecker(archive, Input(WAS._replace(topic_id="id2")))
         assert str(caught.value) == (
-            f"topic t has been deleted and created anew since it was archived into {tmp_path}: choose "
-            f"another directory for the new one"
+            f"topic t was deleted and recreated after it was archived into {tmp_path}: choose "
+            f"another directory for the new topic"
         )
 
     def test_another_cluster_is_refused(self, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ class TestOrigins:
         with pytest.raises(ArchiveError) as caught:
             OriginChecker(archive, Input(Origin("west", "t", "id2")))
         assert str(caught.value) == (
-            f"{tmp_path} holds topic t of cluster east, and the input is cluster west: choose another "
-            f"directory for that"
+            f"{tmp_path} contains topic t of cluster east, but the input is cluster west: choose another "
+            f"directory"
         )
 
     def test_it_is_noticed_while_a_stream_runs(self, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ class TestOrigins:
         assert origins.check(["new"]) == says(new)
         topics.topics |= says(new._replace(topic_id="id4"))
         assert origins.check(["t"]) == says(WAS)
-        with pytest.raises(ArchiveError, match="topic new has been deleted and created anew"):
+        with pytest.raises(ArchiveError, match="topic new was deleted and recreated"):
             origins.check(["new"])
 
     def test_topics_that_are_gone_are_let_be_where_lost_data_is(self, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ class TestSteps:
         with pytest.raises(ArchiveError) as caught:
             check_no_gap({"t": {0: 501}}, self.KNOWN)
         assert str(caught.value) == (
-            "this step begins at offset 501 of t-0, and the archive ends at 500: the checkpoint is another "
-            "archive's, or the archive is an older copy"
+            "this step begins at offset 501 of t-0 but the archive ends at 500: the checkpoint "
+            "belongs to another archive, or the archive is an older copy"
         )
 
     def test_what_spark_has_written_has_to_be_there(self) -> None:
@@ -163,7 +163,7 @@ class TestSteps:
         check_complete(6, files, "/staging")
         check_complete(0, [], "/staging")
         check_complete(None, files, "/staging")
-        with pytest.raises(ArchiveError, match="has written 6 records below /staging, and"):
+        with pytest.raises(ArchiveError, match="has written 6 records to /staging, but"):
             check_complete(6, [], "/staging")
         with pytest.raises(ArchiveError, match="has written 7 records"):
             check_complete(7, files, "/staging")

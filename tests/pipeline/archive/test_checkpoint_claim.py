@@ -55,9 +55,9 @@ def test_the_checkpoint_of_another_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError) as caught:
         claim_checkpoint(checkpoint, Archive(tmp_path / "b"))
     assert str(caught.value) == (
-        f"the checkpoint {checkpoint} goes on after step 1, which {tmp_path}/b does not have: it is another "
-        f"archive's, or the archive has been removed or is an older copy; choose another checkpoint and "
-        f"a new directory"
+        f"the checkpoint {checkpoint} continues after step 1, but {tmp_path}/b does not have it: the "
+        f"checkpoint belongs to another archive, or this archive was deleted or is an older copy; choose "
+        f"another checkpoint and a new directory"
     )
     claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
@@ -75,10 +75,10 @@ def test_an_archive_that_was_removed_or_is_an_older_copy_is_told(tmp_path: Path)
     checkpoint = checkpoint_of(tmp_path / "c", planned=2, done=2)
     claim_checkpoint(checkpoint, archive)
     (archive.directory / "_manifests" / f"{1:020d}.json").unlink()
-    with pytest.raises(ArchiveError, match="goes on after step 1, which"):
+    with pytest.raises(ArchiveError, match="continues after step 1, but"):
         claim_checkpoint(checkpoint, Archive(archive.directory))
     shutil.rmtree(archive.directory)
-    with pytest.raises(ArchiveError, match="goes on after step 1, which"):
+    with pytest.raises(ArchiveError, match="continues after step 1, but"):
         claim_checkpoint(checkpoint, Archive(archive.directory))
 
 
@@ -102,7 +102,7 @@ def test_that_of_another_job_is_refused(tmp_path: Path, note: str, job: str) -> 
 
 def test_the_archive_of_another_stream_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=1, done=1)
-    with pytest.raises(ArchiveError, match="was written by the stream other"):
+    with pytest.raises(ArchiveError, match="was written by stream other"):
         claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 1, "other"))
 
 
@@ -110,7 +110,7 @@ def test_each_step_follows_one_that_is_there(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
     check_previous_step(archive, tmp_path, JOB, 0)
     check_previous_step(archive, tmp_path, JOB, 2)
-    with pytest.raises(ArchiveError, match="goes on after step 2, which"):
+    with pytest.raises(ArchiveError, match="continues after step 2, but"):
         check_previous_step(archive, tmp_path, JOB, 3)
 
 
@@ -125,5 +125,5 @@ def test_a_note_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
 def test_a_checkpoint_that_is_none_of_sparks_is_named(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / "metadata").write_text("")
-    with pytest.raises(ArchiveError, match="holds no id as Spark writes it"):
+    with pytest.raises(ArchiveError, match="does not contain an id of Spark"):
         claim_checkpoint(checkpoint, Archive(tmp_path / "a"))

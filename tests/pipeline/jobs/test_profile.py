@@ -44,7 +44,7 @@ def test_configuration() -> None:
     options = select_topic(config.side, "b").options
     assert options["subscribe"] == "b"
     assert json.loads(options["startingOffsets"]) == {"b": {"0": 4}}
-    with pytest.raises(ConfigError, match="call it something"):
+    with pytest.raises(ConfigError, match="name of an HTML page"):
         ProfileConfig.of(JobConfig({**KAFKA, "profile": {"report": "p.json"}}))
 
 
@@ -52,7 +52,7 @@ def test_a_side_has_to_name_its_topics() -> None:
     assigned = Side("kwire", {"path": "/d", "assign": '{"t": [0, 2], "u": [1]}'}, None, None)
     assert topics_of(assigned) == ["t", "u"]
     assert json.loads(select_topic(assigned, "t").options["assign"]) == {"t": [0, 2]}
-    with pytest.raises(ConfigError, match="topics by name"):
+    with pytest.raises(ConfigError, match="needs topic names"):
         topics_of(Side("kafka", {"subscribePattern": "a.*"}, None, None))
     with pytest.raises(ConfigError, match="JSON by topic"):
         topics_of(Side("kafka", {"assign": "a"}, None, None))
@@ -255,7 +255,7 @@ def test_the_page_tells_them() -> None:
     two = render(page_of([found, {**found, "topic": "u", "groups": None, "sketches_exact": False}]))
     assert "u: Keys" in two
     assert "u: Consumer groups" not in two
-    assert "Spark had to repeat" in two
+    assert "Spark repeated a part" in two
 
 
 def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
@@ -263,7 +263,7 @@ def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
     assert [point["records"] for point in found["rates"]["points"]] == [7, 3]
     assert found["rates"]["records_outside_years_1_to_9999"] == 5
     text = render(page_of([found]))
-    assert "5 records have timestamps outside the years 1 to 9999" in text
+    assert "5 records have timestamps outside of the years 1 to 9999" in text
     assert "outside the years" not in render(page_of([example()]))
     assert [stats.iso(time_ms) for time_ms in (None, END_MS - 1, END_MS)] == [
         None,

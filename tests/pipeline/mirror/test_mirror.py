@@ -180,14 +180,14 @@ def test_spans_are_those_of_the_checkpoint(tmp_path: Path) -> None:
         ("t", 0): StepRange(10, 15, False),
         ("t", 1): StepRange(None, 3, True),
     }
-    with pytest.raises(DeliveryError, match="offsets/7 holds no offsets as Spark writes them"):
+    with pytest.raises(DeliveryError, match="offsets/7 does not contain offsets of Spark"):
         checkpoint_ranges(tmp_path, 7)
 
 
 def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
     part = PartitionStep(Target({}, "t", 0, "m"), "", 10, 20, False)
     assert first_offset(12, part, ())[0] == 12
-    with pytest.raises(DeliveryError, match=r"t-0 was mirrored up to offset 9 .* goes on at 10"):
+    with pytest.raises(DeliveryError, match=r"t-0 was mirrored up to source offset 9, .* continues at 10"):
         first_offset(9, part, ())
     with pytest.raises(DeliveryError, match="t-0 has no offset map"):
         first_offset(None, part, ())
@@ -356,9 +356,9 @@ def refused(cluster: Cluster, topic: str, where: Path, says: str, **changed: Any
 
 
 def test_a_topic_that_is_not_there_is_named(cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    refused(cluster, topic, tmp_path, f"{cluster.bootstrap} has no topic {topic}: there is ")
+    refused(cluster, topic, tmp_path, f"{cluster.bootstrap} has no topic {topic}; its topics: ")
     given = {"options": {"kafka.bootstrap.servers": cluster.bootstrap, "subscribePattern": "no-.*-such"}}
-    refused(cluster, topic, tmp_path, "has no topic that fits", input=given)
+    refused(cluster, topic, tmp_path, "has no topic that matches", input=given)
 
 
 def test_a_topic_is_not_mirrored_into_itself(cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_topic_is_not_mirrored_into_itself(cluster: Cluster, topic: str, tmp_p
 def test_a_target_with_other_partitions_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.make(topic, 1)
     cluster.make(topic + ".mirror", 2)
-    refused(cluster, topic, tmp_path, "mirror has 2 partitions, and .* of the source has 1")
+    refused(cluster, topic, tmp_path, "mirror has 2 partitions, but .* of the source has 1")
 
 
 def test_a_target_with_other_records_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_target_with_other_records_is_refused(cluster: Cluster, topic: str, tm
     cluster.make(topic + ".mirror", 2)
     Mirror(config_of(cluster, topic, tmp_path)).prepare()  # an empty one is welcome
     cluster.produce(topic + ".mirror", 1, b"foreign")
-    refused(cluster, topic, tmp_path, "mirror has records that no offset map tells of")
+    refused(cluster, topic, tmp_path, "mirror has records but no offset map")
 
 
 class FakeSource:
@@ -402,7 +402,7 @@ def test_the_map_of_another_source_is_refused(cluster: Cluster, topic: str, tmp_
     step(mirror, 0, rows(topic, 0, 0))
     for other, says in (
         (origin._replace(cluster="north"), "another source: topic .* of cluster east, not .* of north"),
-        (origin._replace(topic_id="id2"), "has been deleted and created anew"),
+        (origin._replace(topic_id="id2"), "was deleted and recreated"),
     ):
         with pytest.raises(DeliveryError, match=says):
             Mirror(config, FakeSource(other)).prepare()
@@ -410,7 +410,7 @@ def test_the_map_of_another_source_is_refused(cluster: Cluster, topic: str, tmp_
     with pytest.raises(DeliveryError, match="is filled by the job 'm', not by 'other'"):
         Mirror(config._replace(job="other"), FakeSource(origin)).prepare()
     cluster.admin.delete_topics([topic + ".mirror"])[topic + ".mirror"].result(SECONDS)
-    with pytest.raises(DeliveryError, match=r"mirror is gone, and its map .* is not"):
+    with pytest.raises(DeliveryError, match=r"mirror does not exist, but its offset map .* does"):
         Mirror(config, FakeSource(origin)).prepare()
 
 
@@ -424,18 +424,18 @@ def test_the_checkpoint_of_another_job_is_refused(cluster: Cluster, topic: str, 
     with pytest.raises(DeliveryError, match=r"of another mirror, whose suffix is '\.mirror', not ''"):
         claim_checkpoint(config._replace(suffix=""))
     (config.checkpoint / CLAIM).unlink()
-    with pytest.raises(DeliveryError, match="is the checkpoint of another job than a mirror"):
+    with pytest.raises(DeliveryError, match="is not the checkpoint of a mirror"):
         claim_checkpoint(config)
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"client": {}}, "where is the target"),
-        ({"job": "a/b"}, "no slashes"),
+        ({"client": {}}, "set it to the target cluster"),
+        ({"job": "a/b"}, "must not contain a slash"),
         ({"groups": "("}, "a regular expression"),
-        ({"sufix": ""}, "there is no mirror.sufix"),
-        ({"input": {"options": {"minPartitions": 8, "subscribe": "a"}}}, "divides partitions"),
+        ({"sufix": ""}, "unknown key mirror.sufix"),
+        ({"input": {"options": {"minPartitions": 8, "subscribe": "a"}}}, "splits partitions"),
     ],
 )
 def test_a_wrong_configuration_is_told(changed: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_windows_outside_python_s_years_are_told_and_not_drawn() -> None:
         f"before the year 1 ({FIRST_MS - 1} ms)",
         "9999-12-31 23:59",
         f"after the year 9999 ({END_MS} ms)",
-        "3 windows are not in the plot",
+        "3 windows outside of the years 1 to 9999 are not in the plot",
     ):
         assert told in text, told
     assert text.count("<svg") == 1

@@ -105,7 +105,7 @@ def test_a_log_without_rows_has_no_batch() -> None:
 
 @pytest.mark.parametrize("offsets", [[4], [10], [6, 6], [7, 6]])
 def test_rows_that_do_not_belong_there_are_refused(offsets: list[int]) -> None:
-    with pytest.raises(ValueError, match=f"offset {offsets[-1]} is not between 5 and 10, or comes twice"):
+    with pytest.raises(ValueError, match=f"offset {offsets[-1]} is not between 5 and 10, or is a duplicate"):
         list(made.batches([row(offset) for offset in offsets], 5, 10))
 
 

@@ -15,9 +15,12 @@ TABLE = {"directory": "/srv/archive", "job": "back", "client": {"bootstrap.serve
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"client": {}}, r'restore\.client\."bootstrap\.servers" is missing: where is the target'),
-        ({"start_offset": 5, "end_offset": 5}, r"restore\.end_offset, which is behind the last, is 5, and"),
-        ({"start_ms": 6, "end_ms": 5}, r"restore\.end_ms, which is behind the last, is 5, and start_ms 6"),
+        ({"client": {}}, r'restore\.client\."bootstrap\.servers" is missing: set it to the target cluster'),
+        ({"start_offset": 5, "end_offset": 5}, r"restore\.end_offset is exclusive and must be larger than"),
+        (
+            {"start_ms": 6, "end_ms": 5},
+            r"restore\.end_ms is exclusive and must be larger than start_ms \(6\), not 5",
+        ),
         ({"job": ""}, r"restore\.job is empty"),
     ],
 )

@@ -172,7 +172,7 @@ class TestWhatIsRead:
         other.directory = f"{tmp_path}/topic-1"
         other.append(other.open(), b"1")
         given = {"startingTimestamp": str(NOW_MS + 300_000)}
-        with pytest.raises(SegmentsError, match="topic-1 has no record from"):
+        with pytest.raises(SegmentsError, match="topic-1 has no record with timestamp"):
             ranges(bench, **given)
         found = ranges(bench, **given, startingOffsetsByTimestampStrategy="latest")
         assert {one.partition for one in found} == {0}
@@ -204,7 +204,7 @@ class TestWhatIsRead:
     def test_what_delete_records_has_left(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
         (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 123\n")
         assert rows(ranges(bench)) == expected(log)[123:]
-        with pytest.raises(SegmentsError, match="topic-0 has the offsets from 123 to 500, not those from 5"):
+        with pytest.raises(SegmentsError, match="topic-0 has the offsets 123 to 500, not 5"):
             ranges(bench, startingOffsets='{"topic": {"0": 5}}')
         given = {"startingOffsets": '{"topic": {"0": 5}}', "failOnDataLoss": "false"}
         assert rows(ranges(bench, **given)) == expected(log)[123:]
@@ -247,8 +247,8 @@ class TestTimestampsBeyondSparks:
         with pytest.raises(SegmentsError) as raised:
             rows(ranges(bench, onCorrupt=on_corrupt))
         assert str(raised.value) == (
-            f"{bench.directory}/{0:020d}.log has at offset 4 of topic-0 the timestamp 1700000000000000000 "
-            "ms, which Spark has no room for (is it in nanoseconds?): leave out the offset or the column "
+            f"{bench.directory}/{0:020d}.log has timestamp 1700000000000000000 ms at offset 4 of topic-0, "
+            "which is too large for Spark (is it in nanoseconds?): exclude the offset or the column "
             "timestamp"
         )
 
@@ -310,7 +310,7 @@ class TestTransactions:
         found = rows(ranges(bench, endingTimestamp=late, isolationLevel=committed))
         assert [offset for offset, _ in found] == [1, 2, 4, 9]
         assert [offset for offset, _ in rows(ranges(bench, startingTimestamp=late))] == [12]
-        with pytest.raises(SegmentsError, match="topic-0 has no record from"):
+        with pytest.raises(SegmentsError, match="topic-0 has no record with timestamp"):
             ranges(bench, startingTimestamp=late, isolationLevel=committed)
 
 
@@ -367,7 +367,7 @@ class TestWhileABrokerIsAtWork:
     def test_a_topic_that_was_deleted(self, bench: LogBench, log: Log) -> None:
         found = ranges(bench)
         shutil.move(bench.directory, f"{bench.directory}.0123456789abcdef-delete")
-        with pytest.raises(SegmentsError, match="is gone: has topic topic been deleted"):
+        with pytest.raises(SegmentsError, match="does not exist any more: was topic topic deleted"):
             rows(found)
 
     def test_other_directories_are_let_be(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
@@ -382,11 +382,11 @@ class TestDamage:
         [
             (
                 lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:],
-                "CRC of the batch at offset 0 is wrong",
+                "batch at offset 0 has a wrong CRC",
             ),
-            (lambda data: data[:16] + b"\x07" + data[17:], "a batch has format 7, not 2"),
+            (lambda data: data[:16] + b"\x07" + data[17:], "a batch has magic 7, not 2"),
             (lambda data: data[:8] + b"\0\0\0\x05" + data[12:], "a batch has length 5"),
-            (lambda data: data[:-3], "is cut short"),
+            (lambda data: data[:-3], "is incomplete"),
         ],
     )
     def test_a_damaged_segment_is_named(
@@ -415,18 +415,18 @@ class TestDamage:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({}, "say with the option 'path'"),
-        ({"path": "/nowhere", "subscribe": "a"}, "there is no directory /nowhere"),
-        ({"path": "."}, "say with one of"),
-        ({"path": ".", "subscribe": "a", "assign": "{}"}, "say with one of"),
-        ({"path": ".", "subscribe": "a", "startingOffset": "1"}, "there is no option 'startingoffset'"),
-        ({"path": ".", "subscribe": "a", "startingOffsets": "{"}, "is no JSON"),
+        ({}, "the option 'path' is missing"),
+        ({"path": "/nowhere", "subscribe": "a"}, "directory /nowhere does not exist"),
+        ({"path": "."}, "set exactly one of"),
+        ({"path": ".", "subscribe": "a", "assign": "{}"}, "set exactly one of"),
+        ({"path": ".", "subscribe": "a", "startingOffset": "1"}, "unknown option 'startingoffset'"),
+        ({"path": ".", "subscribe": "a", "startingOffsets": "{"}, "is not valid JSON"),
         ({"path": ".", "subscribe": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
-        ({"path": ".", "subscribePattern": "["}, "no regular expression"),
-        ({"path": ".", "subscribe": "a", "minPartitions": "x"}, "is a number"),
+        ({"path": ".", "subscribePattern": "["}, "not a regular expression"),
+        ({"path": ".", "subscribe": "a", "minPartitions": "x"}, "must be a number"),
         ({"path": ".", "subscribe": "a", "isolationLevel": "dirty"}, "read_uncommitted or read_committed"),
         ({"path": ".", "subscribe": "absent"}, "has no topic absent"),
-        ({"path": ".", "assign": '{"absent": [3]}'}, "has no partition absent-3"),
+        ({"path": ".", "assign": '{"absent": [3]}'}, "does not have partition absent-3"),
     ],
 )
 def test_what_is_asked_wrongly_gets_one_sentence(
@@ -537,14 +537,14 @@ class TestOnlySomeColumns:
         data = bytearray(segment.read_bytes())
         data[70] ^= 1
         segment.write_bytes(data)
-        with pytest.raises(CorruptSegment, match="the CRC of the batch at offset 0 is wrong"):
+        with pytest.raises(CorruptSegment, match="the batch at offset 0 has a wrong CRC"):
             list(read(ranges(bench)[0], columns=["partition"]))
 
     def test_a_schema_that_does_not_fit(self) -> None:
         assert check_columns({"offset": "bigint", "key": "binary"}) == ["offset", "key"]
-        with pytest.raises(SegmentsError, match="there is no column 'size'; there are key, value, topic"):
+        with pytest.raises(SegmentsError, match="unknown column 'size'; the columns are key, value, topic"):
             check_columns({"size": "bigint"})
-        with pytest.raises(SegmentsError, match="'offset' is of type bigint, not string"):
+        with pytest.raises(SegmentsError, match="'offset' has type bigint, not string"):
             check_columns({"offset": "string"})
 
 

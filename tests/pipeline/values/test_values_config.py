@@ -54,13 +54,13 @@ class TestSettings:
         ("values", "input_", "why"),
         [
             ({}, KAFKA, "values.format is missing"),
-            ({"format": "xml"}, KAFKA, "values.format is one of avro, json, text, bytes"),
+            ({"format": "xml"}, KAFKA, "values.format must be one of avro, json, text, bytes"),
             ({"format": "avro"}, KAFKA, "values.registry is missing"),
-            ({**AVRO, "schema": "/nowhere.avsc"}, KAFKA, "values.schema is a file with an Avro schema"),
-            ({**AVRO, "colour": 1}, KAFKA, "there is no values.colour"),
-            ({"format": "text", "schema": "a INT"}, KAFKA, "values.schema is for avro and json"),
-            (AVRO, Input("kafka", {"subscribe": "a,b"}), "values.subject or values.schema is needed"),
-            (AVRO, Input("kafka", {"subscribePattern": "a"}), "values.subject or values.schema is needed"),
+            ({**AVRO, "schema": "/nowhere.avsc"}, KAFKA, "values.schema must be a file with an Avro schema"),
+            ({**AVRO, "colour": 1}, KAFKA, "unknown key values.colour"),
+            ({"format": "text", "schema": "a INT"}, KAFKA, "values.schema requires format avro or json"),
+            (AVRO, Input("kafka", {"subscribe": "a,b"}), "values.subject or values.schema is required"),
+            (AVRO, Input("kafka", {"subscribePattern": "a"}), "values.subject or values.schema is required"),
             (
                 {"format": "text", "dead_letter": "d"},
                 Input("kwire", {"path": "p"}),
@@ -138,7 +138,7 @@ def test_each_partition_of_the_source_has_a_name_of_its_own() -> None:
 def test_dead_letters_are_not_read_again(tmp_path: Path) -> None:
     files = [staged(tmp_path, "a", [0], set())]
     check_output_topic("d", files)
-    with pytest.raises(ArchiveError, match="dead_letter is t, which the job reads"):
+    with pytest.raises(ArchiveError, match="dead_letter t is also a topic of the input"):
         check_output_topic("t", files)
 
 

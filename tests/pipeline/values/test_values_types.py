@@ -40,18 +40,30 @@ def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, h
 @pytest.mark.parametrize(
     ("there", "here", "why"),
     [
-        (struct(a="long"), struct(a="integer"), "data.a is long there and integer here"),
-        (struct(a="long"), struct(a="double"), "data.a is long there and double here"),
-        (struct(a="long"), struct(a="timestamp"), "data.a is long there and timestamp here"),
-        (struct(a="double"), struct(a="float"), "data.a is double there and float here"),
-        (struct(a="long"), struct(A="string"), "data.A is long there and string here"),
-        (struct(x="double"), struct(x=array("integer")), "data.x is double there and array here"),
-        (struct(x=struct(y="long")), "string", "data is struct there and string here"),
-        (struct(x=array(struct(y="long"))), struct(x=array(struct(y="date"))), "data.x[].y is long there"),
-        (struct(x=mapping("long")), struct(x=mapping("date")), "data.x[] is long there and date here"),
-        (struct(x=mapping("long")), struct(x=struct(y="long")), "data.x is map there and struct here"),
-        (struct(a="decimal(12,4)"), struct(a="decimal(12,2)"), "data.a is decimal(12,4) there"),
-        (struct(a="decimal(12,2)"), struct(a="decimal(12,4)"), "data.a is decimal(12,2) there"),
+        (struct(a="long"), struct(a="integer"), "data.a is long in the archive and integer now"),
+        (struct(a="long"), struct(a="double"), "data.a is long in the archive and double now"),
+        (struct(a="long"), struct(a="timestamp"), "data.a is long in the archive and timestamp now"),
+        (struct(a="double"), struct(a="float"), "data.a is double in the archive and float now"),
+        (struct(a="long"), struct(A="string"), "data.A is long in the archive and string now"),
+        (struct(x="double"), struct(x=array("integer")), "data.x is double in the archive and array now"),
+        (struct(x=struct(y="long")), "string", "data is struct in the archive and string now"),
+        (
+            struct(x=array(struct(y="long"))),
+            struct(x=array(struct(y="date"))),
+            "data.x[].y is long in the archive",
+        ),
+        (
+            struct(x=mapping("long")),
+            struct(x=mapping("date")),
+            "data.x[] is long in the archive and date now",
+        ),
+        (
+            struct(x=mapping("long")),
+            struct(x=struct(y="long")),
+            "data.x is map in the archive and struct now",
+        ),
+        (struct(a="decimal(12,4)"), struct(a="decimal(12,2)"), "data.a is decimal(12,4) in the archive"),
+        (struct(a="decimal(12,2)"), struct(a="decimal(12,4)"), "data.a is decimal(12,2) in the archive"),
     ],
 )
 def test_what_is_not_read_any_more_is_named(there: Any, here: Any, why: str) -> None:
