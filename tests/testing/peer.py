@@ -1,4 +1,4 @@
-"""A client for tests of what a broker is made to do wrong: it notices each byte, and tries nothing again."""
+"""A client for tests of injected faults: it sees every byte and retries nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 10
 
 
 class Peer:
-    """A connection under a client id."""
+    """A connection with a client id."""
 
     def __init__(self, broker: Broker, client_id: str = "peer") -> None:
         host, _, port = broker.bootstrap_servers.rpartition(":")
@@ -33,25 +33,25 @@ class Peer:
         self.sock.sendall(registry.encode_request(request, version, 1, self.client_id))
 
     def receive(self, size: int) -> bytes:
-        """So many bytes, or fewer if the broker has closed before."""
+        """Return `size` bytes, or fewer if the broker closes the connection."""
         data = b""
-        with suppress(ConnectionResetError):  # it has closed before it had read all
+        with suppress(ConnectionResetError):  # the broker closed it before it had read everything
             while len(data) < size and (more := self.sock.recv(size - len(data))):
                 data += more
         return data
 
-    def answer(self, request: Message, version: int) -> Any:
+    def receive_response(self, request: Message, version: int) -> Any:
         size = int.from_bytes(self.receive(4), "big")
         response_class = registry.API_VERSIONS[request.API_KEY].response_class
         return registry.decode_response(response_class, version, self.receive(size))[1]
 
-    def ask(self, request: Message, version: int) -> Any:
+    def request(self, request: Message, version: int) -> Any:
         self.send(request, version)
-        return self.answer(request, version)
+        return self.receive_response(request, version)
 
 
-def produced(topic: str, value: bytes = b"v", *, acks: int = -1) -> ProduceRequest:
-    """A request for partition 0."""
+def produce_request(topic: str, value: bytes = b"v", *, acks: int = -1) -> ProduceRequest:
+    """Return a Produce request for partition 0."""
     data = PartitionProduceData(index=0, records=build([(1, None, value, [])]))
     return ProduceRequest(
         acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]

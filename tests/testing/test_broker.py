@@ -1,4 +1,4 @@
-"""The broker that users embed in their tests."""
+"""`Broker`: the broker that users embed in their tests."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from kwire.wire.schema import Message
 MINUTE_MS = 60_000
 
 
-class Client:
-    """A connection that asks one thing at a time."""
+class Connection:
+    """A connection with one request at a time."""
 
     def __init__(self, broker: Broker) -> None:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         self.sock = socket.create_connection((host, int(port)))
         self.stream = self.sock.makefile("rb")
 
-    def ask(self, request: Message, version: int) -> Message:
+    def request(self, request: Message, version: int) -> Message:
         response_class = registry.API_VERSIONS[request.API_KEY].response_class
         self.sock.sendall(registry.encode_request(request, version, 1, "test"))
         [size] = struct.unpack(">i", self.stream.read(4))
@@ -47,23 +47,23 @@ class Client:
 
 
 def topics(broker: Broker) -> list[str | None]:
-    client = Client(broker)
-    answer = client.ask(MetadataRequest(topics=None), 12)
+    client = Connection(broker)
+    response = client.request(MetadataRequest(topics=None), 12)
     client.close()
-    assert isinstance(answer, MetadataResponse)
-    return [topic.name for topic in answer.topics]
+    assert isinstance(response, MetadataResponse)
+    return [topic.name for topic in response.topics]
 
 
 def create(broker: Broker, name: str) -> None:
-    client = Client(broker)
+    client = Connection(broker)
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    response = client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
     client.close()
-    assert isinstance(answer, CreateTopicsResponse)
-    assert [topic.error_code for topic in answer.topics] == [0]
+    assert isinstance(response, CreateTopicsResponse)
+    assert [topic.error_code for topic in response.topics] == [0]
 
 
-def test_it_serves_in_the_block_and_takes_its_data_along() -> None:
+def test_broker_runs_in_the_block_and_removes_its_data() -> None:
     with Broker({"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
         create(broker, "t")
         assert topics(broker) == ["t"]
@@ -74,7 +74,7 @@ def test_it_serves_in_the_block_and_takes_its_data_along() -> None:
         _ = broker.bootstrap_servers
 
 
-def test_data_in_a_directory_of_the_users_is_there_at_the_next_start(tmp_path: Path) -> None:
+def test_data_in_log_dir_is_kept_for_the_next_start(tmp_path: Path) -> None:
     broker = Broker(log_dir=tmp_path)
     for expected in ([], ["t"]):
         broker.start()
@@ -86,8 +86,8 @@ def test_data_in_a_directory_of_the_users_is_there_at_the_next_start(tmp_path: P
         assert Path(tmp_path, ".kafka_cleanshutdown").exists()
 
 
-def test_what_stays_is_left_as_a_clean_end_leaves_it(tmp_path: Path) -> None:
-    """A start after any other end opens all that the log files hold: records that were deleted come back."""
+def test_stop_and_restart_write_the_clean_shutdown_file(tmp_path: Path) -> None:
+    """After an unclean shutdown, log recovery would restore deleted records."""
     broker = Broker({"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"})
     broker.start()
     create(broker, "t")
@@ -100,37 +100,39 @@ def test_what_stays_is_left_as_a_clean_end_leaves_it(tmp_path: Path) -> None:
         assert directory.had_clean_shutdown
 
 
-def test_several_run_beside_each_other() -> None:
+def test_two_brokers_run_independently() -> None:
     with Broker() as one, Broker() as other:
         create(one, "t")
         assert topics(one) == ["t"]
         assert topics(other) == []
 
 
-def test_what_it_cannot_be_told_is_said_and_leaves_nothing_behind() -> None:
+def test_invalid_config_is_refused_without_leaking_resources() -> None:
     before = resources()
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         Broker({"num.partitions": "many"}).start()
-    assert all(set(now) <= set(then) for now, then in zip(resources(), before, strict=True))
+    threads, descriptors = resources()
+    assert set(threads) <= set(before[0])
+    assert set(descriptors) <= set(before[1])
 
 
 def resources() -> tuple[list[threading.Thread], list[str]]:
-    """Threads and descriptors of this process."""
+    """Return the threads and file descriptors of this process."""
     descriptors = []
     for name in os.listdir("/proc/self/fd"):
         try:
             descriptors.append(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:
-            continue  # it was the listing's own
+            continue  # the descriptor of the listing
     return threading.enumerate(), sorted(descriptors)
 
 
 def hundred_starts() -> None:
-    """To be run in a process of its own, where nobody else opens and leaves anything."""
+    """Run in a separate process, in which no other code opens files or starts threads."""
     with Broker() as broker:
         create(broker, "once")
     gc.collect()
-    gc.disable()  # descriptors are given back, not collected
+    gc.disable()  # the broker closes descriptors without the garbage collector
     before = resources()
     for _ in range(100):
         with Broker() as broker:
@@ -140,7 +142,7 @@ def hundred_starts() -> None:
     assert not [one for one in gc.get_objects() if isinstance(one, Node)]
 
 
-def test_a_hundred_starts_leave_nothing_behind() -> None:
+def test_hundred_starts_leak_no_threads_or_descriptors() -> None:
     program = "from tests.testing.test_broker import hundred_starts; hundred_starts(); print('done')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
@@ -149,14 +151,14 @@ def test_a_hundred_starts_leave_nothing_behind() -> None:
     assert done.stdout == "done\n", done.stderr
 
 
-def test_time_passes_deadline_by_deadline_and_is_over_when_the_call_returns() -> None:
+def test_advance_runs_timers_in_order_before_it_returns() -> None:
     with Broker() as broker:
         loop = broker._running.loop
         seen: list[tuple[str, int]] = []
         began_ms = loop.monotonic_ms()
 
         def note(name: str) -> None:
-            # Real time goes on, too.
+            # Real time passes too.
             seen.append((name, (loop.monotonic_ms() - began_ms) // MINUTE_MS))
 
         def first() -> None:
@@ -175,7 +177,7 @@ def test_time_passes_deadline_by_deadline_and_is_over_when_the_call_returns() ->
         assert topics(broker) == []
 
 
-def test_a_week_passes_with_few_looks_and_nothing_that_is_due_is_left() -> None:
+def test_advancing_a_week_applies_retention_in_few_turns() -> None:
     day_ms = 24 * 60 * MINUTE_MS
     with Broker() as broker:
         loop = broker._running.loop
@@ -185,18 +187,26 @@ def test_a_week_passes_with_few_looks_and_nothing_that_is_due_is_left() -> None:
         for topic in ("a-day", "a-week", "longer"):
             broker.produce(topic, "a record")
         turns: list[int] = []
-        handle, loop.end_turn = loop.end_turn, lambda: turns.append(loop.monotonic_ms()) or handle()
+        handle = loop.end_turn
+
+        def count_turn() -> bool:
+            turns.append(loop.monotonic_ms())
+            return handle()
+
+        loop.end_turn = count_turn
         broker.advance(7 * day_ms)
         loop.end_turn = handle
-        left = {topic: len(broker.records(topic)) for topic in ("a-day", "a-week", "longer")}
-        assert left == {"a-day": 0, "a-week": 0, "longer": 1}
+        remaining = {topic: len(broker.records(topic)) for topic in ("a-day", "a-week", "longer")}
+        assert remaining == {"a-day": 0, "a-week": 0, "longer": 1}
         assert len(set(turns)) < 5_000, "a week has more than 600,000 seconds"
 
 
-def test_importing_it_imports_no_broker() -> None:
+def test_importing_kwire_testing_does_not_import_the_broker() -> None:
     program = "import sys, kwire.testing; print(*sorted(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    ours = [name for name in told.split() if name.partition(".")[0] in ("kwire", "trio")]
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    ours = [name for name in output.split() if name.partition(".")[0] in ("kwire", "trio")]
     assert ours == [
         "kwire",
         "kwire.testing",
@@ -210,20 +220,22 @@ def test_importing_it_imports_no_broker() -> None:
         "kwire.testing.results",
         "kwire.testing.users",
         "kwire.wire",
-        "kwire.wire.mechanisms",  # names alone
+        "kwire.wire.mechanisms",  # only names
         "kwire.wire.named_tuple",
     ]
 
 
-def test_a_broker_in_a_test_starts_without_what_it_does_not_need() -> None:
+def test_embedded_broker_does_not_import_unused_modules() -> None:
     program = "import sys, kwire.testing\nwith kwire.testing.Broker(): print(*sorted(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "kwire.broker.net.running_node" in told.split()
-    assert {"trio", "ssl", "subprocess", "dataclasses", "inspect", "pathlib"}.isdisjoint(told.split())
-    assert {"kwire.client", "kwire.coordinator.groups.state_machine"}.isdisjoint(told.split())
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert "kwire.broker.net.running_node" in output.split()
+    assert {"trio", "ssl", "subprocess", "dataclasses", "inspect", "pathlib"}.isdisjoint(output.split())
+    assert {"kwire.client", "kwire.coordinator.groups.state_machine"}.isdisjoint(output.split())
 
 
-def test_two_never_share_a_directory(tmp_path: Path) -> None:
+def test_second_broker_cannot_use_a_locked_directory(tmp_path: Path) -> None:
     program = (
         f"import fcntl; fcntl.lockf(open({str(tmp_path / '.lock')!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     )
@@ -231,12 +243,14 @@ def test_two_never_share_a_directory(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="in use"):
             Broker(log_dir=tmp_path).start()
         other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert "BlockingIOError" in other.stderr, "the attempt has given up the lock of who runs"
+        assert "BlockingIOError" in other.stderr, (
+            "the failed start has released the lock of the running broker"
+        )
     with Broker(log_dir=tmp_path):
         pass
 
 
-def test_what_a_test_appends_is_of_the_time_that_it_has_let_pass() -> None:
+def test_records_have_the_timestamp_of_the_advanced_clock() -> None:
     with Broker({"log.retention.check.interval.ms": MINUTE_MS}) as broker:
         broker.create_topic("kept", config={"retention.ms": 10 * MINUTE_MS})
         broker.create_topic(
@@ -246,7 +260,7 @@ def test_what_a_test_appends_is_of_the_time_that_it_has_let_pass() -> None:
         broker.produce("compacted", "old", "new", key="k")
         broker.advance(60 * MINUTE_MS)
         broker.produce("kept", "first")
-        broker.produce("compacted", "last", key="another")  # begins a segment: the one before is closed
+        broker.produce("compacted", "last", key="another")  # rolls the segment
         broker.advance(5 * MINUTE_MS)
         assert [one.value for one in broker.records("kept")] == [b"first"]
         assert [one.value for one in broker.records("compacted")] == [b"new", b"last"]
@@ -255,28 +269,30 @@ def test_what_a_test_appends_is_of_the_time_that_it_has_let_pass() -> None:
 
 
 @pytest.mark.parametrize(("delay_ms", "error"), [(-1, ValueError), (1.5, TypeError), ("x", TypeError)])
-def test_time_that_is_none_is_refused_and_breaks_nothing(delay_ms: Any, error: type[Exception]) -> None:
+def test_invalid_delay_is_refused_and_the_broker_still_advances(
+    delay_ms: Any, error: type[Exception]
+) -> None:
     with Broker() as broker:
         with pytest.raises(error):
             broker.advance(delay_ms)
         broker.advance(MINUTE_MS)
 
 
-def test_who_interrupts_an_advance_has_a_broker_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_still_advances_after_an_interrupted_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             raise KeyboardInterrupt
 
     with Broker() as broker:
         with monkeypatch.context() as patch:
-            # Not threading.Event itself: the broker's workers may begin just then, and wait for one, too.
+            # Not threading.Event itself: workers of the broker may wait for an Event at the same time.
             patch.setattr("kwire.testing.broker.threading", SimpleNamespace(Event=Interrupted))
             with pytest.raises(KeyboardInterrupt):
                 broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)
         broker.advance(MINUTE_MS)
 
 
-FORKS = """\
+FORKING_PROGRAM = """\
 import os, sys
 from kwire.testing import Broker
 
@@ -288,7 +304,7 @@ with Broker() as broker:
         if not children[-1]:
             for number in range(10):
                 broker.produce("orders", f"{child}: {number}")
-            sys.exit(7)                     # out of the block, and with all that is done at exit
+            sys.exit(7)                         # leaves the block, and runs the exit handlers
     for number in range(10):
         broker.produce("orders", f"parent: {number}")
     print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
@@ -299,6 +315,6 @@ assert not os.path.exists(directory)
 """
 
 
-def test_processes_that_are_forked_ask_it_and_take_nothing_with_them() -> None:
-    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+def test_forked_processes_use_the_broker_and_do_not_remove_its_data() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKING_PROGRAM], capture_output=True, text=True, timeout=60)
     assert (ran.stdout, ran.stderr) == ("[7, 7, 7]\n41\n", "")

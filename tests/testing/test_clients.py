@@ -1,4 +1,4 @@
-"""What tests ask of a broker, beside stock clients that do the work."""
+"""`Broker` with unmodified clients: kafka-python, aiokafka and confluent-kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kwire.testing import Broker, TopicPartition
 from kwire.testing.history import History
 
-# Clients are imported by their tests: kafka-python calls what Python has deprecated, while it is imported.
+# Each test imports its clients: importing kafka-python calls deprecated functions of Python.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 FEW = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
@@ -34,7 +34,7 @@ def values(broker: Broker, topic: str, count: int) -> list[bytes | None]:
     return [record.value for record in broker.records(topic, count=count)]
 
 
-def test_kafka_python(broker: Broker) -> None:
+def test_kafka_python_produces_and_consumes(broker: Broker) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
     topic, group = broker.new_topic("orders", partitions=2), broker.new_name("group")
@@ -78,19 +78,19 @@ async def aiokafka(broker: Broker, topic: str, group: str) -> list[bytes | None]
     return sent
 
 
-def test_aiokafka(broker: Broker) -> None:
+def test_aiokafka_produces_and_consumes(broker: Broker) -> None:
     topic, group = broker.new_topic("orders"), broker.new_name("group")
-    found: list[list[bytes | None]] = []
-    # In a thread of its own: whoever runs these tests may have another loop in this one.
+    results: list[list[bytes | None]] = []
+    # In a separate thread: the test runner may have a running event loop in this one.
     thread = threading.Thread(
-        target=lambda: found.append(asyncio.run(aiokafka(broker, topic, group))), daemon=True
+        target=lambda: results.append(asyncio.run(aiokafka(broker, topic, group))), daemon=True
     )
     thread.start()
     thread.join(30)
-    assert found == [[b"one"]]
+    assert results == [[b"one"]]
 
 
-def test_confluent_kafka_and_what_its_transactions_hide(broker: Broker) -> None:
+def test_confluent_kafka_reads_only_committed_transactions(broker: Broker) -> None:
     from confluent_kafka import Consumer, Producer
 
     topic, group = broker.new_topic("orders"), broker.new_name("group")
@@ -114,12 +114,14 @@ def test_confluent_kafka_and_what_its_transactions_hide(broker: Broker) -> None:
     assert message.value() == b"committed"
     [member] = broker.group(group).members
     assert member.partitions == {TopicPartition(topic, 0)}
-    consumer.commit(message, asynchronous=False)
-    assert broker.committed(group) == {TopicPartition(topic, 0): message.offset() + 1}
+    consumer.commit(message=message, asynchronous=False)
+    offset = message.offset()
+    assert offset is not None
+    assert broker.committed(group) == {TopicPartition(topic, 0): offset + 1}
     consumer.close()
 
 
-def test_a_producer_lives_through_a_crash(broker: Broker) -> None:
+def test_producer_delivers_after_a_broker_crash(broker: Broker) -> None:
     from confluent_kafka import Producer
 
     topic = broker.new_topic("orders")
@@ -137,21 +139,21 @@ def test_a_producer_lives_through_a_crash(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False])
-def test_a_history_tells_whether_a_lost_answer_has_doubled_a_record(
-    broker: Broker, is_idempotent: bool
-) -> None:
+def test_history_finds_a_duplicate_after_a_lost_response(broker: Broker, is_idempotent: bool) -> None:
     from confluent_kafka import Producer
 
     topic, history = broker.new_topic("orders"), History()
     address = {"bootstrap.servers": broker.bootstrap_servers, "enable.metrics.push": False, "log_level": 0}
     quick = {"reconnect.backoff.ms": 10, "retry.backoff.ms": 20, "linger.ms": 0}
     producer = Producer({**address, **quick, "enable.idempotence": is_idempotent})
+
+    def on_delivery(error: object, message: Any) -> None:
+        history.on_ack(message.value(), message.offset())
+
     broker.faults.drop_response("Produce", topic=topic)
     for value in (b"1", b"2"):
         history.on_send("billing", (topic, 0), value, is_idempotent=is_idempotent)
-        producer.produce(
-            topic, value, on_delivery=lambda error, told: history.on_ack(told.value(), told.offset())
-        )
+        producer.produce(topic, value, on_delivery=on_delivery)
         assert producer.flush(10) == 0
     history.set_final_records(broker.records(topic))
     history.check(at_least_once=True)
@@ -162,7 +164,7 @@ def test_a_history_tells_whether_a_lost_answer_has_doubled_a_record(
             history.check()
 
 
-def test_kafka_python_lives_through_refusals_and_lost_answers(broker: Broker) -> None:
+def test_kafka_python_retries_after_errors_and_lost_responses(broker: Broker) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
     topic = broker.new_topic("orders")
@@ -191,17 +193,17 @@ def test_kafka_python_lives_through_refusals_and_lost_answers(broker: Broker) ->
     assert all(fault.is_over for fault in faults)
     consumer.close()
     producer.close()
-    assert values(broker, topic, 3) == [b"1", b"2", b"3"], "it is idempotent"
+    assert values(broker, topic, 3) == [b"1", b"2", b"3"], "kafka-python is idempotent by default"
 
 
-def test_aiokafka_finds_its_coordinator_anew(broker: Broker) -> None:
+def test_aiokafka_looks_up_its_coordinator_again(broker: Broker) -> None:
     topic, group = broker.new_topic("orders"), broker.new_name("group")
     fault = broker.faults.return_error("OffsetCommit", "NOT_COORDINATOR", topic=topic)
-    found: list[list[bytes | None]] = []
+    results: list[list[bytes | None]] = []
     thread = threading.Thread(
-        target=lambda: found.append(asyncio.run(aiokafka(broker, topic, group))), daemon=True
+        target=lambda: results.append(asyncio.run(aiokafka(broker, topic, group))), daemon=True
     )
     thread.start()
     thread.join(30)
-    assert found == [[b"one"]]
+    assert results == [[b"one"]]
     assert fault.hits == 1

@@ -1,4 +1,4 @@
-"""`KafkaContainer`, as suites that were written for testcontainers' use it."""
+"""`KafkaContainer`, used as test suites use the class of testcontainers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kwire.wire.messages.metadata import MetadataRequest
 from tests.testing.peer import Peer
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of kafka-python's, while it is imported
-def test_a_client_connects_where_it_says() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by importing kafka-python
+def test_client_connects_to_the_bootstrap_server() -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
     with KafkaContainer().with_kraft() as kafka:
@@ -31,19 +31,19 @@ def test_a_client_connects_where_it_says() -> None:
     assert kafka.status == "not_started"
 
 
-def test_settings_and_the_id_of_the_cluster_are_kept_and_those_of_places_are_not() -> None:
+def test_container_uses_settings_and_cluster_id_but_not_paths_and_listeners() -> None:
     cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
     kafka = KafkaContainer("apache/kafka:4.3.1", port=9092, env={"KAFKA_NUM_PARTITIONS": "2"})
     kafka.with_env("KAFKA_LISTENERS", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9094")
     kafka.with_env("KAFKA_LOG_DIRS", "/nowhere/kafka").with_envs(CLUSTER_ID="other").with_env("X", 1)
     kafka.with_cluster_id(cluster_id).with_name("kafka").with_exposed_ports(9092).with_kwargs(hostname="h")
     with kafka, Peer(kafka.broker) as peer:
-        assert peer.ask(MetadataRequest(topics=[]), 12).cluster_id == cluster_id
+        assert peer.request(MetadataRequest(topics=[]), 12).cluster_id == cluster_id
         kafka.broker.produce("made", "x")
         assert len(kafka.broker.end_offsets("made")) == 2
 
 
-def test_settings_may_be_in_a_file(tmp_path: Path) -> None:
+def test_settings_are_read_from_an_env_file(tmp_path: Path) -> None:
     path = tmp_path / "kafka.env"
     path.write_text("# of orders\n\nexport KAFKA_NUM_PARTITIONS='3'\nKAFKA_LOG_DIRS=/nowhere\n")
     with KafkaContainer().with_env_file(path) as kafka:
@@ -52,7 +52,7 @@ def test_settings_may_be_in_a_file(tmp_path: Path) -> None:
         assert len(kafka.broker.end_offsets("made")) == 3
 
 
-def test_a_port_is_bound_as_is_asked() -> None:
+def test_bind_ports_sets_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with KafkaContainer().with_bind_ports("9093/tcp", port) as kafka:
@@ -60,7 +60,7 @@ def test_a_port_is_bound_as_is_asked() -> None:
         assert kafka.broker.topics() == []
 
 
-def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
+def test_unsupported_container_features_are_refused_with_a_reason() -> None:
     kafka = KafkaContainer()
     with pytest.raises(NotImplementedError, match="with_network: there is no container"):
         kafka.with_network("of other containers")
@@ -82,7 +82,7 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "BROKER:PLAINTEXT,PLAINTEXT:SASL_SSL", "protocol SASL_SSL:"),
         ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: this listener is PLAINTEXT; a kwire"),
@@ -93,12 +93,12 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
         ),
     ],
 )
-def test_security_that_is_not_there_is_refused(key: str, value: str, said: str) -> None:
-    with pytest.raises(NotImplementedError, match=said):
+def test_unsupported_security_settings_are_refused(key: str, value: str, message: str) -> None:
+    with pytest.raises(NotImplementedError, match=message):
         KafkaContainer().with_env(key, value).start()
 
 
-def test_what_is_refused_is_refused_by_the_arguments_of_an_engine_too() -> None:
+def test_engine_arguments_are_refused_as_methods_are() -> None:
     with pytest.raises(NotImplementedError, match="network: there is no container"):
         KafkaContainer().with_kwargs(network="x")
     assert KafkaContainer().with_kwargs(mem_limit="1g").status == "not_started"

@@ -1,4 +1,4 @@
-"""What goes wrong in a broker on purpose, as its peers see it."""
+"""Injected faults, as clients see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.testing import Broker, Faults, Recorder
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.metadata import MetadataRequest
-from tests.testing.peer import Peer, produced
+from tests.testing.peer import Peer, produce_request
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +28,23 @@ def broker(shared: Broker) -> Iterator[Broker]:
     shared.faults.clear()
 
 
-def code_of(answer: Any) -> ErrorCode:
-    [told] = answer.responses[0].partition_responses
-    return ErrorCode(told.error_code)
+def code_of(response: Any) -> ErrorCode:
+    [result] = response.responses[0].partition_responses
+    return ErrorCode(result.error_code)
 
 
-def test_so_many_requests_are_refused_as_were_told(broker: Broker) -> None:
+def test_return_error_fails_the_given_number_of_requests(broker: Broker) -> None:
     topic = broker.new_topic()
     fault = broker.faults.return_error("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
     with Peer(broker) as peer:
-        codes = [code_of(peer.ask(produced(topic), 9)) for _ in range(3)]
+        codes = [code_of(peer.request(produce_request(topic), 9)) for _ in range(3)]
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.NONE]
     assert (fault.hits, fault.is_over) == (2, True)
     assert len(broker.records(topic)) == 1
     assert "injected fault: returned NOT_LEADER_OR_FOLLOWER" in str(broker.requests)
 
 
-def test_only_those_that_are_meant_are_refused(broker: Broker) -> None:
+def test_faults_match_only_the_given_topic_partition_and_client(broker: Broker) -> None:
     topic, other = broker.new_topic(), broker.new_topic()
     by_topic = broker.faults.return_error("Produce", "INVALID_RECORD", topic=topic, partition=0, times=None)
     by_partition = broker.faults.return_error("Produce", "INVALID_RECORD", topic=other, partition=1)
@@ -52,13 +52,13 @@ def test_only_those_that_are_meant_are_refused(broker: Broker) -> None:
         "Produce", ErrorCode.CORRUPT_MESSAGE, client_id="billing", times=None
     )
     with Peer(broker) as peer, Peer(broker, "billing") as billing:
-        assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.INVALID_RECORD
-        assert code_of(peer.ask(produced(other), 9)) is ErrorCode.NONE
-        assert code_of(billing.ask(produced(other), 9)) is ErrorCode.CORRUPT_MESSAGE
+        assert code_of(peer.request(produce_request(topic), 9)) is ErrorCode.INVALID_RECORD
+        assert code_of(peer.request(produce_request(other), 9)) is ErrorCode.NONE
+        assert code_of(billing.request(produce_request(other), 9)) is ErrorCode.CORRUPT_MESSAGE
         by_topic.cancel()
-        assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.NONE
+        assert code_of(peer.request(produce_request(topic), 9)) is ErrorCode.NONE
     assert (by_topic.hits, by_partition.hits, by_client.hits) == (1, 0, 1)
-    # What the test itself asks is not what it tests.
+    # Requests of the test itself match no fault.
     broker.faults.return_error("Produce", "INVALID_RECORD", times=None)
     broker.produce(topic, "x")
 
@@ -76,50 +76,50 @@ def fetch(topic: str, session_id: int, session_epoch: int) -> FetchRequest:
     )
 
 
-def test_a_fetch_is_refused_at_once_by_partition_and_in_its_session(broker: Broker) -> None:
+def test_fetch_error_is_returned_at_once_also_within_a_fetch_session(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.produce(topic, "x")
     broker.faults.return_error("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, times=2)
     with Peer(broker) as peer:
         session_id = 0
         for epoch in range(2):
-            answer = peer.ask(fetch(topic, session_id, epoch), 12)
-            [told] = answer.responses[0].partitions
-            assert (told.error_code, told.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
-            session_id = answer.session_id
+            response = peer.request(fetch(topic, session_id, epoch), 12)
+            [result] = response.responses[0].partitions
+            assert (result.error_code, result.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+            session_id = response.session_id
         request = fetch(topic, session_id, 2)
         request.min_bytes = 1
-        [told] = peer.ask(request, 12).responses[0].partitions
-        assert told.error_code == ErrorCode.NONE
-        assert told.records
+        [result] = peer.request(request, 12).responses[0].partitions
+        assert result.error_code == ErrorCode.NONE
+        assert result.records
 
 
-def test_a_delay_holds_what_comes_behind_it_and_is_of_the_brokers_time(broker: Broker) -> None:
+def test_delay_blocks_later_requests_and_uses_the_clock_of_the_broker(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.faults.delay("Produce", 60)
     with Peer(broker) as peer, Peer(broker) as other:
-        peer.send(produced(topic, b"first"), 9)
-        peer.send(produced(topic, b"second"), 9)
+        peer.send(produce_request(topic, b"first"), 9)
+        peer.send(produce_request(topic, b"second"), 9)
         broker.wait_until(lambda: broker.requests.find("Produce"))
-        other.ask(produced(topic, b"of another"), 9)
+        other.request(produce_request(topic, b"of another"), 9)
         assert [one.value for one in broker.records(topic)] == [b"of another"]
         broker.advance(60_000)
         for _ in range(2):
-            assert code_of(peer.answer(produced(topic), 9)) is ErrorCode.NONE
+            assert code_of(peer.receive_response(produce_request(topic), 9)) is ErrorCode.NONE
     assert [one.value for one in broker.records(topic)] == [b"of another", b"first", b"second"]
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_an_answer_is_lost_or_cut_and_what_was_asked_is_done(broker: Broker, is_cut: bool) -> None:
+@pytest.mark.parametrize("truncates", [False, True])
+def test_lost_or_truncated_response_does_not_undo_the_request(broker: Broker, truncates: bool) -> None:
     topic = broker.new_topic()
-    (broker.faults.truncate_response if is_cut else broker.faults.drop_response)("Produce")
+    (broker.faults.truncate_response if truncates else broker.faults.drop_response)("Produce")
     with Peer(broker) as peer:
         peer.send(MetadataRequest(topics=[]), 12)
-        peer.send(produced(topic), 9)
+        peer.send(produce_request(topic), 9)
         peer.send(MetadataRequest(topics=[]), 12)
-        peer.answer(MetadataRequest(), 12)
+        peer.receive_response(MetadataRequest(), 12)
         received = peer.receive(1000)
-    if is_cut:
+    if truncates:
         size = int.from_bytes(received[:4], "big") + 4
         assert len(received) == size // 2
     else:
@@ -128,33 +128,33 @@ def test_an_answer_is_lost_or_cut_and_what_was_asked_is_done(broker: Broker, is_
     assert "then the connection was closed" in str(broker.requests)
 
 
-def test_who_is_ignored_waits_and_keeps_nobody_from_stopping() -> None:
+def test_ignored_request_gets_no_response_and_does_not_delay_stop() -> None:
     began = time.monotonic()
     with Broker() as broker:
         topic = broker.new_topic()
         broker.faults.ignore("Produce")
         peer = Peer(broker)
-        peer.send(produced(topic), 9)
+        peer.send(produce_request(topic), 9)
         broker.wait_until(lambda: broker.requests.find("Produce"))
         peer.sock.settimeout(0.05)
         with pytest.raises(TimeoutError):
             peer.receive(1)
         assert broker.records(topic) == []
-    assert time.monotonic() - began < 5, "it waited for the client"
+    assert time.monotonic() - began < 5, "stop waited for the client"
     peer.sock.close()
 
 
-def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker) -> None:
+def test_failed_produce_with_acks_0_closes_the_connection(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.faults.return_error("Produce", "INVALID_RECORD")
     with Peer(broker) as peer:
-        peer.send(produced(topic, acks=0), 9)
+        peer.send(produce_request(topic, acks=0), 9)
         assert peer.receive(1) == b""
     assert broker.records(topic) == []
 
 
 @pytest.mark.parametrize(
-    ("api", "error", "times", "said"),
+    ("api", "error", "times", "message"),
     [
         ("Prodce", "INVALID_RECORD", 1, "there is no API 'Prodce': did you mean 'Produce'"),
         ("Xyz", "INVALID_RECORD", 1, "there is no API 'Xyz': use one of .*Produce"),
@@ -165,12 +165,12 @@ def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker)
         ("Produce", "INVALID_RECORD", 0, "pass a number of requests"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(api: str, error: Any, times: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_fault_is_refused_with_a_reason(api: str, error: Any, times: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Broker().faults.return_error(api, error, times=times)
 
 
-def test_a_topic_that_no_such_request_names_is_refused() -> None:
+def test_topic_filter_is_refused_for_apis_without_topics() -> None:
     for api in ("Heartbeat", "AddOffsetsToTxn"):
         with pytest.raises(ValueError, match=f"{api} requests name no topics: filter by client_id="):
             Faults().drop_response(api, topic="orders")
@@ -180,12 +180,12 @@ def test_a_topic_that_no_such_request_names_is_refused() -> None:
         assert Faults().drop_response(api, topic="orders").hits == 0
 
 
-def test_no_delay_is_less_than_none() -> None:
+def test_negative_delay_is_refused() -> None:
     with pytest.raises(ValueError, match="a delay of -1 s: pass 0 or more"):
         Faults().delay("Fetch", -1)
 
 
-def test_what_narrows_nothing_down_is_refused() -> None:
+def test_invalid_filter_is_refused() -> None:
     mistyped: dict[str, Any] = {"tpoic": "orders"}
     with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):
         Faults().drop_response("Produce", **mistyped)
@@ -195,35 +195,33 @@ def test_what_narrows_nothing_down_is_refused() -> None:
             Faults().drop_response("Produce", **never)
 
 
-def fates(seed: int, *, others: int = 0) -> list[str | None]:
-    """What becomes of forty requests of one client, between those of another one."""
+def fault_descriptions(seed: int, *, others: int = 0) -> list[str | None]:
+    """Return the faults of forty requests of one client, interleaved with those of another client."""
     faults = Faults()
     faults.random(seed, probability=0.5)
-    told: list[str | None] = []
+    result: list[str | None] = []
     for _ in range(40):
         for _ in range(others):
             faults.match("Produce", "shop", frozenset())
         fault = faults.match("Produce", "billing", frozenset())
-        told.append(fault and fault.description)
-    return told
+        result.append(None if fault is None else fault.description)
+    return result
 
 
-def test_a_seed_decides_the_fate_of_each_client_whatever_others_do() -> None:
-    assert fates(7) == fates(7, others=3) != fates(8)
-    kinds = {text.split()[0] for text in fates(7) if text}
+def test_random_faults_of_a_client_do_not_depend_on_other_clients() -> None:
+    assert fault_descriptions(7) == fault_descriptions(7, others=3) != fault_descriptions(8)
+    kinds = {text.split()[0] for text in fault_descriptions(7) if text}
     assert kinds == {"returned", "delayed", "processed,"}
-    assert 10 < sum(text is None for text in fates(7)) < 30
+    assert 10 < sum(text is None for text in fault_descriptions(7)) < 30
 
 
-def test_what_a_seed_decides_may_be_narrowed_down_and_ends() -> None:
+def test_random_faults_can_be_filtered_and_limited() -> None:
     faults = Faults()
     seeded = faults.random(7, probability=1, client_id="billing", topic="orders", times=2)
     orders, bills = frozenset({("orders", 0)}), frozenset({("bills", 0)})
     assert faults.match("Produce", "shop", orders) is None
     assert faults.match("Produce", "billing", bills) is None
-    assert faults.match("ApiVersions", "billing", orders) is None, (
-        "a client could not say what it may try again"
-    )
+    assert faults.match("ApiVersions", "billing", orders) is None, "a client could not negotiate versions"
     assert [faults.match("Produce", "billing", orders) is not None for _ in range(3)] == [True, True, False]
     assert (seeded.hits, seeded.is_over) == (2, True)
     with pytest.raises(ValueError, match="above 0 and at most 1"):
@@ -232,16 +230,16 @@ def test_what_a_seed_decides_may_be_narrowed_down_and_ends() -> None:
         faults.random(7, times=0)
 
 
-def test_what_goes_wrong_by_seed_is_what_was_said(broker: Broker) -> None:
+def test_recorder_describes_random_faults(broker: Broker) -> None:
     topic = broker.new_topic()
     seeded = broker.faults.random(3, probability=1, times=1)
     with Peer(broker, "billing") as peer:
-        fate = None
+        error = None
         try:
-            fate = code_of(peer.ask(produced(topic), 9))
+            error = code_of(peer.request(produce_request(topic), 9))
         except OSError:
             pass
     assert seeded.hits == 1
-    [told] = broker.requests.find("Produce", client_id="billing")
-    assert "by seed 3" in str(told)
-    assert ("returned" in str(told)) == (fate not in (None, ErrorCode.NONE))
+    [result] = broker.requests.find("Produce", client_id="billing")
+    assert "by seed 3" in str(result)
+    assert ("returned" in str(result)) == (error not in (None, ErrorCode.NONE))

@@ -1,4 +1,4 @@
-"""The checker of histories: a good one has no findings, and each fault that is planted is found and named."""
+"""`History`: a correct history has no anomalies, and each kind of anomaly is found."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import pytest
 from kwire.testing.history import History, Partition, Read
 from kwire.testing.results import TopicPartition
 
-PLACE: Partition = ("t", 0)
-END = [(PLACE, offset, b"%d" % offset) for offset in range(6)]
+PARTITION: Partition = ("t", 0)
+END = [(PARTITION, offset, b"%d" % offset) for offset in range(6)]
 
 
-def a_history() -> History:
-    """Six records, acknowledged; the last two of a transaction that was committed."""
+def example_history() -> History:
+    """Return a history of six acknowledged records, the last two in a committed transaction."""
     times = iter(range(1000))
     history = History(clock=lambda: float(next(times)))
     for number in range(6):
         transaction = "payment 1" if number >= 4 else None
-        history.on_send("p", PLACE, b"%d" % number, transaction=transaction)
+        history.on_send("p", PARTITION, b"%d" % number, transaction=transaction)
     for number in range(6):
         history.on_ack(b"%d" % number, number)
     history.on_transaction_end("payment 1", committed=True)
     return history
 
 
-def found(history: History) -> list[str]:
+def anomalies(history: History) -> list[str]:
     return [str(finding) for finding in history.anomalies()]
 
 
-def test_what_was_promised_is_there() -> None:
-    history = a_history()
-    history.on_seek("r", PLACE, 0)
+def test_complete_history_has_no_anomalies() -> None:
+    history = example_history()
+    history.on_seek("r", PARTITION, 0)
     history.on_poll("r", END[:3])
-    history.on_seek("r", PLACE, 1)
+    history.on_seek("r", PARTITION, 1)
     history.on_poll("r", END[1:])
     history.on_final_read("auditor", END)
-    assert found(history) == []
+    assert anomalies(history) == []
     assert history.acknowledged_count == 6
 
 
-def test_nobody_is_held_to_what_nobody_knows() -> None:
-    history = a_history()
-    history.on_send("p", PLACE, b"timed out")
-    history.on_send("q", PLACE, b"again", is_idempotent=False)
-    history.on_send("p", PLACE, b"open", transaction="payment 2")
-    history.on_send("p", PLACE, b"aborted", transaction="payment 3")
+def test_records_without_a_known_outcome_cause_no_anomalies() -> None:
+    history = example_history()
+    history.on_send("p", PARTITION, b"timed out")
+    history.on_send("q", PARTITION, b"again", is_idempotent=False)
+    history.on_send("p", PARTITION, b"open", transaction="payment 2")
+    history.on_send("p", PARTITION, b"aborted", transaction="payment 3")
     history.on_transaction_end("payment 3", committed=False)
-    # Offset 6 is of a control record.
-    history.on_final_read("auditor", [*END, (PLACE, 7, b"again"), (PLACE, 8, b"again")])
-    assert found(history) == []
+    # Offset 6 is a control record.
+    history.on_final_read("auditor", [*END, (PARTITION, 7, b"again"), (PARTITION, 8, b"again")])
+    assert anomalies(history) == []
 
 
 def without(offset: int) -> list[Read]:
@@ -59,40 +59,40 @@ def without(offset: int) -> list[Read]:
 
 
 ONE = "record 2 of p, sent at 2.000 s, acknowledged at 8.000 s with offset 1"
-PLANTED: dict[str, tuple[list[Read], str]] = {
+INVALID_FINAL_READS: dict[str, tuple[list[Read], str]] = {
     "lost": (without(1), f"lost: t-0 lacks b'1' ({ONE})"),
     "lost of a transaction": (
         without(5),
         "lost: payment 1 was committed, but lacks b'5' (record 6 of p in payment 1",
     ),
     "duplicate": (
-        [*END, (PLACE, 6, b"1")],
+        [*END, (PARTITION, 6, b"1")],
         f"duplicate: t-0 offset 6 has b'1' ({ONE}), which is also at offset 1",
     ),
     "reordered": (
-        [END[0], (PLACE, 1, b"2"), (PLACE, 2, b"1"), *END[3:]],
+        [END[0], (PARTITION, 1, b"2"), (PARTITION, 2, b"1"), *END[3:]],
         f"reordered: t-0 offset 2 has b'1' ({ONE}), after b'2'",
     ),
-    "wrong offset": ([*without(1), (PLACE, 9, b"1")], f"wrong offset: t-0 offset 9 has b'1' ({ONE})"),
-    "unexpected": ([*END, (PLACE, 6, b"?")], "unexpected: t-0 offset 6 has b'?'"),
+    "wrong offset": ([*without(1), (PARTITION, 9, b"1")], f"wrong offset: t-0 offset 9 has b'1' ({ONE})"),
+    "unexpected": ([*END, (PARTITION, 6, b"?")], "unexpected: t-0 offset 6 has b'?'"),
     "elsewhere": ([*without(1), (("t", 1), 0, b"1")], f"unexpected: t-1 offset 0 has b'1' ({ONE})"),
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_found(name: str) -> None:
-    end, expected = PLANTED[name]
-    history = a_history()
+@pytest.mark.parametrize("name", INVALID_FINAL_READS)
+def test_anomaly_in_the_final_records_is_found(name: str) -> None:
+    end, expected = INVALID_FINAL_READS[name]
+    history = example_history()
     history.on_final_read("auditor", end)
-    assert any(text.startswith(expected) for text in found(history)), found(history)
+    assert any(text.startswith(expected) for text in anomalies(history)), anomalies(history)
 
 
 def starts_late(history: History) -> None:
-    history.on_seek("r", PLACE, 0)
+    history.on_seek("r", PARTITION, 0)
     history.on_poll("r", [END[1]])
 
 
-READERS: dict[str, tuple[Callable[[History], None], str]] = {
+INVALID_READERS: dict[str, tuple[Callable[[History], None], str]] = {
     "non-monotonic": (
         lambda history: history.on_poll("r", [END[2], END[1]]),
         "non-monotonic: r read t-0 offset 1 at 13.000 s, when its position was 3",
@@ -110,105 +110,105 @@ READERS: dict[str, tuple[Callable[[History], None], str]] = {
         "skipped: r read t-0 offset 1 at 14.000 s, but not offsets [0] (1 in total)",
     ),
     "uncommitted": (
-        lambda history: history.on_poll("r", [(PLACE, 6, b"gone")]),
+        lambda history: history.on_poll("r", [(PARTITION, 6, b"gone")]),
         "uncommitted: r read t-0 offset 6 at 13.000 s: b'gone', which is not a final record",
     ),
     "changed": (
-        lambda history: history.on_poll("r", [(PLACE, 1, b"other")]),
+        lambda history: history.on_poll("r", [(PARTITION, 1, b"other")]),
         f"changed: r read t-0 offset 1 at 13.000 s: b'other', but the final record is b'1' ({ONE})",
     ),
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_reader_that_saw_what_cannot_be_is_found(name: str) -> None:
-    polls, expected = READERS[name]
-    history = a_history()
+@pytest.mark.parametrize("name", INVALID_READERS)
+def test_anomaly_in_the_reads_of_a_consumer_is_found(name: str) -> None:
+    polls, expected = INVALID_READERS[name]
+    history = example_history()
     polls(history)
     history.on_final_read("auditor", END)
-    assert found(history) == [expected]
+    assert anomalies(history) == [expected]
 
 
-def test_a_group_is_given_everything_by_its_members_together() -> None:
-    history = a_history()
-    history.on_seek("r", PLACE)
+def test_records_that_no_member_of_a_group_read_are_found() -> None:
+    history = example_history()
+    history.on_seek("r", PARTITION)
     history.on_poll("r", END[:3])
-    history.on_seek("s", PLACE, 2)
+    history.on_seek("s", PARTITION, 2)
     history.on_poll("s", END[2:5])
-    history.on_seek("s", PLACE)
+    history.on_seek("s", PARTITION)
     history.expect_all_read("r", "s")
     history.on_final_read("auditor", END)
-    [unread] = found(history)
+    [unread] = anomalies(history)
     assert unread.startswith(
         "unread: r and s did not read t-0 offsets [5] (1 in total): b'5' (record 6 of p in "
     )
 
 
-def test_what_was_refused_may_not_be_there() -> None:
-    history = a_history()
-    history.on_send("p", PLACE, b"too large")
+def test_rejected_and_aborted_records_must_not_be_readable() -> None:
+    history = example_history()
+    history.on_send("p", PARTITION, b"too large")
     history.on_reject(b"too large")
-    history.on_send("p", PLACE, b"aborted", transaction="payment 2")
+    history.on_send("p", PARTITION, b"aborted", transaction="payment 2")
     history.on_ack(b"aborted", 7)
     history.on_transaction_end("payment 2", committed=False)
-    history.on_final_read("auditor", [*END, (PLACE, 6, b"too large"), (PLACE, 7, b"aborted")])
-    assert [text.partition(" (")[0] for text in found(history)] == [
+    history.on_final_read("auditor", [*END, (PARTITION, 6, b"too large"), (PARTITION, 7, b"aborted")])
+    assert [text.partition(" (")[0] for text in anomalies(history)] == [
         "uncommitted: t-0 offset 6 has b'too large'",
         "uncommitted: t-0 offset 7 has b'aborted'",
     ]
 
 
-def test_a_transaction_whose_end_nobody_knows_is_there_as_a_whole_or_not_at_all() -> None:
-    history = a_history()
+def test_transaction_with_unknown_outcome_must_be_complete_or_absent() -> None:
+    history = example_history()
     for value in (b"a", b"b"):
-        history.on_send("p", PLACE, value, transaction="payment 2")
-    history.on_final_read("auditor", [*END, (PLACE, 6, b"a")])
-    [text] = found(history)
+        history.on_send("p", PARTITION, value, transaction="payment 2")
+    history.on_final_read("auditor", [*END, (PARTITION, 6, b"a")])
+    [text] = anomalies(history)
     assert text.startswith("partial transaction: payment 2 has some of its records, but lacks b'b'")
 
 
-def test_the_time_without_acknowledgements_is_told() -> None:
+def test_longest_ack_gap() -> None:
     times = iter((0.0, 0.5, 1.0, 1.5, 2.0, 7.0, 7.5, 7.75, 8.0))
     history = History(clock=times.__next__)
     for number in range(4):
-        history.on_send("p", PLACE, b"%d" % number)
+        history.on_send("p", PARTITION, b"%d" % number)
         history.on_ack(b"%d" % number)
     assert history.longest_ack_gap_s() == 5.5
     assert history.longest_ack_gap_s("q") == 0.0
 
 
-def test_commits_go_back_only_where_somebody_has_sent_the_group_there() -> None:
-    history = a_history()
+def test_committed_offset_goes_back_only_with_may_go_back() -> None:
+    history = example_history()
     history.on_final_read("auditor", END)
-    history.on_commit("g", PLACE, 4)
-    history.on_commit("other", PLACE, 2)
+    history.on_commit("g", PARTITION, 4)
+    history.on_commit("other", PARTITION, 2)
     history.on_commit("g", ("t", 1), 0)
-    history.on_commit("g", PLACE, 4)
-    history.on_commit("g", PLACE, 1, may_go_back=True)
-    assert found(history) == []
-    history.on_commit("g", PLACE, 0)
-    assert found(history) == [
+    history.on_commit("g", PARTITION, 4)
+    history.on_commit("g", PARTITION, 1, may_go_back=True)
+    assert anomalies(history) == []
+    history.on_commit("g", PARTITION, 0)
+    assert anomalies(history) == [
         "non-monotonic: g committed t-0 offset 0 at 19.000 s, after offset 1 at 18.000 s"
     ]
 
 
-def test_a_partition_with_two_owners_is_found() -> None:
-    history = a_history()
+def test_partition_with_two_owners_is_found() -> None:
+    history = example_history()
     history.on_final_read("auditor", END)
-    history.on_assign("g", "a", [PLACE, ("t", 1)])
-    history.on_assign("g", "a", [PLACE])
-    history.on_assign("other", "b", [PLACE])
-    history.on_revoke("g", "a", [PLACE])
-    history.on_assign("g", "b", [PLACE])
-    assert found(history) == []
+    history.on_assign("g", "a", [PARTITION, ("t", 1)])
+    history.on_assign("g", "a", [PARTITION])
+    history.on_assign("other", "b", [PARTITION])
+    history.on_revoke("g", "a", [PARTITION])
+    history.on_assign("g", "b", [PARTITION])
+    assert anomalies(history) == []
     history.on_assign("g", "b", [("t", 1)])
-    assert found(history) == [
+    assert anomalies(history) == [
         "two owners: t-1 was assigned to b of g at 19.000 s, while a has owned it since 14.000 s"
     ]
 
 
-def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted() -> None:
-    history = a_history()
+def test_non_idempotent_producer_is_checked_unless_at_least_once() -> None:
+    history = example_history()
     history.on_send("q", ("t", 1), b"x", is_idempotent=False)
     history.on_send("q", ("t", 1), b"y", is_idempotent=False)
     history.on_final_read(
@@ -217,21 +217,21 @@ def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted()
     history.check(at_least_once=True)
     with pytest.raises(AssertionError) as failed:
         history.check()
-    first, *told = str(failed.value).splitlines()
+    first, *lines = str(failed.value).splitlines()
     assert first == "the history has anomalies:"
-    assert [line.split(":")[0] for line in told] == ["  reordered", "  duplicate"]
+    assert [line.split(":")[0] for line in lines] == ["  reordered", "  duplicate"]
 
 
-def test_who_sends_a_record_under_a_second_identity_doubles_it_himself() -> None:
-    history = a_history()
+def test_resent_record_may_be_a_duplicate() -> None:
+    history = example_history()
     history.on_ack(b"1", 6)
-    history.on_final_read("auditor", [*END, (PLACE, 6, b"1")])
-    assert [line.partition(":")[0] for line in found(history)] == ["wrong offset", "duplicate"]
+    history.on_final_read("auditor", [*END, (PARTITION, 6, b"1")])
+    assert [line.partition(":")[0] for line in anomalies(history)] == ["wrong offset", "duplicate"]
     history.on_resend(b"1")
     history.check(at_least_once=True)
 
 
-def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
+def test_check_lists_fifty_anomalies_and_counts_the_rest() -> None:
     history = History()
     for number in range(60):
         history.on_send("p", ("t", number), b"%d" % number)
@@ -240,18 +240,18 @@ def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
         history.check()
 
 
-def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
+def test_invalid_partition_is_refused() -> None:
     history, wrong = History(), cast("Partition", "orders")
-    said = r"a partition is a topic and a number, such as \('orders', 0\), not "
-    with pytest.raises(TypeError, match=f"{said}'orders'"):
+    message = r"a partition is a topic and a number, such as \('orders', 0\), not "
+    with pytest.raises(TypeError, match=f"{message}'orders'"):
         history.on_send("p", wrong, b"x")
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         history.on_seek("billing", wrong)
-    with pytest.raises(TypeError, match=said):
-        history.on_poll("billing", [(PLACE, 0, b"x"), (wrong, 0, b"y")])
-    with pytest.raises(TypeError, match=rf"{said}\('orders', '0'\)"):
+    with pytest.raises(TypeError, match=message):
+        history.on_poll("billing", [(PARTITION, 0, b"x"), (wrong, 0, b"y")])
+    with pytest.raises(TypeError, match=rf"{message}\('orders', '0'\)"):
         history.on_commit("billing", cast("Partition", ("orders", "0")), 1)
-    with pytest.raises(TypeError, match=f"{said}'o'"):
-        history.on_assign("billing", "member", wrong)
+    with pytest.raises(TypeError, match=f"{message}'o'"):
+        history.on_assign("billing", "member", wrong)  # type: ignore[arg-type]
     history.on_send("p", TopicPartition("orders", 0), b"x")
     history.check()

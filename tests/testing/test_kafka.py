@@ -1,4 +1,4 @@
-"""What a test asks of a Kafka by itself."""
+"""`Kafka`: produce, read and describe any Kafka cluster from a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_any_kafka_is_asked_by_its_address(broker: Broker) -> None:
+def test_kafka_connects_to_any_cluster_by_its_address(broker: Broker) -> None:
     with Kafka(broker.bootstrap_servers) as kafka:
         topic = kafka.new_topic("elsewhere", partitions=3, config={"cleanup.policy": "compact"})
         assert kafka.produce(topic, "v", key="k", partition=2, headers={"h": b"x"}, timestamp_ms=5) == (
@@ -34,12 +34,12 @@ def test_any_kafka_is_asked_by_its_address(broker: Broker) -> None:
         assert kafka.new_topic("elsewhere") != topic
 
 
-def test_headers_may_be_text_as_keys_and_values_may(broker: Broker) -> None:
+def test_headers_accept_text_bytes_and_none(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.produce(topic, "v", headers={"source": "shop", "none": None, "raw": b"\xff"})
     assert broker.records(topic)[0].headers == [("source", b"shop"), ("none", None), ("raw", b"\xff")]
-    # As a record has them: in their order, and one of them twice.
-    pairs = [("hop", b"1"), ("source", "shop"), ("hop", b"2")]
+    # Pairs keep their order, and a name may occur twice.
+    pairs: list[tuple[str, str | bytes | None]] = [("hop", b"1"), ("source", "shop"), ("hop", b"2")]
     [record] = broker.produce(topic, "v", headers=pairs)
     assert broker.produce(topic, "v", headers=record.headers)[0].headers == record.headers
     assert broker.records(topic)[1].headers == [("hop", b"1"), ("source", b"shop"), ("hop", b"2")]
@@ -48,7 +48,7 @@ def test_headers_may_be_text_as_keys_and_values_may(broker: Broker) -> None:
         broker.produce(topic, "v", headers={"n": number})
 
 
-def test_records_are_read_from_where_one_says(broker: Broker) -> None:
+def test_records_are_read_from_a_partition_and_offset(broker: Broker) -> None:
     topic = broker.new_topic(partitions=2)
     broker.produce(topic, "a", "b", None)
     broker.produce(topic, "c", partition=1)
@@ -56,45 +56,43 @@ def test_records_are_read_from_where_one_says(broker: Broker) -> None:
     assert [one.value for one in broker.records(topic, partition=0, offset=1)] == [b"b", None]
 
 
-def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again(
+def test_records_fetches_again_while_the_high_watermark_is_behind(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, answered = broker.new_topic(), Consumer._fetch
+    topic, original_fetch = broker.new_topic(), Consumer._fetch
     broker.produce(topic, "a", "b")
-    behind = iter(range(2))
+    stale_responses = iter(range(2))
 
     def fetch(
         self: Consumer, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
     ) -> FetchResponse:
-        answer = answered(self, leader, led, wait_seconds)
-        one = answer.responses[0].partitions[0]
-        if next(behind, None) is not None:  # the answer of one whose high watermark is 0
+        response = original_fetch(self, leader, led, wait_seconds)
+        one = response.responses[0].partitions[0]
+        if next(stale_responses, None) is not None:  # as from a new leader whose high watermark is still 0
             one.records, one.high_watermark, one.last_stable_offset = b"", 0, 0
-        return answer
+        return response
 
     monkeypatch.setattr(Consumer, "_fetch", fetch)
     assert [one.value for one in broker.records(topic)] == [b"a", b"b"]
 
 
-def test_what_a_tail_that_is_gone_leaves_is_not_waited_for(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compaction may leave nothing before the end of a partition."""
-    topic, answered = broker.new_topic(), Consumer._fetch
+def test_records_does_not_wait_for_a_compacted_tail(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction can remove every record before the log end offset."""
+    topic, original_fetch = broker.new_topic(), Consumer._fetch
     broker.produce(topic, "a", "b")
 
     def fetch(
         self: Consumer, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
     ) -> FetchResponse:
-        answer = answered(self, leader, led, wait_seconds)
-        answer.responses[0].partitions[0].records = b""
-        return answer
+        response = original_fetch(self, leader, led, wait_seconds)
+        response.responses[0].partitions[0].records = b""
+        return response
 
     monkeypatch.setattr(Consumer, "_fetch", fetch)
     assert broker.records(topic) == []
 
 
-def test_more_or_fewer_records_than_expected_are_told(broker: Broker) -> None:
+def test_wrong_number_of_records_raises_with_the_records(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.produce(topic, "a", "b")
     with pytest.raises(AssertionError, match=r"has 2 records, not 1:\n.*-0 at 0: None = b'a'"):
@@ -103,7 +101,7 @@ def test_more_or_fewer_records_than_expected_are_told(broker: Broker) -> None:
         broker.records(topic, count=3, timeout_s=0)
 
 
-def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: Broker) -> None:
+def test_missing_topic_is_waited_for_until_the_timeout(broker: Broker) -> None:
     begun = time.monotonic()
     with pytest.raises(ApiError, match=r"there is no topic missing$") as refused:
         broker.records("missing", count=1, timeout_s=0.1)
@@ -111,7 +109,7 @@ def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: 
         broker.records("missing", timeout_s=0.1)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert 0.1 <= time.monotonic() - begun < TIMEOUT_SECONDS
-    # Each of its questions has to be answered in this time, too, which a busy machine may not do in less.
+    # The timeout also limits each request, so it is long enough for a busy machine.
     with Kafka(broker.bootstrap_servers, timeout_s=3) as kafka:
         with pytest.raises(ApiError, match=r"there is no topic missing$"):
             kafka.records("missing")
@@ -121,7 +119,7 @@ def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: 
         later.join()
 
 
-def test_what_is_refused_raises_its_code(broker: Broker) -> None:
+def test_refused_request_raises_its_error_code(broker: Broker) -> None:
     topic = broker.new_topic()
     with pytest.raises(ApiError) as refused:
         broker.create_topic(topic)
@@ -134,7 +132,7 @@ def test_what_is_refused_raises_its_code(broker: Broker) -> None:
         broker.produce(topic, 3)  # type: ignore[arg-type]
 
 
-def test_an_address_that_is_none_or_nobodys_is_told() -> None:
+def test_invalid_or_unused_address_raises() -> None:
     for wrong in ("localhost", "localhost:99999", "localhost:0"):
         with pytest.raises(ValueError, match="host:port"):
             Kafka(wrong).topics()
@@ -142,14 +140,14 @@ def test_an_address_that_is_none_or_nobodys_is_told() -> None:
         Kafka("127.0.0.1:1", timeout_s=0.05).topics()
 
 
-def test_a_broker_that_is_started_again_is_asked_at_its_new_address() -> None:
+def test_restarted_broker_is_reached_at_its_new_address() -> None:
     broker = Broker()
     for _ in range(2):
         with broker:
             assert broker.topics() == []
 
 
-def test_waiting_gives_what_came_and_says_what_did_not() -> None:
+def test_wait_until_returns_the_result_or_describes_the_timeout() -> None:
     numbers = itertools.count()
     assert wait_until(lambda: next(numbers) > 2 and "three", timeout_s=10) == "three"
     with pytest.raises(AssertionError, match="waited 0 s for the billing, last result: 0"):

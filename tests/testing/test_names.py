@@ -1,11 +1,12 @@
-"""What users write in their tests stays: the public names, and what each takes.
+"""The public API of `kwire.testing`: names and parameters.
 
-From version 1.0 on nothing of this list goes, and nothing takes less, within a major version.
+Within a major version from 1.0 on, no name in this list is removed and no parameter is removed.
 """
 
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -161,28 +162,27 @@ NAMES = {
     value
 """,
 }
-MADE = {
+INSTANCES = {
     "Broker": kwire.testing.Broker(),
     "Cluster": kwire.testing.Cluster(),
     "Fault": kwire.testing.Faults().drop_response("Produce"),
     "SimulatedCluster": kwire.testing.SimulatedCluster(0),
 }
-"""Those that have more than their class says."""
+"""Instances of the classes whose attributes are set in `__init__`."""
 
 
-def listed(name: str) -> set[str]:
+def public_names(name: str) -> set[str]:
     return {line.strip() for line in NAMES[name].splitlines() if line.strip()}
 
 
-def shown(kind: type, name: str) -> str:
-    """A name as the list has it, with what it takes."""
+def with_parameters(kind: type, name: str) -> str:
     member = getattr(kind, name, None)
     if not inspect.isfunction(member):
         return name
     return f"{name}({', '.join(list(inspect.signature(member).parameters)[1:])})"
 
 
-def test_the_module_has_these_names_and_gives_each() -> None:
+def test_module_exports_exactly_these_names() -> None:
     assert set(kwire.testing.__all__) == {*NAMES, "wait_until"}
     assert all(hasattr(kwire.testing, name) for name in kwire.testing.__all__)
     assert not hasattr(kwire.testing, "Nothing")
@@ -194,18 +194,24 @@ def test_the_module_has_these_names_and_gives_each() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_public_is_there_and_takes_what_it_took(name: str) -> None:
+def test_public_members_exist_and_keep_their_parameters(name: str) -> None:
     kind: type = getattr(kwire.testing, name)
-    there = {shown(kind, member) for member in dir(MADE.get(name, kind)) if not member.startswith("_")}
-    assert listed(name) <= there
+    there = {
+        with_parameters(kind, member)
+        for member in dir(INSTANCES.get(name, kind))
+        if not member.startswith("_")
+    }
+    assert public_names(name) <= there
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_public_says_what_it_does(name: str) -> None:
+def test_public_members_have_docstrings_and_return_types(name: str) -> None:
     kind: type = getattr(kwire.testing, name)
     assert kind.__doc__
-    for line in listed(name):
-        member = getattr(kind, line.partition("(")[0], None)
+    for line in public_names(name):
+        member: Any = getattr(kind, line.partition("(")[0], None)
         if inspect.isfunction(member) or isinstance(member, property):
             assert inspect.getdoc(member), f"{name}.{line}"
-            assert "return" in inspect.get_annotations(getattr(member, "fget", member)), f"{name}.{line}"
+            getter: Any = member
+            getter = getattr(getter, "fget", getter)
+            assert "return" in inspect.get_annotations(getter), f"{name}.{line}"

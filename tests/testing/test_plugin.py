@@ -1,4 +1,4 @@
-"""The pytest plugin, as suites of users run it."""
+"""The pytest plugin, run as in a user's test suite."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ PLUGIN = ("-p", "kwire.testing.plugin", "-p", "no:cacheprovider")
 
 @pytest.fixture(autouse=True)
 def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor this one by its entry point, which is there where kwire is installed: it cannot be loaded twice."""
+    """Disable plugin entry points: an installed kwire would load this plugin a second time."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
-    """Run a suite of one module, in a process of its own: in this one modules would be imported twice."""
+    """Run a suite of one module in a separate process: in this one, modules would be imported twice."""
     pytester.makepyfile(source)
     return pytester.runpytest_subprocess(*PLUGIN, *options)
 
 
-def kept(base: Path) -> list[str]:
+def kept_directories(base: Path) -> list[str]:
     return sorted(path.name for path in base.glob("kwire*") if not path.is_symlink())
 
 
-def test_fixtures_are_there_without_an_import_and_names_are_fresh(pytester: pytest.Pytester) -> None:
+def test_fixtures_need_no_import_and_give_fresh_names(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -47,7 +47,7 @@ def test_fixtures_are_there_without_an_import_and_names_are_fresh(pytester: pyte
             assert kwire_broker.bootstrap_servers != kwire.bootstrap_servers
             assert kwire_broker.topics() == [kwire_topic]
 
-        def test_what_was_seen():
+        def test_names_differ():
             addresses, topics, groups = zip(*seen)
             assert len(set(addresses)) == 1
             assert len(set(topics)) == len(set(groups)) == 2
@@ -56,8 +56,8 @@ def test_fixtures_are_there_without_an_import_and_names_are_fresh(pytester: pyte
     result.assert_outcomes(passed=4)
 
 
-def test_a_broker_is_not_compiled_anew_for_its_assertions(pytester: pytest.Pytester) -> None:
-    # As pytest does by itself for what is installed with a plugin.
+def test_kwire_modules_are_excluded_from_assertion_rewriting(pytester: pytest.Pytester) -> None:
+    # pytest does this for packages that are installed with a plugin.
     pytester.makeconftest("import pytest; pytest.register_assert_rewrite('kwire', 'theirs')")
     pytester.makepyfile(theirs="")
     result = run(
@@ -72,7 +72,7 @@ def test_a_broker_is_not_compiled_anew_for_its_assertions(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
-def test_marks_have_users(pytester: pytest.Pytester) -> None:
+def test_marks_accept_users(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -105,7 +105,7 @@ def test_marks_have_users(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*does not accept users=*alice*: write kwire_broker(*users=*"])
 
 
-def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -> None:
+def test_config_comes_from_the_fixture_and_the_mark(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -132,7 +132,7 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
 
 
 @pytest.mark.parametrize(
-    ("mark", "fixtures", "said"),
+    ("mark", "fixtures", "message"),
     [
         (
             "kwire_broker(num_partitions=3)",
@@ -150,17 +150,17 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
         ("kwire_simulation(seed=2)", "kwire_simulation", "*does not accept seed=: write *, seeds=20, *"),
     ],
 )
-def test_a_mark_that_changes_nothing_is_refused_once(
-    pytester: pytest.Pytester, mark: str, fixtures: str, said: str
+def test_mark_without_effect_is_refused_once(
+    pytester: pytest.Pytester, mark: str, fixtures: str, message: str
 ) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.{mark}\ndef test_it({fixtures}): pass")
     result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([said])
+    result.stdout.fnmatch_lines([message])
     assert "plugin.py" not in result.stdout.str()
 
 
-def test_a_mark_of_a_module_is_for_those_that_have_its_fixture(pytester: pytest.Pytester) -> None:
+def test_module_mark_applies_to_tests_with_its_fixture(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -179,7 +179,7 @@ def test_a_mark_of_a_module_is_for_those_that_have_its_fixture(pytester: pytest.
     result.assert_outcomes(passed=2)
 
 
-def test_what_goes_wrong_with_the_shared_broker_ends_with_the_test(pytester: pytest.Pytester) -> None:
+def test_faults_of_the_shared_broker_end_with_the_test(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -202,7 +202,7 @@ def test_what_goes_wrong_with_the_shared_broker_ends_with_the_test(pytester: pyt
     result.assert_outcomes(passed=3)
 
 
-def test_a_failure_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> None:
+def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> None:
     base = pytester.path / "base"
     result = run(
         pytester,
@@ -241,12 +241,12 @@ def test_a_failure_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> 
         ],
         consecutive=False,
     )
-    # The shared one goes on in other tests, so its data is kept as well.
-    assert kept(base) == ["kwire-test_failing0", "kwire0"]
+    # Other tests use the shared broker too, so its data is kept as well.
+    assert kept_directories(base) == ["kwire-test_failing0", "kwire0"]
     assert (base / "kwire-test_failing0" / "remembered-0").is_dir()
 
 
-def test_a_cluster_has_the_size_that_its_mark_says_and_reports_by_broker(pytester: pytest.Pytester) -> None:
+def test_cluster_has_the_size_of_its_mark_and_reports_per_broker(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -273,14 +273,14 @@ def test_a_cluster_has_the_size_that_its_mark_says_and_reports_by_broker(pyteste
     )
 
 
-def test_data_of_tests_that_pass_is_removed(pytester: pytest.Pytester) -> None:
+def test_data_of_passed_tests_is_removed(pytester: pytest.Pytester) -> None:
     base = pytester.path / "base"
     result = run(pytester, "def test_it(kwire, kwire_broker): kwire_broker.new_topic()", f"--basetemp={base}")
     result.assert_outcomes(passed=1)
-    assert kept(base) == []
+    assert kept_directories(base) == []
 
 
-def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
+def test_each_xdist_worker_has_its_own_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -295,7 +295,7 @@ def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_a_suite_that_asks_for_no_broker_imports_none(pytester: pytest.Pytester) -> None:
+def test_suite_without_a_broker_does_not_import_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
@@ -332,13 +332,13 @@ SIMULATED = """
 """
 
 
-def test_a_seed_that_fails_says_how_to_see_it_again(
+def test_failing_seed_reports_how_to_reproduce_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "5")
     result = run(pytester, SIMULATED, "--strict-markers")
     result.assert_outcomes(passed=1, failed=1)
-    again = "test_a_seed_that_fails_says_how_to_see_it_again.py::test_simulated[seed-4]"
+    again = "test_failing_seed_reports_how_to_reproduce_it.py::test_simulated[seed-4]"
     result.stdout.fnmatch_lines(
         [
             "*kwire simulation*",
@@ -351,15 +351,13 @@ def test_a_seed_that_fails_says_how_to_see_it_again(
 
 
 @pytest.mark.parametrize("wrong", ["0", "[]", "'ab'", "[1.5]"])
-def test_seeds_that_are_none_are_refused_where_tests_are_collected(
-    pytester: pytest.Pytester, wrong: str
-) -> None:
+def test_invalid_seeds_are_refused_at_collection(pytester: pytest.Pytester, wrong: str) -> None:
     result = run(pytester, SIMULATED.replace("seeds=[3, 4]", f"seeds={wrong}"))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*pass a number of seeds, or seeds such as range(100, 200)*"])
 
 
-def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> None:
+def test_option_overrides_the_seeds_of_the_mark(pytester: pytest.Pytester) -> None:
     run(pytester, SIMULATED, "--kwire-seeds=2").assert_outcomes(passed=2)
     run(pytester, SIMULATED, "--kwire-seeds=4-6").assert_outcomes(passed=2, failed=1)
     for wrong in ("many", "0", "9-1"):
@@ -367,15 +365,15 @@ def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> No
         result.stderr.fnmatch_lines([f"*'{wrong}': pass a number of seeds, or a range such as 100-199"])
 
 
-def test_a_seed_that_the_mark_does_not_have_is_seen_again(pytester: pytest.Pytester) -> None:
+def test_seed_from_the_option_is_reproducible(pytester: pytest.Pytester) -> None:
     test = SIMULATED.replace("seeds=[3, 4]", "seeds=1")
-    told = run(pytester, test, "--kwire-seeds=4-5").stdout.str()
-    again = re.search(r"reproduce: .*pytest '(.*)' (--kwire-seeds=4-4)", told)
-    assert again is not None, told
+    output = run(pytester, test, "--kwire-seeds=4-5").stdout.str()
+    again = re.search(r"reproduce: .*pytest '(.*)' (--kwire-seeds=4-4)", output)
+    assert again is not None, output
     run(pytester, test, *again.groups()).assert_outcomes(failed=1)
 
 
-def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.Pytester) -> None:
+def test_invariants_are_checked_when_a_simulated_test_ends(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -384,7 +382,7 @@ def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.P
         @pytest.mark.kwire_simulation(seeds=1, faults=False)
         def test_broken(monkeypatch, kwire_simulation):
             name = "kwire.testing.simulated.cluster.replica_differences"
-            monkeypatch.setattr(name, lambda world: ["orders-0 differs"])
+            monkeypatch.setattr(name, lambda environment: ["orders-0 differs"])
             kwire_simulation.create_topic("orders")
         """,
     )

@@ -1,4 +1,4 @@
-"""What a broker tells of the requests of its clients."""
+"""`Recorder`: the requests that a broker received from clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.registry import RequestHeader
-from tests.testing.peer import Peer, produced
+from tests.testing.peer import Peer, produce_request
 
 
 @pytest.fixture(scope="module")
@@ -46,35 +46,35 @@ def fetch(topic: str, *, session_id: int = 0, session_epoch: int = -1) -> FetchR
     )
 
 
-def test_an_exchange_has_its_fields_and_reads_as_text(broker: Broker) -> None:
+def test_exchange_has_decoded_fields_and_a_text_form(broker: Broker) -> None:
     topic = broker.new_topic()
     with Peer(broker, "billing") as peer:
-        peer.ask(produced(topic, b"first"), 9)
-        peer.ask(fetch(topic), 12)
+        peer.request(produce_request(topic, b"first"), 9)
+        peer.request(fetch(topic), 12)
     [one] = broker.requests.find("Produce")
     assert (one.version, one.client_id, one.outcome) == (9, "billing", "")
     assert one.request["acks"] == -1
     [data] = one.request["topic_data"][0]["partition_data"]
     assert [record.value for record in data["records"]] == [b"first"]
     assert one.response is not None
-    [told] = one.response["responses"][0]["partition_responses"]
-    assert (told["error_code"], told["base_offset"]) == (ErrorCode.NONE, 0)
+    [response] = one.response["responses"][0]["partition_responses"]
+    assert (response["error_code"], response["base_offset"]) == (ErrorCode.NONE, 0)
     text = str(broker.requests)
     assert f"Produce 9 from billing: {{acks: -1, timeout_ms: 1000, topic_data: [{{name: '{topic}'" in text
     assert "records: [0: null = 'first']" in text.splitlines()[0]
-    assert "records: [0: null = 'first']" in text.splitlines()[3], "what was fetched comes from a file"
+    assert "records: [0: null = 'first']" in text.splitlines()[3], "fetched records are sent from a file"
 
 
-def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> None:
+def test_find_filters_by_client_topic_and_partition(broker: Broker) -> None:
     one, other = broker.new_topic("one"), broker.new_topic("other")
     with Peer(broker, "a") as a, Peer(broker, "b") as b:
-        a.ask(produced(one), 9)
-        b.ask(produced(other), 9)
-        # Of a session, the second fetch names nothing.
-        told = a.ask(fetch(one, session_epoch=0), 12)
-        a.ask(fetch(one, session_id=told.session_id, session_epoch=1), 12)
-        [topic] = b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=one)]), 12).topics
-        b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.topic_id)]), 12)
+        a.request(produce_request(one), 9)
+        b.request(produce_request(other), 9)
+        # The second fetch of a fetch session names no partitions.
+        response = a.request(fetch(one, session_epoch=0), 12)
+        a.request(fetch(one, session_id=response.session_id, session_epoch=1), 12)
+        [topic] = b.request(MetadataRequest(topics=[MetadataRequestTopic(name=one)]), 12).topics
+        b.request(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.topic_id)]), 12)
     requests = broker.requests
     assert [found.client_id for found in requests.find("Produce")] == ["a", "b"]
     assert [found.client_id for found in requests.find("Produce", topic=other)] == ["b"]
@@ -85,31 +85,31 @@ def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> No
     assert requests.find("Fetch", topic=other) == []
 
 
-def test_a_client_that_is_called_as_a_node_is_a_client(broker: Broker) -> None:
+def test_client_with_a_node_client_id_is_recorded(broker: Broker) -> None:
     with Peer(broker, "node-1-fetch-0") as peer:
-        peer.ask(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2"), 4)
-        peer.ask(MetadataRequest(topics=[]), 12)
+        peer.request(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2"), 4)
+        peer.request(MetadataRequest(topics=[]), 12)
     assert [one.api for one in broker.requests] == ["ApiVersions", "Metadata"]
     broker.requests.clear()
     with Peer(broker, "node-1-fetch-0") as node:
-        node.ask(ApiVersionsRequest(client_software_name="kwire", client_software_version="2"), 4)
-        node.ask(MetadataRequest(topics=[]), 12)
+        node.request(ApiVersionsRequest(client_software_name="kwire", client_software_version="2"), 4)
+        node.request(MetadataRequest(topics=[]), 12)
     assert list(broker.requests) == []
 
 
-def test_each_heartbeat_is_there_though_they_are_alike(broker: Broker) -> None:
+def test_identical_heartbeats_are_all_recorded(broker: Broker) -> None:
     with Peer(broker) as peer:
         for _ in range(3):
-            peer.ask(HeartbeatRequest(group_id="none", member_id="nobody"), 4)
-    told = [found.response for found in broker.requests.find("Heartbeat")]
-    assert len(told) == 3
-    assert None not in told
+            peer.request(HeartbeatRequest(group_id="none", member_id="nobody"), 4)
+    response = [found.response for found in broker.requests.find("Heartbeat")]
+    assert len(response) == 3
+    assert None not in response
 
 
-def test_what_is_not_answered_is_told(broker: Broker) -> None:
+def test_missing_responses_are_described(broker: Broker) -> None:
     topic = broker.new_topic()
     with Peer(broker) as peer:
-        peer.send(produced(topic, acks=0), 9)
+        peer.send(produce_request(topic, acks=0), 9)
         broker.records(topic, count=1)
         waiting = fetch(topic)
         waiting.max_wait_ms, waiting.min_bytes = 60_000, 1 << 20
@@ -120,7 +120,7 @@ def test_what_is_not_answered_is_told(broker: Broker) -> None:
     assert "no response requested" in str(broker.requests)
 
 
-def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
+def test_recorder_keeps_a_bounded_number_of_the_latest_exchanges() -> None:
     recorder = Recorder()
     header = RequestHeader(ApiKey.METADATA, 12, 0, "x")
     for number in range(MAX_EXCHANGES + 1):
@@ -133,17 +133,17 @@ def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
     assert list(recorder) == [last]
 
 
-def test_a_long_message_is_cut_and_a_code_of_a_newer_kafka_is_a_number(broker: Broker) -> None:
+def test_long_message_is_shortened(broker: Broker) -> None:
     topics = [MetadataRequestTopic(name=f"a-rather-long-name-{number}") for number in range(100)]
     with Peer(broker) as peer:
-        peer.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+        peer.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
     first, second = str(broker.requests).splitlines()
     assert first.endswith(" in all)")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in second
     assert len(first) < 1200
 
 
-def test_an_api_that_there_is_not_is_no_empty_answer() -> None:
-    """Else a test that holds nobody to have asked so passes for a slip of the pen."""
+def test_unknown_api_name_raises() -> None:
+    """A typing error must not make a test pass that expects no such request."""
     with pytest.raises(ValueError, match="there is no API 'Prodce': did you mean 'Produce'"):
         Recorder().find("Prodce")

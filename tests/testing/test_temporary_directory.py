@@ -1,4 +1,4 @@
-"""The directory of a broker for a time: all of it goes, and nothing else."""
+"""The temporary directory of a broker and its removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.testing.temporary_directory import TemporaryDirectory
 
 
 def fill(directory: TemporaryDirectory) -> Path:
-    """As brokers do, and a folder in a folder."""
+    """Create files and nested directories, as a broker does."""
     path = Path(directory.name)
     for number in range(5):
         folder = path / f"t-{number}" / "deeper"
@@ -24,7 +24,7 @@ def fill(directory: TemporaryDirectory) -> Path:
     return path
 
 
-def test_all_of_it_is_removed_and_nothing_that_it_points_to(tmp_path: Path) -> None:
+def test_remove_deletes_the_tree_but_no_link_targets(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("x")
     directory = TemporaryDirectory()
     path = fill(directory)
@@ -36,7 +36,7 @@ def test_all_of_it_is_removed_and_nothing_that_it_points_to(tmp_path: Path) -> N
     directory.remove()
 
 
-def test_it_is_removed_where_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_works_when_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -47,7 +47,7 @@ def test_it_is_removed_where_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPa
     assert not path.exists()
 
 
-def test_what_is_made_again_in_its_place_stays() -> None:
+def test_directory_created_again_at_the_same_path_stays() -> None:
     directory = TemporaryDirectory()
     path = Path(directory.name)
     directory.remove()
@@ -57,7 +57,7 @@ def test_what_is_made_again_in_its_place_stays() -> None:
     path.rmdir()
 
 
-def test_a_process_that_was_forked_leaves_it() -> None:
+def test_forked_child_does_not_remove_it() -> None:
     directory = TemporaryDirectory()
     path = fill(directory)
     child = os.fork()
@@ -69,7 +69,7 @@ def test_a_process_that_was_forked_leaves_it() -> None:
     directory.remove()
 
 
-def test_it_ends_with_the_process_that_made_it() -> None:
+def test_directory_is_removed_when_its_process_exits() -> None:
     program = (
         "from tests.testing.test_temporary_directory import TemporaryDirectory, fill\n"
         "kept = TemporaryDirectory()\n"

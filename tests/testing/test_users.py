@@ -1,4 +1,4 @@
-"""Brokers whose clients say who they are, by stock clients and by time that passes."""
+"""Brokers that require SASL authentication, with unmodified clients and advanced time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.testing.cluster import Cluster
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.mechanisms import MECHANISMS
 
-# Clients are imported by their tests: kafka-python calls what Python has deprecated, while it is imported.
+# Each test imports its clients: importing kafka-python calls deprecated functions of Python.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 USERS = {"alice": "alice-secret", 'bo "b\\': "'\\n; ü\""}
@@ -45,7 +45,7 @@ def values(broker: Kafka, topic: str, count: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_stock_clients_come_by_each_mechanism(broker: Broker, mechanism: str, user: str) -> None:
+def test_stock_clients_authenticate_with_each_mechanism(broker: Broker, mechanism: str, user: str) -> None:
     from aiokafka import AIOKafkaProducer
     from confluent_kafka import Producer
     from kafka import KafkaProducer
@@ -67,7 +67,7 @@ def test_stock_clients_come_by_each_mechanism(broker: Broker, mechanism: str, us
         assert values(kafka, topic, 3) == [b"kafka-python", b"confluent", b"aiokafka"]
 
 
-def test_nobody_else_comes(broker: Broker) -> None:
+def test_clients_without_valid_credentials_are_refused(broker: Broker) -> None:
     with (
         Kafka(broker.bootstrap_servers) as nobody,
         pytest.raises(SecurityMismatch, match="requires authentication with"),
@@ -75,11 +75,11 @@ def test_nobody_else_comes(broker: Broker) -> None:
         nobody.topics()
     for mechanism in MECHANISMS:
         login = broker.client_config("alice", mechanism)._replace(password="guessed")
-        with as_client(login) as somebody, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
-            somebody.topics()
+        with as_client(login) as kafka, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
+            kafka.topics()
 
 
-def test_passwords_are_not_told(broker: Broker) -> None:
+def test_recorded_requests_hide_passwords(broker: Broker) -> None:
     from confluent_kafka import Producer
 
     for mechanism in MECHANISMS:
@@ -88,22 +88,22 @@ def test_passwords_are_not_told(broker: Broker) -> None:
         assert producer.flush(10) == 0
     exchanges = broker.requests.find("SaslAuthenticate")
     assert len(exchanges) >= len(MECHANISMS)
-    told = f"{broker.requests} {[one.request for one in exchanges]} {[one.response for one in exchanges]}"
-    assert "[hidden]" in told
-    assert "alice-secret" not in told
+    output = f"{broker.requests} {[one.request for one in exchanges]} {[one.response for one in exchanges]}"
+    assert "[hidden]" in output
+    assert "alice-secret" not in output
 
 
-def test_authentication_goes_wrong_on_purpose(broker: Broker) -> None:
+def test_injected_authentication_failure_is_retried_by_the_client(broker: Broker) -> None:
     from confluent_kafka import Producer
 
     fault = broker.faults.return_error("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED")
     producer = Producer(broker.client_config(mechanism="SCRAM-SHA-512").confluent)
     producer.produce("orders", b"x")
     assert producer.flush(10) == 0
-    assert fault.hits == 1, "it has tried again"
+    assert fault.hits == 1, "the client has retried"
 
 
-def test_a_token_ends_when_its_time_has_passed() -> None:
+def test_delegation_token_expires() -> None:
     with Broker(users=USERS) as broker:
         topic = broker.new_topic()
         login = broker.create_token(max_lifetime_ms=MINUTE_MS)
@@ -114,7 +114,7 @@ def test_a_token_ends_when_its_time_has_passed() -> None:
             broker.advance(MINUTE_MS + 1)
             with pytest.raises(ApiError, match="DELEGATION_TOKEN_EXPIRED"):
                 kafka.produce(topic, "too late")
-        assert broker.tokens() == [token], "the controller looks once an hour"
+        assert broker.tokens() == [token], "the controller removes expired tokens once an hour"
         broker.advance(HOUR_MS)
         assert broker.tokens() == []
         with as_client(login) as kafka, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
@@ -122,7 +122,7 @@ def test_a_token_ends_when_its_time_has_passed() -> None:
         assert values(broker, topic, 1) == [b"in time"]
 
 
-def test_a_client_has_to_say_again_who_it_is() -> None:
+def test_client_reauthenticates_after_max_reauth_ms() -> None:
     from confluent_kafka import Producer
 
     with Broker({"connections.max.reauth.ms": MINUTE_MS}, users=USERS) as broker:
@@ -140,7 +140,7 @@ def test_a_client_has_to_say_again_who_it_is() -> None:
         assert len(values(broker, "orders", 3)) == 3
 
 
-def test_users_are_there_again_after_a_crash_and_with_other_passwords(tmp_path: Path) -> None:
+def test_users_survive_a_crash_and_accept_new_passwords(tmp_path: Path) -> None:
     with Broker(users=USERS, log_dir=tmp_path) as broker:
         broker.produce("orders", "one")
         broker.crash()
@@ -155,16 +155,16 @@ def test_users_are_there_again_after_a_crash_and_with_other_passwords(tmp_path: 
             kafka.topics()
         assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
         for mechanism in MECHANISMS:
-            left_out = login._replace(username=list(USERS)[1], password=list(USERS.values())[1])
+            removed_user = login._replace(username=list(USERS)[1], password=list(USERS.values())[1])
             with (
-                as_client(left_out._replace(mechanism=mechanism)) as kafka,
+                as_client(removed_user._replace(mechanism=mechanism)) as kafka,
                 pytest.raises(ApiError) as raised,
             ):
                 kafka.topics()
             assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED, mechanism
 
 
-def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
+def test_users_of_a_cluster_authenticate_with_every_broker() -> None:
     with Cluster(users=USERS, timeout_s=60) as cluster:
         topic = cluster.new_topic()
         token = cluster.create_token("alice")
@@ -182,8 +182,8 @@ def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
         assert len(values(leader, topic, 13)) == 13
 
 
-def test_what_cannot_be_is_said() -> None:
-    for users, sentence in (
+def test_invalid_users_are_refused_with_a_reason() -> None:
+    for users, message in (
         ({}, "pass at least one name"),
         ({"a": ""}, "needs a name and a password"),
         ({"": "a"}, "needs a name and a password"),
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_said() -> None:
         ({"a\0": "a"}, "names and passwords cannot contain NUL"),
         ({"a": "\0"}, "names and passwords cannot contain NUL"),
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=message):
             Broker(users=users)
     with pytest.raises(ValueError, match="pass either users or listeners"):
         Broker({"listeners": "PLAINTEXT://:0"}, users=USERS)
@@ -202,7 +202,7 @@ def test_what_cannot_be_is_said() -> None:
         broker.client_config()
 
 
-def test_logins_that_are_not_there_are_told(broker: Broker) -> None:
+def test_unknown_user_mechanism_or_token_client_raises(broker: Broker) -> None:
     with pytest.raises(LookupError, match="no user 'carol': use one of alice"):
         broker.client_config("carol")
     with pytest.raises(LookupError, match="no mechanism 'GSSAPI': use one of PLAIN"):

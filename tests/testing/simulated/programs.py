@@ -1,4 +1,4 @@
-"""What programs of users look like: stock aiokafka, and asyncio by hand."""
+"""Example user programs: unmodified aiokafka, and plain asyncio."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ METADATA_VERSION = 12
 
 
 async def produce(bootstrap_servers: str, history: History, count: int) -> None:
-    """Send so many orders, each once the one before it is acknowledged."""
+    """Send `count` orders, each after the previous one is acknowledged."""
     from aiokafka import AIOKafkaProducer
 
     async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True) as producer:
         for number in range(count):
             value = f"order {number}".encode()
             history.on_send("billing", ("orders", 0), value)
-            told = await producer.send_and_wait("orders", value, partition=0)
-            history.on_ack(value, told.offset)
+            result = await producer.send_and_wait("orders", value, partition=0)
+            history.on_ack(value, result.offset)
             await asyncio.sleep(0.05)
 
 
 async def consume(bootstrap_servers: str, history: History, count: int) -> None:
-    """Read until so many have come."""
+    """Read `count` records."""
     from aiokafka import AIOKafkaConsumer
 
     async with AIOKafkaConsumer(
@@ -37,16 +37,16 @@ async def consume(bootstrap_servers: str, history: History, count: int) -> None:
             history.on_poll("reader", [((one.topic, one.partition), one.offset, one.value)])
 
 
-async def metadata(host: str, port: int) -> MetadataResponse:
-    """Ask by hand what there is."""
+async def request_metadata(host: str, port: int) -> MetadataResponse:
+    """Request the metadata of all topics over a plain connection."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(encode_request(MetadataRequest(topics=None), METADATA_VERSION, 1, "by hand"))
     await writer.drain()
     size = int.from_bytes(await reader.readexactly(4), "big")
-    answer = memoryview(await reader.readexactly(size))
+    response_data = memoryview(await reader.readexactly(size))
     writer.close()
     await writer.wait_closed()
-    response: MetadataResponse = decode_response(MetadataResponse, METADATA_VERSION, answer)[1]
+    response: MetadataResponse = decode_response(MetadataResponse, METADATA_VERSION, response_data)[1]
     return response
 
 

@@ -1,4 +1,4 @@
-"""Programs of users in a simulated cluster: they run as they are, and a seed decides everything."""
+"""User programs in a simulated cluster: unmodified, and deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kwire.wire.errors import ApiError
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import encode_request
 from simulation.cluster.planted_bugs import PLANTED_BUGS
-from tests.testing.simulated.programs import consume, metadata, produce, transact
+from tests.testing.simulated.programs import consume, produce, request_metadata, transact
 
 ORDERS = 40
 
 
-def lived(seed: int) -> tuple[list[str], float]:
-    """A history of a stock client under trouble, held to what it was told."""
+def run_with_seed(seed: int) -> tuple[list[str], float]:
+    """Run an unmodified client with random faults, check its history, and return the report and end time."""
     with SimulatedCluster(seed) as cluster:
         history = History(lambda: cluster.now_s)
         servers = cluster.bootstrap_servers
@@ -38,15 +38,15 @@ def lived(seed: int) -> tuple[list[str], float]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_stock_client_runs_as_it_is_and_loses_nothing(seed: int) -> None:
-    lived(seed)
+def test_unmodified_client_loses_no_records(seed: int) -> None:
+    run_with_seed(seed)
 
 
-def test_a_seed_decides_everything() -> None:
-    assert lived(5) == lived(5)
+def test_run_is_the_same_for_the_same_seed() -> None:
+    assert run_with_seed(5) == run_with_seed(5)
 
 
-def test_what_is_of_an_aborted_transaction_does_not_count() -> None:
+def test_records_of_an_aborted_transaction_are_not_returned() -> None:
     with SimulatedCluster(1, size=1, faults=False) as cluster:
         cluster.create_topic("orders")
         cluster.run(transact(cluster.bootstrap_servers, b"kept", commits=True))
@@ -54,7 +54,7 @@ def test_what_is_of_an_aborted_transaction_does_not_count() -> None:
         assert [(record.offset, record.value) for record in cluster.records("orders")] == [(0, b"kept")]
 
 
-def test_a_topic_may_be_deleted_and_made_again() -> None:
+def test_topic_can_be_deleted_and_recreated() -> None:
     async def delete(bootstrap_servers: str) -> None:
         from aiokafka.admin import AIOKafkaAdminClient
 
@@ -78,33 +78,33 @@ def test_a_topic_may_be_deleted_and_made_again() -> None:
             cluster.create_topic("orders")
 
 
-def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_violation_names_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     [bug] = [each for each in PLANTED_BUGS if each.name == "produce is acknowledged before replication"]
     bug.plant(monkeypatch.setattr)
-    found = []
+    violations = []
     for seed in range(40):
         try:
-            lived(seed)
+            run_with_seed(seed)
         except Violation as error:
-            found.append(error)
+            violations.append(error)
             break
-    assert "was acknowledged at" in str(found[0])
-    assert f"kwire simulation with seed {seed}:" in found[0].__notes__[0]
-    assert "a program begins" in found[0].__notes__[0]
+    assert "was acknowledged at" in str(violations[0])
+    assert f"kwire simulation with seed {seed}:" in violations[0].__notes__[0]
+    assert "a program begins" in violations[0].__notes__[0]
 
 
-def test_bytes_come_in_pieces() -> None:
+def test_response_arrives_in_pieces() -> None:
     with SimulatedCluster(3, faults=False) as cluster:
         cluster.create_topic("orders")
         host, _, port = cluster.bootstrap_servers.split(",")[0].rpartition(":")
         for _ in range(20):
-            answer = cluster.run(metadata(host, int(port)))
-            assert answer is not None
-            assert [topic.name for topic in answer.topics] == ["orders"]
+            response = cluster.run(request_metadata(host, int(port)))
+            assert response is not None
+            assert [topic.name for topic in response.topics] == ["orders"]
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """A protocol with room for three bytes at a time."""
+    """A protocol with a buffer of three bytes."""
 
     def __init__(self, count: int) -> None:
         self.received = b""
@@ -121,7 +121,7 @@ class Buffered(asyncio.BufferedProtocol):
             self.all_is_there.set_result(None)
 
 
-def test_a_protocol_may_have_buffers_of_its_own() -> None:
+def test_buffered_protocol_is_supported() -> None:
     async def program() -> bytes:
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.create_connection(lambda: Buffered(8), "n1", 9092)
@@ -133,47 +133,47 @@ def test_a_protocol_may_have_buffers_of_its_own() -> None:
         assert cluster.run(program(), timeout_s=20) == (17).to_bytes(4, "big")
 
 
-def test_a_client_may_stand_on_anyio() -> None:
+def test_anyio_program_is_supported() -> None:
     async def program(host: str, port: int) -> bytes:
         with anyio.fail_after(30):
             async with await anyio.connect_tcp(host, port) as stream:
                 await stream.send(encode_request(MetadataRequest(topics=[]), 12, 17, "by hand"))
-                answer = b""
-                while len(answer) < 8:
-                    answer += await stream.receive()
+                response = b""
+                while len(response) < 8:
+                    response += await stream.receive()
                 await anyio.sleep(10)
-                return answer[4:8]
+                return response[4:8]
 
     with SimulatedCluster(3, size=1, faults=False) as cluster:
         assert cluster.run(program("n1", 9092)) == (17).to_bytes(4, "big")
 
 
-def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
+def test_crashed_broker_refuses_connections_until_it_restarts() -> None:
     with SimulatedCluster(3, faults=False) as cluster:
         with pytest.raises(ConnectionRefusedError, match="nobody:9092"):
-            cluster.run(metadata("nobody", 9092))
+            cluster.run(request_metadata("nobody", 9092))
         cluster.brokers[2].crash()
         cluster.brokers[2].crash()
         with pytest.raises(ConnectionRefusedError, match="n2:9092: connection refused"):
-            cluster.run(metadata("n2", 9092))
+            cluster.run(request_metadata("n2", 9092))
         cluster.brokers[2].start()
         cluster.brokers[2].start()
         cluster.advance(5_000)
-        answer = cluster.run(metadata("n2", 9092))
-        assert answer is not None
-        assert len(answer.brokers) == 3
+        response = cluster.run(request_metadata("n2", 9092))
+        assert response is not None
+        assert len(response.brokers) == 3
         cluster.isolate(1)
         with pytest.raises(TimeoutError, match="has not ended in time"):
-            cluster.run(metadata("n1", 9092), timeout_s=10)
+            cluster.run(request_metadata("n1", 9092), timeout_s=10)
         cluster.heal()
-        cluster.run(metadata("n1", 9092), timeout_s=10)
+        cluster.run(request_metadata("n1", 9092), timeout_s=10)
         with pytest.raises(KeyError, match="no broker 4: use one of 1, 2, 3"):
             cluster.isolate(4)
         with pytest.raises(ValueError, match="time cannot go back"):
             cluster.advance(-1)
 
 
-def test_a_program_may_have_its_leader_killed() -> None:
+def test_program_continues_after_its_leader_crashes() -> None:
     async def program(cluster: SimulatedCluster, history: History) -> None:
         producing = asyncio.create_task(produce(cluster.bootstrap_servers, history, 20))
         await asyncio.sleep(0.5)
@@ -194,7 +194,7 @@ def test_a_program_may_have_its_leader_killed() -> None:
         assert history.longest_ack_gap_s() > 1
 
 
-def test_a_program_that_is_killed_does_nothing_more() -> None:
+def test_killed_program_sends_nothing_more() -> None:
     with SimulatedCluster(3, faults=False) as cluster:
         history = History(lambda: cluster.now_s)
         cluster.create_topic("orders")
@@ -208,8 +208,8 @@ def test_a_program_that_is_killed_does_nothing_more() -> None:
         assert len(cluster.records("orders")) == count
 
 
-def test_time_and_chance_are_the_programs() -> None:
-    elsewhere: list[float] = []
+def test_program_has_simulated_time_and_seeded_randomness() -> None:
+    in_thread_s: list[float] = []
 
     async def program() -> float:
         began_s, began_ns, wall_s = time.monotonic(), time.monotonic_ns(), time.time()
@@ -219,11 +219,11 @@ def test_time_and_chance_are_the_programs() -> None:
         assert time.time() - wall_s == pytest.approx(3_600)
         for _ in range(5_000):
             await asyncio.sleep(0)
-        thread = threading.Thread(target=lambda: elsewhere.append(time.monotonic()))
+        thread = threading.Thread(target=lambda: in_thread_s.append(time.monotonic()))
         thread.start()
         thread.join()
         here = await asyncio.to_thread(threading.get_ident)
-        assert here == threading.get_ident(), "what is for a thread is done at once"
+        assert here == threading.get_ident(), "a thread function runs at once in the same thread"
         with pytest.raises(ZeroDivisionError):
             await asyncio.to_thread(lambda: 1 // 0)
         return random.random()
@@ -235,24 +235,24 @@ def test_time_and_chance_are_the_programs() -> None:
             drawn.append(cluster.run(program(), timeout_s=4_000))
     assert drawn[0] == drawn[1]
     assert random.getstate() == state
-    assert real_s < elsewhere[0] < time.monotonic() < real_s + 60
+    assert real_s < in_thread_s[0] < time.monotonic() < real_s + 60
 
 
-def test_who_blocks_its_loop_stands_still_and_who_has_a_thread_wait_does_not() -> None:
-    heard: list[float] = []
+def test_blocking_sleep_stops_the_loop_and_a_sleeping_thread_does_not() -> None:
+    beats: list[float] = []
 
     async def beat() -> None:
         while True:
-            heard.append(time.monotonic())
+            beats.append(time.monotonic())
             await asyncio.sleep(1)
 
     async def program() -> tuple[int, int]:
         beating = asyncio.create_task(beat())
         await asyncio.to_thread(time.sleep, 10)
-        in_thread, before_s = len(heard), time.monotonic()
+        in_thread, before_s = len(beats), time.monotonic()
         time.sleep(10)
         assert time.monotonic() - before_s == 10
-        blocked = len(heard) - in_thread
+        blocked = len(beats) - in_thread
         beating.cancel()
         return in_thread, blocked
 
@@ -263,7 +263,7 @@ def test_who_blocks_its_loop_stands_still_and_who_has_a_thread_wait_does_not() -
     assert time.monotonic() - began_s >= 0.01
 
 
-def test_who_has_not_reached_it_is_told_who_can() -> None:
+def test_report_names_unsupported_clients_if_no_program_connected() -> None:
     async def connect() -> None:
         _, writer = await asyncio.open_connection("n1", 9092)
         writer.close()
@@ -274,7 +274,7 @@ def test_who_has_not_reached_it_is_told_who_can() -> None:
         assert "kafka-python" not in cluster.report()
 
 
-def test_what_cannot_be_simulated_is_refused_with_a_sentence() -> None:
+def test_unsupported_asyncio_features_are_refused_with_a_reason() -> None:
     async def serve() -> None:
         await asyncio.start_server(lambda reader, writer: None, "here", 1)
 
