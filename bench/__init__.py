@@ -1,1 +1,1 @@
-"""Measurements of kwire beside Apache Kafka, made through client libraries: `python -m bench`."""
+"""Measurements of kwire and Apache Kafka with client libraries: `python -m bench`."""

@@ -1,6 +1,6 @@
-"""`python -m bench [name…] [--seconds N] [--rounds N] [--only BROKER]`: measure, and print a table.
+"""`python -m bench [name…] [--seconds N] [--rounds N] [--only BROKER]`: measure and print a table.
 
-The names are those of the measuring modules; without any, all of them run but those that take many minutes.
+A name is one of the modules below. Without names, all run except those that take many minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench import (
     throughput,
     transactions,
 )
-from bench.brokers import BROKERS, missing
+from bench.brokers import BROKERS, why_missing
 from bench.figures import Figure, table
 
 BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
@@ -58,14 +58,14 @@ LONG = {
     "cluster",
     "quorum",
 }
-"""What runs only when it is asked for."""
+"""Modules that run only when they are named."""
 
 
 def main() -> int:
     options = _options()
     names = []
     for name in options.only or BROKERS:
-        reason = missing(name)
+        reason = why_missing(name)
         if reason is None:
             names.append(name)
         else:
@@ -90,13 +90,13 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="name", help=", ".join(BENCHES))
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each single measurement (default: 5)")
-    parser.add_argument("--rounds", type=int, default=3, help="of all but start (default: 3)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="of all modules except start (default: 3)")
     parser.add_argument("--only", action="append", choices=list(BROKERS), help="one broker; may be repeated")
     options = parser.parse_args()
     unknown = [name for name in options.benches if name not in BENCHES]
     if unknown:
-        parser.error(f"there is no bench {', '.join(unknown)}: choose from {', '.join(BENCHES)}")
+        parser.error(f"unknown name {', '.join(unknown)}: choose from {', '.join(BENCHES)}")
     return options
 
 

@@ -1,13 +1,13 @@
-"""The jobs `archive` and `restore`: records a second, and processor time for a million of them.
+"""The jobs `archive` and `restore`: records per second, and processor time per record.
 
     python -m bench.archive [--records N[,N…]] [--partitions N[,N…]] [--rounds N] [--only BROKER]
         [--job JOB]
 
-A topic with records of 100 bytes is archived through the wire (Spark's Kafka source) and from the broker's
-data directory, as far as it goes now; that archive is restored into a new topic, with the same offsets, and
-into a data directory. Spark stays up on `local[2]`, and does everything once before it counts.
+The jobs archive a topic with records of 100 bytes, once through Spark's Kafka source and once from the
+broker's data directory. They restore the archive into a new topic with the same offsets, and into a data
+directory. Spark runs all the time on `local[2]`, and the first round does not count.
 
-CPU is that of Spark with its Python workers and that of the broker.
+CPU is that of Spark with its Python workers, and of the broker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOBS = (FROM_TOPICS, FROM_FILES, TO_TOPICS, TO_FILES)
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """As the command without options. How much is archived is given by records, not by `seconds`."""
+    """Measure with the default options. The amount is set by records, not by `seconds`."""
     return spark.measure(names, RECORDS, PARTITIONS, SPARK_SIDE, partial(_rounds, rounds, JOBS))
 
 
@@ -46,11 +46,11 @@ def _rounds(
     rounds: int, jobs: tuple[str, ...], topic: spark.Topic, up: spark.Spark
 ) -> Iterator[spark.Sample]:
     for number, job in product(range(rounds + 1), jobs):
-        took = topic.timed(f"round {number}, {job}", partial(up.do, job))
+        elapsed = topic.time_job(f"round {number}, {job}", partial(up.run, job))
         if job == TO_TOPICS:
             _delete_restored(topic.broker)
         if number:
-            yield from topic.rates(job, *took)
+            yield from topic.rates(job, *elapsed)
 
 
 def _delete_restored(broker: Broker) -> None:
@@ -61,7 +61,7 @@ def _delete_restored(broker: Broker) -> None:
 
 
 def main() -> int:
-    parser = spark.parser_of("bench.archive", __doc__, RECORDS, PARTITIONS)
+    parser = spark.make_parser("bench.archive", __doc__, RECORDS, PARTITIONS)
     parser.add_argument("--job", action="append", choices=JOBS, help="one job; may be repeated")
     options = parser.parse_args()
     jobs = tuple(job for job in JOBS if options.job is None or job in options.job)

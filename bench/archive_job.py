@@ -1,6 +1,6 @@
-"""The Spark side of bench/archive.py: reads names of jobs, one a line, and answers each with what it took.
+"""The Spark side of bench/archive.py: reads job names from stdin, runs them, and prints the results.
 
-It is run by the Python that has PySpark, and told with its argument, which is JSON, where the data is.
+It runs in the Python that has PySpark. Its argument is JSON with the location of the data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.segments_job import MASTER, seconds_since, ticks_of_all
+from bench.segments_job import MASTER, cpu_seconds_between, process_tree_ticks
 from kwire.pipeline.archive.manifest import Archive
 from kwire.pipeline.config import JobConfig
 from kwire.pipeline.jobs.archive import ArchiveConfig, start
@@ -24,34 +24,38 @@ from kwire.pipeline.session import session
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    arguments = json.loads(sys.argv[1])
     spark = session("bench", master=MASTER, settings={"spark.driver.memory": "2g"})
     jobs = {
-        "archive from topics": partial(archive, spark, given, "kafka"),
-        "archive from a data directory": partial(archive, spark, given, "kwire"),
-        "restore into topics": partial(into_topics, spark, given),
-        "restore into a data directory": partial(into_directory, spark, given),
+        "archive from topics": partial(archive, spark, arguments, "kafka"),
+        "archive from a data directory": partial(archive, spark, arguments, "kwire"),
+        "restore into topics": partial(into_topics, spark, arguments),
+        "restore into a data directory": partial(into_directory, spark, arguments),
     }
     print("{}", flush=True)
     for line in sys.stdin:
         [job] = json.loads(line)
-        before = ticks_of_all(os.getpid())
+        before = process_tree_ticks(os.getpid())
         begun = time.perf_counter()
         count = jobs[job]()
         seconds = time.perf_counter() - begun
-        cpu_seconds = seconds_since(before, ticks_of_all(os.getpid()))
+        cpu_seconds = cpu_seconds_between(before, process_tree_ticks(os.getpid()))
         print(json.dumps([count, seconds, cpu_seconds]), flush=True)
     spark.stop()
 
 
-def archive(spark: Any, given: dict[str, str], source: str) -> int:
-    """Archive the topic anew; how many records."""
-    directory = Path(given["directory"], "archive")
+def archive(spark: Any, arguments: dict[str, str], source: str) -> int:
+    """Archive the topic again and return the number of records."""
+    directory = Path(arguments["directory"], "archive")
     shutil.rmtree(directory, ignore_errors=True)
-    where = {"path": given["data"]} if source == "kwire" else {"kafka.bootstrap.servers": given["bootstrap"]}
+    where = (
+        {"path": arguments["data"]}
+        if source == "kwire"
+        else {"kafka.bootstrap.servers": arguments["bootstrap"]}
+    )
     config = JobConfig(
         {
-            "input": {"format": source, "options": {**where, "subscribe": given["topic"]}},
+            "input": {"format": source, "options": {**where, "subscribe": arguments["topic"]}},
             "archive": {"directory": str(directory)},
         }
     )
@@ -59,23 +63,23 @@ def archive(spark: Any, given: dict[str, str], source: str) -> int:
     return sum(file.records for file in Archive(directory).files())
 
 
-def into_topics(spark: Any, given: dict[str, str]) -> int:
-    """Restore the archive into a topic that is not there; how many records."""
+def into_topics(spark: Any, arguments: dict[str, str]) -> int:
+    """Restore the archive into a new topic and return the number of records."""
     table = {
-        "directory": str(Path(given["directory"], "archive")),
+        "directory": str(Path(arguments["directory"], "archive")),
         "job": "bench",
         "offsets": "same",
         "suffix": f"-{time.time_ns()}-restored",
-        "client": {"bootstrap.servers": given["bootstrap"]},
+        "client": {"bootstrap.servers": arguments["bootstrap"]},
     }
     return sum(done.records for done in run(spark, RestoreConfig.of(JobConfig({"restore": table}))))
 
 
-def into_directory(spark: Any, given: dict[str, str]) -> int:
-    """Restore the archive into a data directory that is not there; how many records."""
-    target = Path(given["directory"], "restored")
+def into_directory(spark: Any, arguments: dict[str, str]) -> int:
+    """Restore the archive into a new data directory and return the number of records."""
+    target = Path(arguments["directory"], "restored")
     shutil.rmtree(target, ignore_errors=True)
-    table = {"directory": str(Path(given["directory"], "archive")), "into_directory": str(target)}
+    table = {"directory": str(Path(arguments["directory"], "archive")), "into_directory": str(target)}
     config = directory_config(JobConfig({"restore": table}))
     assert config is not None
     logs = restore(

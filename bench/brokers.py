@@ -1,7 +1,7 @@
-"""The two brokers that are measured, each a child process on loopback with a directory of its own.
+"""The two brokers, each a child process on loopback with its own directory.
 
-Apache Kafka gets the JVM flags of its own start script, kwire the Python that runs this. Both get the same
-properties. Started processes are known by their ids, and none outlives the run.
+Apache Kafka gets the JVM flags of its start script, kwire the Python of this process. Both get the same
+properties. No broker outlives the run.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_JARS = ROOT / "interop" / "target" / "kafka"
 
-CLUSTER_ID = "kwire-bench-cluster-01"  # 22 characters: a uuid in Kafka's url-safe base64
-FIRST_PORT, LAST_PORT = 27000, 27999  # below the ephemeral range: no client's own end can take one
+CLUSTER_ID = "kwire-bench-cluster-01"  # 22 characters: a UUID in Kafka's url-safe base64
+FIRST_PORT, LAST_PORT = 27000, 27999  # below the ephemeral ports, which clients' connections use
 PARTITIONS = 4
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 PAUSE_SECONDS = 0.001
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""Size, key, version, correlation id and a null client id: the smallest request there is."""
+"""The smallest request: size, key, version, correlation id and a null client id."""
 
 KAFKA_FLAGS = [
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 ]
-"""What kafka-server-start gives its JVM unless told otherwise."""
+"""The default JVM flags of kafka-server-start."""
 
 
 def free_ports() -> Iterator[int]:
-    """Ports of loopback that nobody listens on, each given once."""
+    """Yield unused ports of loopback, each once."""
     for port in range(FIRST_PORT + os.getpid() % 500, LAST_PORT + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,19 +57,19 @@ _ports = free_ports()
 
 
 def free_port() -> int:
-    """The next of them, for this run."""
+    """Return the next unused port."""
     return next(_ports)
 
 
 class Broker(ABC):
-    """One broker: started and stopped as often as a measurement wants."""
+    """One broker, which a measurement may start and stop several times."""
 
     name = "broker"
     open_files: int | None = None
-    """How many files the process may have open; None for what this one may."""
+    """The limit of open files of the process; None for that of this process."""
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
-        """`properties` are set beside those that every measurement needs."""
+        """Create a broker with these properties in addition to the common ones."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.port, controller_port = next(_ports), next(_ports)
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -96,16 +96,16 @@ class Broker(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The command line that serves."""
+        """Return the command line that starts the broker."""
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
-    def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
-        """What has to happen before the first start, and is not measured."""
+    def prepare(self) -> None:  # noqa: B027 - a broker may have nothing to prepare
+        """Prepare the first start; this is not measured."""
 
     def start(self) -> float:
-        """Start, and give the seconds from the exec to the first ApiVersions answer."""
+        """Start the broker and return the seconds from exec to its first ApiVersions response."""
         assert self._process is None, f"{self.name} is running already"
         if not (self.directory / "data").exists():
             self.prepare()
@@ -122,16 +122,16 @@ class Broker(ABC):
             if self.open_files is not None:
                 limit = (self.open_files, self.open_files)
                 resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limit)
-        while not self._answers():
+        while not self._responds():
             if self._process.poll() is not None or time.perf_counter() - begun > START_SECONDS:
                 raise RuntimeError(
-                    f"{self.name} does not answer:\n{self.log_path.read_text(errors='replace')[-2000:]}"
+                    f"{self.name} does not respond:\n{self.log_path.read_text(errors='replace')[-2000:]}"
                 )
             time.sleep(PAUSE_SECONDS)
         return time.perf_counter() - begun
 
     def stop(self) -> None:
-        """SIGTERM, and wait for the clean end."""
+        """Send SIGTERM and wait for the clean shutdown."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -143,14 +143,14 @@ class Broker(ABC):
                 raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s") from None
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays in the page cache, and nothing else is done."""
+        """Send SIGKILL. Written data stays in the page cache."""
         process, self._process = self._process, None
         assert process is not None
         process.kill()
         process.wait()
 
     def discard(self) -> None:
-        """End what runs, without farewell, and remove the directory."""
+        """Kill the process and remove the directory."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -159,22 +159,22 @@ class Broker(ABC):
         atexit.unregister(self.discard)
 
     def resident_bytes(self) -> int:
-        """Memory of the process that is in RAM."""
+        """Return the resident memory of the process."""
         assert self._process is not None
         statm = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def open_file_count(self) -> int:
-        """Descriptors that the process holds."""
+        """Return the number of open file descriptors."""
         assert self._process is not None
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def cpu_seconds(self) -> float:
-        """Processor time so far, user and kernel, of the process and of all that it started."""
+        """Return the processor time, user and kernel, of the process and its children."""
         assert self._process is not None
         return cpu_ticks(self._process.pid) / os.sysconf("SC_CLK_TCK")
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(API_VERSIONS)
@@ -184,17 +184,17 @@ class Broker(ABC):
 
 
 def cpu_ticks(pid: int) -> int:
-    """What a process, its children that have ended, and those that live have used."""
+    """Return the processor time of a process, its former children and its running children."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
         living = children(pid)
     except FileNotFoundError:
-        return 0  # Its parent has the sum by now.
+        return 0  # It has ended, and its parent already has the sum.
     return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(map(cpu_ticks, living))
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that live. FileNotFoundError: it has ended."""
+    """Return the running children of a process. Raise FileNotFoundError if it has ended."""
     return [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()  # a child belongs to the thread that started it
@@ -203,7 +203,7 @@ def children(pid: int) -> list[int]:
 
 
 class Kwire(Broker):
-    """kwire as this Python would run it; it formats an empty directory by itself."""
+    """kwire in the Python of this process. It formats an empty directory itself."""
 
     name = "kwire"
 
@@ -217,7 +217,7 @@ class Kwire(Broker):
 
 
 class ApacheKafka(Broker):
-    """Apache Kafka of the version that interop/pom.xml names, formatted before its first start."""
+    """Apache Kafka of the version in interop/pom.xml, formatted before its first start."""
 
     name = "apache"
 
@@ -237,20 +237,20 @@ class ApacheKafka(Broker):
 BROKERS: dict[str, type[Broker]] = {"apache": ApacheKafka, "kwire": Kwire}
 
 
-def missing(name: str) -> str | None:
-    """Why this broker cannot be measured here, in one sentence; None if it can be."""
+def why_missing(name: str) -> str | None:
+    """Return why this broker cannot be measured here; None if it can."""
     if name != "apache":
         return None
     if shutil.which("java") is None:
-        return "Apache Kafka is not measured: there is no Java on the PATH."
+        return "Apache Kafka is not measured: no Java on the PATH."
     if not any(KAFKA_JARS.glob("kafka_*.jar")):
-        return "Apache Kafka is not measured: its jars are not there, `make interop` fetches them."
+        return "Apache Kafka is not measured: its jars are missing; `make interop` fetches them."
     return None
 
 
 @contextmanager
 def running(names: list[str]) -> Iterator[dict[str, Broker]]:
-    """Started brokers by name; they are gone after the block."""
+    """Start brokers by name, and discard them after the block."""
     brokers = {name: BROKERS[name]() for name in names}
     try:
         for broker in brokers.values():

@@ -1,16 +1,16 @@
-"""Three brokers and their controller, with three replicas of everything, acks=all and min.insync.replicas=2.
+"""A cluster of three brokers and a controller: three replicas, acks=all, min.insync.replicas=2.
 
-One cluster after the other, since two would have half of the machine each:
+The clusters run one after the other, because two would share the machine:
 
-- from the launch of all nodes to the first acknowledged write, and what they weigh five seconds later;
+- launch: from the start of all nodes to the first acknowledged write, and their memory five seconds later;
 - throughput of one librdkafka producer and consumer as in `throughput`, with the processor time of all nodes;
-- from produce() to poll() at 1,000 records a second;
-- how long nothing is acknowledged when the broker that leads is killed, or stopped by SIGTERM; the session
-  is Kafka's default of nine seconds;
-- with 3,000 partitions: the processor time of the cluster that does nothing, and how long after the death of
-  a broker the last of the partitions that it led has another leader.
+- latency from produce() to poll() at 1,000 records per second;
+- gaps: the longest time without an acknowledgement when the leader is killed, or stopped with SIGTERM; the
+  broker session timeout is Kafka's default of nine seconds;
+- partitions: with 3,000 partitions, the processor time of an idle cluster, and the time from a broker's kill
+  until each of its partitions has a new leader.
 
-With BENCH_CLUSTER_PARTITIONS=300 there are fewer. BENCH_CLUSTER names parts: launch, throughput, latency,
+BENCH_CLUSTER_PARTITIONS=300 reduces the partitions. BENCH_CLUSTER selects parts: launch, throughput, latency,
 gaps, partitions.
 """
 
@@ -37,33 +37,33 @@ SETTLE_SECONDS = 5.0
 IDLE_SECONDS = 20.0
 WARM_UP_SECONDS = 8.0
 CONSUMED_BYTES = 400_000_000
-"""In the topic that is consumed: as many records for each cluster, however fast it takes them."""
+"""The size of the consumed topic. Both clusters serve the same number of records."""
 FILL_SECONDS = 60.0
 RECORD_SECONDS = 0.001
-"""Between two records, where what each takes is measured."""
+"""The interval of records in the latency measurement."""
 GAP_PAUSE_SECONDS = 0.005
 BEFORE_SECONDS = 3.0
 GAP_LIMIT_SECONDS = 60.0
 RETRY_MS = 10
-"""librdkafka's own 100 ms before it tries again would be most of what a stop takes."""
+"""librdkafka's default of 100 ms would be most of the gap after a stop."""
 AFTER_SECONDS = 3.0
 STEADY_SECONDS = 0.5
-"""So long after the end of the leader, with a write acknowledged so often, the gap is over."""
+"""The gap is over when writes are acknowledged at this interval, `AFTER_SECONDS` after the leader's end."""
 LAUNCHES = {"apache": 1, "kwire": 3}
 GAPS = {"killed": 2, "stopped": 5}
-DEATHS = 5
-"""One takes up to two seconds more or less than another: the session begins with the last heartbeat."""
+KILLS = 5
+"""Times differ by up to two seconds, because the session begins with the last heartbeat."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """All parts, of one cluster after the other."""
+    """Measure all parts, one cluster after the other."""
     figures: dict[str, Figure] = {}
     parts: dict[str, Callable[[Samples], None]] = {
-        "launch": _launches,
-        "throughput": lambda samples: _throughput(samples, seconds, rounds),
-        "latency": lambda samples: _latency(samples, seconds, rounds),
-        "gaps": _gaps,
-        "partitions": _partitions,
+        "launch": _measure_launches,
+        "throughput": lambda samples: _measure_throughput(samples, seconds, rounds),
+        "latency": lambda samples: _measure_latency(samples, seconds, rounds),
+        "gaps": _measure_gaps,
+        "partitions": _measure_partitions,
     }
     wanted = os.environ.get("BENCH_CLUSTER", " ".join(parts)).split()
     for part in wanted:
@@ -72,14 +72,14 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     return list(figures.values())
 
 
-def _started(samples: Samples) -> Cluster:
+def _start_cluster(samples: Samples) -> Cluster:
     return CLUSTERS[samples.name]().start()
 
 
 # --- launch
 
 
-def _launches(samples: Samples) -> None:
+def _measure_launches(samples: Samples) -> None:
     for _ in range(LAUNCHES[samples.name]):
         with CLUSTERS[samples.name]() as cluster:
             began = time.perf_counter()
@@ -95,43 +95,43 @@ def _write_one(cluster: Cluster, topic: str) -> None:
     producer = Producer(
         {**CLIENT, "bootstrap.servers": cluster.bootstrap, "acks": "all", "retry.backoff.ms": 20}
     )
-    told: list[object] = []
-    producer.produce(topic, b"x" * 100, on_delivery=lambda error, message: told.append(error))
-    if producer.flush(60) or told != [None]:
-        raise RuntimeError(f"{cluster.name} did not take the first record: {told}")
+    errors: list[object] = []
+    producer.produce(topic, b"x" * 100, on_delivery=lambda error, message: errors.append(error))
+    if producer.flush(60) or errors != [None]:
+        raise RuntimeError(f"{cluster.name} did not acknowledge the first record: {errors}")
 
 
 # --- throughput
 
 
-def _throughput(samples: Samples, seconds: float, rounds: int) -> None:
-    with _started(samples) as cluster:
+def _measure_throughput(samples: Samples, seconds: float, rounds: int) -> None:
+    with _start_cluster(samples) as cluster:
         for number in range(-1, rounds):
             for label, size in SIZES.items():
-                with _topic(cluster, f"produced-{size}-{number + 1}") as topic:
+                with _temporary_topic(cluster, f"produced-{size}-{number + 1}") as topic:
                     idle = cluster.cpu_seconds()
                     wanted = seconds if number >= 0 else WARM_UP_SECONDS
-                    count, taken = produce(cluster, topic, size, wanted, THROUGHPUT_PARTITIONS)
+                    count, elapsed = produce(cluster, topic, size, wanted, THROUGHPUT_PARTITIONS)
                     cost = cluster.cpu_seconds() - idle
                 if number >= 0:
-                    samples.add(f"produce {label}", "records/s", count / taken)
-                    samples.add(f"produce {label}, CPU of all", "µs/record", cost / count * 1e6)
+                    samples.add(f"produce {label}", "records/s", count / elapsed)
+                    samples.add(f"produce {label}, CPU of all nodes", "µs/record", cost / count * 1e6)
         for label, size in SIZES.items():
-            with _topic(cluster, f"consumed-{size}") as topic:
+            with _temporary_topic(cluster, f"consumed-{size}") as topic:
                 count, _ = produce(
                     cluster, topic, size, FILL_SECONDS, THROUGHPUT_PARTITIONS, CONSUMED_BYTES // size
                 )
                 for number in range(-1, rounds):
                     idle = cluster.cpu_seconds()
-                    taken = consume(cluster, topic, count, THROUGHPUT_PARTITIONS)
+                    elapsed = consume(cluster, topic, count, THROUGHPUT_PARTITIONS)
                     cost = cluster.cpu_seconds() - idle
                     if number >= 0:
-                        samples.add(f"consume {label}", "records/s", count / taken)
-                        samples.add(f"consume {label}, CPU of all", "µs/record", cost / count * 1e6)
+                        samples.add(f"consume {label}", "records/s", count / elapsed)
+                        samples.add(f"consume {label}, CPU of all nodes", "µs/record", cost / count * 1e6)
 
 
 @contextmanager
-def _topic(cluster: Cluster, name: str) -> Iterator[str]:
+def _temporary_topic(cluster: Cluster, name: str) -> Iterator[str]:
     cluster.create_topics([name], THROUGHPUT_PARTITIONS)
     cluster.await_replicas(name)
     yield name
@@ -141,23 +141,23 @@ def _topic(cluster: Cluster, name: str) -> Iterator[str]:
 # --- latency
 
 
-def _latency(samples: Samples, seconds: float, rounds: int) -> None:
-    with _started(samples) as cluster:
+def _measure_latency(samples: Samples, seconds: float, rounds: int) -> None:
+    with _start_cluster(samples) as cluster:
         topic = "latency"
         cluster.create_topics([topic], len(BROKERS))
         cluster.await_replicas(topic)
         for number in range(-1, rounds):
             before = cluster.cpu_seconds()
-            taken = _deliveries(cluster, topic, seconds if number >= 0 else WARM_UP_SECONDS)
-            cost = (cluster.cpu_seconds() - before) / len(taken) * 1e6
+            latencies = _deliveries(cluster, topic, seconds if number >= 0 else WARM_UP_SECONDS)
+            cost = (cluster.cpu_seconds() - before) / len(latencies) * 1e6
             if number >= 0:
-                samples.add("1,000 records/s: produce to poll, p50", "ms", percentile(taken, 50) * 1e3)
-                samples.add("1,000 records/s: produce to poll, p99", "ms", percentile(taken, 99) * 1e3)
-                samples.add("1,000 records/s: CPU of all", "µs/record", cost)
+                samples.add("1,000 records/s: end to end, p50", "ms", percentile(latencies, 50) * 1e3)
+                samples.add("1,000 records/s: end to end, p99", "ms", percentile(latencies, 99) * 1e3)
+                samples.add("1,000 records/s: CPU of all nodes", "µs/record", cost)
 
 
 def _deliveries(cluster: Cluster, topic: str, seconds: float) -> list[float]:
-    """Seconds from produce() to poll() of each record."""
+    """Return the seconds from produce() to poll() of each record."""
     consumer = Consumer(
         {
             **CLIENT,
@@ -180,7 +180,7 @@ def _deliveries(cluster: Cluster, topic: str, seconds: float) -> list[float]:
     for part in parts:
         part.offset = consumer.get_watermark_offsets(part, timeout=30)[1]
     consumer.assign(parts)
-    taken: list[float] = []
+    latencies: list[float] = []
     count = int(seconds / RECORD_SECONDS)
 
     def send() -> None:
@@ -194,41 +194,41 @@ def _deliveries(cluster: Cluster, topic: str, seconds: float) -> list[float]:
 
     sender = threading.Thread(target=send, daemon=True)
     try:
-        consumer.poll(1.0)  # the consumer waits at every broker when the first record is sent
+        consumer.poll(1.0)  # the consumer has a fetch at every broker when the first record is sent
         sender.start()
-        while len(taken) < count:
+        while len(latencies) < count:
             message = consumer.poll(30)
             if message is None or message.error() is not None:
                 raise RuntimeError(f"{cluster.name} did not deliver: {message and message.error()}")
             value = message.value()
             assert isinstance(value, bytes)
-            taken.append((time.perf_counter_ns() - int(value[:20])) / 1e9)
+            latencies.append((time.perf_counter_ns() - int(value[:20])) / 1e9)
     finally:
         consumer.close()
     sender.join()
     producer.flush(30)
-    return taken
+    return latencies
 
 
 # --- gaps
 
 
-def _gaps(samples: Samples) -> None:
-    with _started(samples) as cluster:
+def _measure_gaps(samples: Samples) -> None:
+    with _start_cluster(samples) as cluster:
         cluster.create_topics(["gaps"], 1)
-        for how, times in GAPS.items():
+        for end, times in GAPS.items():
             for _ in range(times):
                 cluster.await_all(lambda one: len(one.isrs) == len(BROKERS), "gaps")
                 time.sleep(SETTLE_SECONDS)
                 leader = cluster.leader_of("gaps")
-                gap = _gap(cluster, leader, cleanly=how == "stopped")
-                samples.add(f"no writes after the leader was {how}", "s", gap)
+                gap = _measure_gap(cluster, leader, cleanly=end == "stopped")
+                samples.add(f"write gap after the leader is {end}", "s", gap)
                 cluster.await_end(leader)
                 cluster.start_node(leader)
 
 
-def _gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
-    """The longest time between two acknowledgements, around the end of the leader."""
+def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
+    """Return the longest time between two acknowledgements around the end of the leader."""
     producer = Producer(
         {
             "log_level": 0,
@@ -240,39 +240,39 @@ def _gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
     )
     acknowledged: list[float] = []
 
-    def told(error: object, message: Message) -> None:
+    def on_delivery(error: object, message: Message) -> None:
         if error is None:
             acknowledged.append(time.perf_counter())
 
     begun = now = time.perf_counter()
-    struck = ended = float("inf")
-    while now - ended < AFTER_SECONDS or _longest(acknowledged, now - AFTER_SECONDS) > STEADY_SECONDS:
-        producer.produce("gaps", b"x" * 100, on_delivery=told)
+    stopped_at = ended = float("inf")
+    while now - ended < AFTER_SECONDS or _longest_gap(acknowledged, now - AFTER_SECONDS) > STEADY_SECONDS:
+        producer.produce("gaps", b"x" * 100, on_delivery=on_delivery)
         producer.poll(0)
         time.sleep(GAP_PAUSE_SECONDS)
         now = time.perf_counter()
-        if struck > now and now - begun > BEFORE_SECONDS:
-            cluster.end_node(leader, cleanly=cleanly)
-            struck = now
-        if ended > now and struck < now and cluster.has_ended(leader):
+        if stopped_at > now and now - begun > BEFORE_SECONDS:
+            cluster.stop_node(leader, cleanly=cleanly)
+            stopped_at = now
+        if ended > now and stopped_at < now and cluster.has_ended(leader):
             ended = now
-        if now - struck > GAP_LIMIT_SECONDS:
-            raise RuntimeError(f"{cluster.name} does not go on: {cluster.directory}")
+        if now - stopped_at > GAP_LIMIT_SECONDS:
+            raise RuntimeError(f"{cluster.name} acknowledges no more writes: {cluster.directory}")
     producer.flush(30)
-    return _longest(acknowledged, struck - STEADY_SECONDS)
+    return _longest_gap(acknowledged, stopped_at - STEADY_SECONDS)
 
 
-def _longest(acknowledged: list[float], since: float) -> float:
-    """The longest time without an acknowledgement."""
+def _longest_gap(acknowledged: list[float], since: float) -> float:
+    """Return the longest time without an acknowledgement."""
     return max((after - before for before, after in pairwise(acknowledged) if after > since), default=since)
 
 
 # --- many partitions
 
 
-def _partitions(samples: Samples) -> None:
+def _measure_partitions(samples: Samples) -> None:
     topics = [f"topic-{number:03}" for number in range(PARTITIONS // PARTITIONS_PER_TOPIC)]
-    with _started(samples) as cluster:
+    with _start_cluster(samples) as cluster:
         for first in range(0, len(topics), TOPICS_AT_ONCE):
             cluster.create_topics(topics[first : first + TOPICS_AT_ONCE], PARTITIONS_PER_TOPIC)
         cluster.await_all(lambda one: len(one.isrs) == len(BROKERS), *topics)
@@ -280,23 +280,23 @@ def _partitions(samples: Samples) -> None:
         before = cluster.cpu_seconds()
         time.sleep(IDLE_SECONDS)
         percent = (cluster.cpu_seconds() - before) / IDLE_SECONDS * 100
-        samples.add(f"idle with {PARTITIONS:,} partitions, CPU of all", "% of a core", percent)
+        samples.add(f"idle with {PARTITIONS:,} partitions, CPU of all nodes", "% of a core", percent)
         samples.add(
             f"memory of the four nodes, {PARTITIONS:,} partitions", "MB", cluster.resident_bytes() / 1e6
         )
-        for number in range(DEATHS):
-            taken = _taken_over(cluster, BROKERS[number % len(BROKERS)], topics)
-            samples.add("killed, until all it led is led by others", "s", taken)
+        for number in range(KILLS):
+            elapsed = _measure_failover(cluster, BROKERS[number % len(BROKERS)], topics)
+            samples.add("killed: until every partition has a new leader", "s", elapsed)
 
 
-def _taken_over(cluster: Cluster, victim: int, topics: list[str]) -> float:
-    """The seconds from the death of a broker until others lead what it led; it is back when this returns."""
-    cluster.end_node(victim, cleanly=False)
-    struck = time.perf_counter()
+def _measure_failover(cluster: Cluster, victim: int, topics: list[str]) -> float:
+    """Kill a broker, return the seconds until its partitions have new leaders, and start it again."""
+    cluster.stop_node(victim, cleanly=False)
+    stopped_at = time.perf_counter()
     cluster.await_end(victim)
     done = cluster.await_all(lambda one: one.leader not in (-1, victim), *topics)
     cluster.start_node(victim)
     cluster.await_all(lambda one: len(one.isrs) == len(BROKERS), *topics)
     cluster.admin.elect_leaders(ElectionType.PREFERRED).result(60)
     time.sleep(SETTLE_SECONDS)
-    return done - struck
+    return done - stopped_at

@@ -1,12 +1,12 @@
-"""Compaction: how fast a log shrinks, what it costs, and what a producer notices of it.
+"""Compaction: its throughput and processor time, and the latency of a producer meanwhile.
 
-A log of 300 MB, whose keys repeat in random order so that most records are superseded, in segments of 64 MiB
-and batches of 16 KiB, which is the default of the Java client. It may not be compacted while it is written
-(`min.compaction.lag.ms`); the clock runs from when that is lifted until the cleaner's checkpoint says that
-all of the log but the active segment is clean. Both brokers have one cleaner thread, which looks ten times a
-second. After that the log has to have shrunk, and to end where it ended.
+A log of 300 MB has keys that repeat in random order, so most records are superseded. Its segments have 64 MiB
+and its batches 16 KiB, the default of the Java client. `min.compaction.lag.ms` prevents compaction while the
+log is written. The time starts when that is set to 0, and ends when the cleaner's checkpoint covers all
+segments except the active one. Both brokers have one cleaner thread with a backoff of 100 ms. Afterwards the
+log must be smaller and have the same end offset.
 
-A second such log is compacted while a client produces to another topic, one record at a time.
+A second such log is compacted while a client produces single records to another topic.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bench.figures import Figure, percentile
 
 LOG_BYTES = 300_000_000
 SIZES = {"100 B": (100, 100), "50 to 150 B": (50, 150), "1 KiB": (1024, 1024)}
-"""The least and the greatest size of a value."""
+"""The smallest and the largest value."""
 RECORDS_PER_KEY = 15
 KEY_BYTES = 16
 BATCH = 1000
-"""Messages that are handed to the client library at once."""
+"""The number of messages per call of the client library."""
 POLL_SECONDS = 0.01
 TIMEOUT_SECONDS = 120.0
 WARM_UP_RECORDS = 500
-LARGEST_LEFT = 0.5
-"""The part of a log that may be left, the active segment among it."""
+MAX_REMAINING = 0.5
+"""The largest part of a log that may remain, with the active segment."""
 NEVER_MS = 10 * 24 * 3_600_000
 
 PROPERTIES = {"log.cleaner.threads": "1", "log.cleaner.backoff.ms": "100"}
@@ -56,7 +56,7 @@ PRODUCER: dict[str, str | int | float | bool] = {
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """`rounds` times: compact a log of each size; then produce for `seconds`, and while compacting."""
+    """Compact a log of each size, then produce for `seconds` and while compacting, in each round."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -66,51 +66,51 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     try:
         for broker in brokers.values():
             broker.start()
-            _Log(broker, *SIZES["100 B"]).compact()
+            _FilledLog(broker, *SIZES["100 B"]).compact()
         for number in range(rounds):
             for name in names if number % 2 == 0 else names[::-1]:
                 broker = brokers[name]
                 for label, sizes in SIZES.items():
-                    megabytes, taken, cpu = _Log(broker, *sizes).compact()
-                    figure(f"compact {label}", "MB/s").add(name, megabytes / taken)
+                    megabytes, elapsed, cpu = _FilledLog(broker, *sizes).compact()
+                    figure(f"compact {label}", "MB/s").add(name, megabytes / elapsed)
                     figure(f"compact {label}, CPU", "ms/MB").add(name, cpu / megabytes * 1e3)
-                for percent, (quiet, busy) in _latencies(broker, seconds).items():
-                    figure(f"produce one record, p{percent}", "ms").add(name, quiet * 1e3)
+                for percent, (idle, busy) in _latencies(broker, seconds).items():
+                    figure(f"produce one record, p{percent}", "ms").add(name, idle * 1e3)
                     figure(f"the same while compacting, p{percent}", "ms").add(name, busy * 1e3)
-                    figure(f"compacting over quiet, p{percent}", "").add(name, busy / quiet)
+                    figure(f"compacting / idle, p{percent}", "").add(name, busy / idle)
     finally:
         for broker in brokers.values():
             broker.discard()
     return [figures[name] for name in sorted(figures, key=lambda name: not name.startswith("compact "))]
 
 
-class _Log:
-    """A topic of one partition, full of records that may go."""
+class _FilledLog:
+    """A topic with one partition and many superseded records."""
 
-    def __init__(self, broker: Broker, least: int, most: int) -> None:
+    def __init__(self, broker: Broker, min_bytes: int, max_bytes: int) -> None:
         self._broker = broker
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        self._topic = f"compacted-{most}-{time.monotonic_ns()}"
+        self._topic = f"compacted-{max_bytes}-{time.monotonic_ns()}"
         self._data = broker.directory / "data"
         self._directory = self._data / f"{self._topic}-0"
         topic = NewTopic(self._topic, num_partitions=1, config=TOPIC)
         self._admin.create_topics([topic])[self._topic].result(30)
-        self._count = LOG_BYTES // ((least + most) // 2 + KEY_BYTES)
-        self._fill(least, most)
+        self._count = LOG_BYTES // ((min_bytes + max_bytes) // 2 + KEY_BYTES)
+        self._fill(min_bytes, max_bytes)
 
-    def _fill(self, least: int, most: int) -> None:
+    def _fill(self, min_bytes: int, max_bytes: int) -> None:
         producer = Producer({"bootstrap.servers": self._broker.bootstrap, "log_level": 0, **PRODUCER})
         producer.list_topics(self._topic, timeout=30)
-        draw = random.Random(most)
+        rng = random.Random(max_bytes)
         keys = self._count // RECORDS_PER_KEY
-        value = draw.randbytes(most)
+        value = rng.randbytes(max_bytes)
         sent = 0
         while sent < self._count:
             count = min(BATCH, self._count - sent)
             batch = [
                 {
-                    "key": f"{draw.randrange(keys):0{KEY_BYTES}}",
-                    "value": value if least == most else value[: draw.randint(least, most)],
+                    "key": f"{rng.randrange(keys):0{KEY_BYTES}}",
+                    "value": value if min_bytes == max_bytes else value[: rng.randint(min_bytes, max_bytes)],
                 }
                 for _ in range(count)
             ]
@@ -123,11 +123,11 @@ class _Log:
             raise RuntimeError(f"{self._broker.name} did not acknowledge everything")
 
     def compact(self) -> tuple[float, float, float]:
-        """Have it compacted: MB that were dirty, seconds, processor seconds of broker and worker."""
+        """Compact; return the dirty MB, the seconds, and the processor seconds of broker and worker."""
         active = max(self._directory.glob("*.log"))
         before = self._size_bytes()
         megabytes = (before - active.stat().st_size) / 1e6
-        idle = self._broker.cpu_seconds()
+        before_cpu = self._broker.cpu_seconds()
         begun = time.perf_counter()
         lag = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self._topic, incremental_configs=[lag])
@@ -136,11 +136,11 @@ class _Log:
             if time.perf_counter() - begun > TIMEOUT_SECONDS:
                 raise RuntimeError(f"{self._broker.name} did not compact within {TIMEOUT_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
-        taken = time.perf_counter() - begun
-        cpu = self._broker.cpu_seconds() - idle
+        elapsed = time.perf_counter() - begun
+        cpu = self._broker.cpu_seconds() - before_cpu
         self._check(before)
         self._admin.delete_topics([self._topic])[self._topic].result(30)
-        return megabytes, taken, cpu
+        return megabytes, elapsed, cpu
 
     def _cleaned_offset(self) -> int:
         with suppress(FileNotFoundError):
@@ -154,22 +154,22 @@ class _Log:
 
     def _check(self, before: int) -> None:
         after = self._size_bytes()
-        if after > before * LARGEST_LEFT:
-            raise RuntimeError(f"{self._broker.name} left {after:,} of {before:,} bytes")
+        if after > before * MAX_REMAINING:
+            raise RuntimeError(f"{self._broker.name} kept {after:,} of {before:,} bytes")
         consumer = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": "b", "log_level": 0})
         try:
             end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=30)[1]
         finally:
             consumer.close()
         if end != self._count:
-            raise RuntimeError(f"{self._broker.name} ends at {end} after {self._count} records")
+            raise RuntimeError(f"{self._broker.name} has the end offset {end} after {self._count} records")
 
 
 def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:
-    """Percentiles of the seconds that one record takes: in quiet, and while a log is compacted."""
-    log = _Log(broker, *SIZES["100 B"])
+    """Return percentiles of the latency of single records: idle, and while a log is compacted."""
+    log = _FilledLog(broker, *SIZES["100 B"])
     until = time.perf_counter() + seconds
-    quiet = _acknowledgements(broker, lambda: time.perf_counter() < until)
+    idle = _ack_latencies(broker, lambda: time.perf_counter() < until)
     failed: list[BaseException] = []
 
     def compact() -> None:
@@ -179,36 +179,36 @@ def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]
             failed.append(error)
 
     compacting = threading.Thread(target=compact)
-    busy = _acknowledgements(broker, compacting.is_alive, compacting.start)
+    busy = _ack_latencies(broker, compacting.is_alive, compacting.start)
     compacting.join()
     if failed:
         raise failed[0]
-    return {percent: (percentile(quiet, percent), percentile(busy, percent)) for percent in (50, 99)}
+    return {percent: (percentile(idle, percent), percentile(busy, percent)) for percent in (50, 99)}
 
 
-def _acknowledgements(
-    broker: Broker, go_on: Callable[[], bool], begin: Callable[[], None] = lambda: None
+def _ack_latencies(
+    broker: Broker, is_running: Callable[[], bool], on_start: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """How long each record took, of those after `begin`."""
+    """Return the seconds that each record takes after `on_start`."""
     topic = f"single-{time.monotonic_ns()}"
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(client)
     admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(30)
     producer = Producer({**client, "acks": "all", "linger.ms": 0, "socket.nagle.disable": True})
-    taken: list[float] = []
+    latencies: list[float] = []
 
-    def one() -> None:
+    def send_one() -> None:
         begun = time.perf_counter()
         producer.produce(topic, b"x" * 100, partition=0)
         if producer.flush(30):
             raise RuntimeError(f"{broker.name} did not acknowledge a record in 30 s")
-        taken.append(time.perf_counter() - begun)
+        latencies.append(time.perf_counter() - begun)
 
     for _ in range(WARM_UP_RECORDS):
-        one()
-    taken.clear()
-    begin()
-    one()
-    while go_on():
-        one()
-    return taken
+        send_one()
+    latencies.clear()
+    on_start()
+    send_one()
+    while is_running():
+        send_one()
+    return latencies

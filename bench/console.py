@@ -1,15 +1,13 @@
-"""The console: what a producer notices of somebody who reads in it.
+"""The console: its effect on a producer.
 
-One record at a time, with a pause of a millisecond before each, so that the processors have time to spare: in
-quiet, twice, so that it shows what the same is worth; while a key is searched for that is not there, 8 MiB of
-a topic a page; and while pages of messages are turned. Each page comes a second after the one before, or as
-soon as that has come: then the first ones, which the console gives at once, are read beside a producer before
-anything is measured. The reader is a process of its own, and so is the console. Apache Kafka has none. The
-reader is idle to the scheduler: it stands for a browser, which is somebody else's, mostly on another machine,
-and what it takes of the processors is not the console's.
+The producer sends single records with a pause of a millisecond. It runs without a reader, twice, which shows
+the noise. Then a reader searches for a missing key, 8 MiB of a topic per page, or pages through messages,
+with one second between pages or none. Without a pause, the first pages, which the console serves at once, are
+read before the measurement. Reader and console are separate processes. The reader has the scheduling class
+SCHED_IDLE, as it stands for a browser, which mostly runs on another machine.
 
-For comparison beside a process that only copies memory, as nice as the console is and as long for each page
-as it and the reader take together: what a machine makes of anything that runs beside a broker.
+For comparison a process only copies memory. It is as nice as the console, and takes as much processor time
+per page as console and reader together. Apache Kafka has no console.
 """
 
 from __future__ import annotations
@@ -35,19 +33,20 @@ TOPIC_BYTES = 256_000_000
 VALUE_BYTES = 600
 PAUSE_SECONDS = 0.001
 POOL = random.Random(1).randbytes(500_000).hex().encode()
-"""What values are cut out of, so that none is packed by those before it."""
-AGAIN = ", in quiet again"
+"""Random data to take values from, so that values do not compress each other."""
+IDLE = " of one record, no reader"
+IDLE_AGAIN = ", no reader, again"
 FIRST_SECONDS = 3.0
 PRODUCER = {"linger.ms": 20, "compression.type": "zstd", "queue.buffering.max.messages": 200_000}
 READS = {
-    "8 MiB searched a second": ("from=AT&key=not-there", 1.0),
-    "searched without a pause": ("from=AT&key=not-there", 0.0),
-    "a page a second": ("from=AT", 1.0),
+    "one 8 MiB search per second": ("from=AT&key=not-there", 1.0),
+    "searches without a pause": ("from=AT&key=not-there", 0.0),
+    "one page per second": ("from=AT", 1.0),
     "pages without a pause": ("from=AT", 0.0),
 }
-"""What is asked for, again and again, and for how many seconds each page is read."""
+"""The queries of the reader, and the pause after each page in seconds."""
 STEP = 20_000
-"""Offsets from one page to the next."""
+"""The number of offsets from one page to the next."""
 
 READER = f"""
 import os, sys, time, urllib.request
@@ -77,13 +76,13 @@ while True:
         memory[: 4 << 20] = memory[8 << 20 : 12 << 20]
     time.sleep(1)
 """
-COPIED = ", memory copied for as long"
-BESIDE_IT = "8 MiB searched a second"
-"""The reader for whose time it is copied."""
+COPYING = ", a process that copies memory"
+REFERENCE_READ = "one 8 MiB search per second"
+"""The reader whose processor time the copying process takes."""
 
 
 class _WithConsole(Kwire):
-    """kwire, with its console on a port of its own."""
+    """kwire with its console on a separate port."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,70 +92,70 @@ class _WithConsole(Kwire):
         return [*super().command(), "--console", "--http", str(self.http_port)]
 
     def console_ticks(self) -> int:
-        """Processor time of the console, which is the broker's child."""
+        """Return the processor time of the console, which is a child of the broker."""
         assert self._process is not None
         return sum(map(cpu_ticks, children(self._process.pid)))
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """`rounds` times `seconds` of single records, in quiet and beside each kind of reader."""
+    """Produce single records for `seconds`, without and with each kind of reader, in each round."""
     if Kwire.name not in names:
         return []
     figures = {
-        (label, percent): Figure(f"produce one record{label}, p{percent}", "ms")
-        for label in ("", AGAIN, *(f", {read}" for read in READS))
+        (label, percent): Figure(f"p{percent}{label}", "ms")
+        for label in (IDLE, IDLE_AGAIN, *(f", {read}" for read in READS))
         for percent in (50, 99)
     }
-    pages = {read: Figure(f"{read}: pages", "1/s") for read in READS}
-    busy = Figure(f"{BESIDE_IT}: processor time of console and reader", "s/page")
+    pages = {read: Figure(f"pages: {read}", "1/s") for read in READS}
+    cpu_per_page = Figure(f"CPU of console and reader: {REFERENCE_READ}", "s/page")
     for percent in (50, 99):
-        figures[COPIED, percent] = Figure(f"produce one record{COPIED}, p{percent}", "ms")
+        figures[COPYING, percent] = Figure(f"p{percent}{COPYING}", "ms")
     broker = _WithConsole()
     try:
         broker.start()
         end = _fill(broker)
         for _ in range(rounds):
-            _add(figures, "", acknowledgements(broker, seconds, PAUSE_SECONDS))
+            _add(figures, IDLE, acknowledgements(broker, seconds, PAUSE_SECONDS))
             for read, (query, pause) in READS.items():
-                with _reading(broker, query, end, pause) as (reader, read_pages):
+                with _running_reader(broker, query, end, pause) as (reader, read_pages):
                     if not pause:
                         acknowledgements(broker, FIRST_SECONDS, PAUSE_SECONDS)
                     before, begun = _ticks(broker, reader), time.monotonic()
-                    taken = acknowledgements(broker, seconds, PAUSE_SECONDS)
+                    latencies = acknowledgements(broker, seconds, PAUSE_SECONDS)
                     spent = (_ticks(broker, reader) - before) / os.sysconf("SC_CLK_TCK")
                     ended = time.monotonic()
                 count = sum(begun <= float(at) <= ended for at in read_pages)
                 pages[read].add(broker.name, count / (ended - begun))
-                _add(figures, f", {read}", taken)
-                if read == BESIDE_IT:
-                    busy.add(broker.name, spent / max(1, count))
-            _add(figures, AGAIN, acknowledgements(broker, seconds, PAUSE_SECONDS))
-            with _beside(COPIER, str(busy.median(broker.name))):
-                _add(figures, COPIED, acknowledgements(broker, seconds, PAUSE_SECONDS))
+                _add(figures, f", {read}", latencies)
+                if read == REFERENCE_READ:
+                    cpu_per_page.add(broker.name, spent / max(1, count))
+            _add(figures, IDLE_AGAIN, acknowledgements(broker, seconds, PAUSE_SECONDS))
+            with _background_process(COPIER, str(cpu_per_page.median(broker.name))):
+                _add(figures, COPYING, acknowledgements(broker, seconds, PAUSE_SECONDS))
     finally:
         broker.discard()
-    return [*figures.values(), *pages.values(), busy]
+    return [*figures.values(), *pages.values(), cpu_per_page]
 
 
 def _ticks(broker: _WithConsole, reader: int) -> int:
     return broker.console_ticks() + cpu_ticks(reader)
 
 
-def _add(figures: dict[tuple[str, int], Figure], label: str, taken: list[float]) -> None:
+def _add(figures: dict[tuple[str, int], Figure], label: str, latencies: list[float]) -> None:
     for percent in (50, 99):
-        figures[label, percent].add(Kwire.name, percentile(taken, percent) * 1e3)
+        figures[label, percent].add(Kwire.name, percentile(latencies, percent) * 1e3)
 
 
 def _fill(broker: Kwire) -> int:
-    """A topic of one partition; where it ends."""
+    """Create a topic with one partition and return its end offset."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(client)
     admin.create_topics([NewTopic(TOPIC, num_partitions=1)])[TOPIC].result(30)
     producer = Producer({**client, **PRODUCER})
     count = TOPIC_BYTES // VALUE_BYTES
-    draw = random.Random(2)
+    rng = random.Random(2)
     for number in range(count):
-        at = draw.randrange(len(POOL) - VALUE_BYTES)
+        at = rng.randrange(len(POOL) - VALUE_BYTES)
         while True:
             try:
                 producer.produce(TOPIC, POOL[at : at + VALUE_BYTES], f"key-{number}", partition=0)
@@ -169,24 +168,26 @@ def _fill(broker: Kwire) -> int:
 
 
 @contextmanager
-def _reading(broker: _WithConsole, query: str, end: int, pause: float) -> Iterator[tuple[int, list[str]]]:
-    """Somebody who reads until the block ends, by process id; then there is a line for each page."""
+def _running_reader(
+    broker: _WithConsole, query: str, end: int, pause: float
+) -> Iterator[tuple[int, list[str]]]:
+    """Run a reader during the block. Yield its process id, and a list that gets a line per page."""
     url = f"http://127.0.0.1:{broker.http_port}/console/topics/{TOPIC}/0"
-    with _beside(READER, url, query, str(end), str(pause)) as beside:
-        yield beside
+    with _background_process(READER, url, query, str(end), str(pause)) as reader:
+        yield reader
 
 
 @contextmanager
-def _beside(program: str, *arguments: str) -> Iterator[tuple[int, list[str]]]:
-    """A program that runs until the block ends, by process id; then there is what it has said."""
-    said: list[str] = []
+def _background_process(program: str, *arguments: str) -> Iterator[tuple[int, list[str]]]:
+    """Run a program during the block. Yield its process id, and a list that gets its output."""
+    output: list[str] = []
     command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
-            time.sleep(1)  # its first page has the console started
-            yield process.pid, said
+            time.sleep(1)  # its first page starts the console
+            yield process.pid, output
         finally:
             process.kill()
-        said.extend(process.stdout)
+        output.extend(process.stdout)

@@ -1,4 +1,4 @@
-"""What a measurement gives, and the table that people read."""
+"""Measured values and the table of their medians."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Figure:
-    """One measured quantity: its samples, by the broker's name."""
+    """A measured quantity, with its samples by broker name."""
 
     name: str
     unit: str
@@ -24,14 +24,14 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """kwire's median over Apache Kafka's, where both were measured."""
+        """The median of kwire divided by that of Apache Kafka, if both were measured."""
         kwire, apache = self.median("kwire"), self.median("apache")
         return kwire / apache if kwire is not None and apache else None
 
 
 @dataclass
 class Samples:
-    """Figures by their names, and whose samples they get."""
+    """Figures by name, to which the samples of one broker are added."""
 
     figures: dict[str, Figure]
     name: str
@@ -41,14 +41,14 @@ class Samples:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The smallest value that `percent` of all are not above."""
+    """Return the smallest value that at least `percent` of all values do not exceed."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]
 
 
-def amount(value: float | None) -> str:
-    """A number with three digits that mean something, and commas."""
+def format_value(value: float | None) -> str:
+    """Format a number with three significant digits and commas."""
     if value is None:
         return "–"
     if value >= 100:
@@ -57,7 +57,7 @@ def amount(value: float | None) -> str:
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """Medians side by side, as a Markdown table that also reads well in a terminal."""
+    """Format the medians as a Markdown table that is also readable in a terminal."""
     rows = [["", "unit", "Apache Kafka", "kwire", "kwire / Apache", "samples"]]
     for figure in figures:
         ratio = figure.ratio
@@ -65,8 +65,8 @@ def table(figures: Iterable[Figure]) -> str:
             [
                 figure.name,
                 figure.unit,
-                amount(figure.median("apache")),
-                amount(figure.median("kwire")),
+                format_value(figure.median("apache")),
+                format_value(figure.median("kwire")),
                 "–" if ratio is None else f"{ratio:.2f}",
                 ", ".join(sorted({str(len(values)) for values in figure.samples.values()})),
             ]

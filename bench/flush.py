@@ -1,8 +1,8 @@
-"""`flush.messages=1`: acknowledgements a second, where each has to wait until the disk has its record.
+"""`flush.messages=1`: acknowledgements per second if each waits until the disk has its record.
 
-32 producers, each a connection of its own with one request under way, a batch of one record of 100 B.
-They are driven from one loop over raw sockets, so that the clients cost little beside the broker. On a topic
-of one partition, where all of them share a log, and on one of eight.
+32 producers have one request in flight each, a batch with one record of 100 B, on separate connections. One
+loop drives them over raw sockets, so that clients take little processor time. Topics have one partition, so
+that all producers share a log, or eight.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ RECORD_BYTES = 100
 PARTITION_COUNTS = (1, 8)
 WARM_UP_SECONDS = 3.0
 SETTLE_SECONDS = 2.0
-"""Until every partition of a new topic has its leader."""
+"""The time until every partition of a new topic has a leader."""
 PRODUCE, VERSION = 0, 3
-ERROR_CODE_AT = 4 + 4 + 2 + 4 + 4  # behind the correlation id, two array sizes, the name's length, the index
+ERROR_CODE_AT = 4 + 4 + 2 + 4 + 4  # after the correlation id, two array sizes, the name's length, the index
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """The brokers take turns, in the other order every second round."""
+    """Measure the brokers in turn, in reverse order every second round."""
     figures = {
-        count: Figure(f"flush.messages=1, partitions: {count}", "acks/s") for count in PARTITION_COUNTS
+        count: Figure(f"flush.messages=1, {count} partition{'s' * (count > 1)}", "acks/s")
+        for count in PARTITION_COUNTS
     }
     with running(names) as brokers:
         for broker in brokers.values():
             for count in PARTITION_COUNTS:
                 _create(broker, count)
                 time.sleep(SETTLE_SECONDS)
-                _acknowledgements(broker, count, WARM_UP_SECONDS)
+                _acks_per_second(broker, count, WARM_UP_SECONDS)
         for number in range(rounds):
             for name in names if number % 2 == 0 else names[::-1]:
                 for count, figure in figures.items():
-                    figure.add(name, _acknowledgements(brokers[name], count, seconds))
+                    figure.add(name, _acks_per_second(brokers[name], count, seconds))
     return list(figures.values())
 
 
@@ -59,7 +60,7 @@ def _topic(count: int) -> str:
 
 
 def _request(topic: str, partition: int) -> bytes:
-    """A Produce request with one batch of one record."""
+    """Return a Produce request with one batch of one record."""
     value = os.urandom(RECORD_BYTES)
     fields = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; no headers
     record = _varint(len(fields)) + fields
@@ -68,19 +69,19 @@ def _request(topic: str, partition: int) -> bytes:
     batch = struct.pack(">qiibI", 0, 9 + len(summed), -1, 2, crc32c(summed)) + summed
     name = topic.encode()
     # Correlation id, no client id, no transactional id, acks=all, the timeout, one topic with one partition.
-    head = struct.pack(">hhihhhii", PRODUCE, VERSION, 0, -1, -1, -1, 30_000, 1)
-    body = head + struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, partition, len(batch))
+    header = struct.pack(">hhihhhii", PRODUCE, VERSION, 0, -1, -1, -1, 30_000, 1)
+    body = header + struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, partition, len(batch))
     return struct.pack(">i", len(body) + len(batch)) + body + batch
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag, of a number that is not negative and below 8,192."""
+    """Return the zigzag varint of a number from 0 to 8,191."""
     number <<= 1
     return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
 
 
-def _acknowledgements(broker: Broker, count: int, seconds: float) -> float:
-    """How many a second all producers get."""
+def _acks_per_second(broker: Broker, count: int, seconds: float) -> float:
+    """Return the acknowledgements per second of all producers."""
     topic = _topic(count)
     connections: dict[int, tuple[socket.socket, bytes]] = {}
     poll = select.epoll()
@@ -111,4 +112,4 @@ def _check(response: bytes, topic: str) -> None:
     at = 4 + ERROR_CODE_AT + len(topic)
     size, error_code = int.from_bytes(response[:4], "big"), int.from_bytes(response[at : at + 2], "big")
     if size != len(response) - 4 or error_code:
-        raise RuntimeError(f"a record was refused: error {error_code} in {len(response)} bytes")
+        raise RuntimeError(f"a record was rejected: error {error_code} in {len(response)} bytes")

@@ -1,13 +1,13 @@
-"""Groups: what 10,000 members cost by their heartbeats, and how long a group of 200 takes to rebalance.
+"""Groups: the processor time for the heartbeats of 10,000 members, and the rebalance time of a group of 200.
 
-Heartbeats: 1,000 groups of 10 members, each with a connection of its own. As Kafka's defaults are, they come
-every 3 s in the classic protocol and every 5 s in the consumer protocol (KIP-848). Measured is the broker's
-processor time for each second, as a share of one core.
+Heartbeats: 1,000 groups have 10 members each, on separate connections. Intervals are Kafka's defaults: 3 s in
+the classic protocol, 5 s in the consumer protocol (KIP-848). The result is the broker's processor time as a
+share of one core.
 
-Rebalance: a member joins a group of 200, and leaves it again, on a topic of 400 partitions. All members act
-at once, so that what is measured is the broker, not how often clients ask: in the classic protocol from the
-first JoinGroup to the last SyncGroup, in the consumer protocol from the first heartbeat of the one to when
-every member has its partitions and has said so.
+Rebalance: a member joins a group of 200 with 400 partitions, and leaves it. All members act at once, so that
+the time does not depend on the intervals of clients. In the classic protocol it is the time from the first
+JoinGroup to the last SyncGroup, in the consumer protocol from the new member's first heartbeat until every
+member has confirmed its partitions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import BROKERS, Broker
 from bench.figures import Figure
-from bench.peers import Peers, Reader, blob, compact, request, text, unsigned
+from bench.raw_connections import (
+    RawConnections,
+    ResponseReader,
+    compact_string,
+    nullable_bytes,
+    request,
+    string,
+    unsigned_varint,
+)
 
 GROUPS, MEMBERS = 1000, 10
 GROUPS_AT_ONCE = 100
 LARGE_GROUP = 200
 TOPIC, PARTITIONS = "shared", 400
 CLASSIC_SECONDS, CONSUMER_SECONDS = 3.0, 5.0
-"""`heartbeat.interval.ms`, and `group.consumer.heartbeat.interval.ms`."""
+"""`heartbeat.interval.ms` and `group.consumer.heartbeat.interval.ms`."""
 READY_SECONDS = 60.0
 SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 300_000, 300_000
 ASSIGNMENT_BYTES = 100
@@ -38,17 +46,17 @@ JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = (11, 3), (12, 1), (13, 1), (14,
 FIND_COORDINATOR, CONSUMER_GROUP_HEARTBEAT = (10, 2), (68, 0)
 REBALANCE_IN_PROGRESS = 27
 PROPERTIES = {
-    # So that a group's first members come together, instead of each making a generation.
+    # The first members of a group join together, instead of each starting a generation.
     "group.initial.rebalance.delay.ms": "1000",
     "group.max.session.timeout.ms": "600000",
-    # 10,000 members connect faster than a broker on a busy machine gets to accept them.
+    # 10,000 members connect faster than a broker on a busy machine accepts connections.
     "socket.listen.backlog.size": "4096",
 }
 MARGIN_SECONDS = 1.0
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """`rounds` times ten rebalances of each kind, and heartbeats for three times `seconds`."""
+    """Measure ten rebalances of each kind per round, and heartbeats for three times `seconds`."""
     figures: dict[str, Figure] = {}
 
     def add(name: str, unit: str, broker: str, *values: float) -> None:
@@ -60,63 +68,69 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
             broker.start()
             _prepare(broker)
             for _ in range(rounds):
-                for kind, group in (("classic", Classic), ("consumer", Consumer)):
+                for kind, group in (("classic", ClassicGroup), ("consumer", ConsumerGroup)):
                     for joined, left in group(broker).rebalances(10):
                         add(f"one joins {LARGE_GROUP}, {kind}", "ms", name, joined * 1000)
                         add(f"one leaves, {kind}", "ms", name, left * 1000)
-            for kind, beats in (("classic", ClassicBeats), ("consumer", ConsumerBeats)):
-                with Peers(broker, GROUPS * MEMBERS) as peers:
-                    members = beats(peers)
+            for kind, heartbeats in (("classic", ClassicHeartbeats), ("consumer", ConsumerHeartbeats)):
+                with RawConnections(broker, GROUPS * MEMBERS) as connections:
+                    members = heartbeats(connections)
                     members.join()
-                    # Unmeasured: what joining has left, and the first time that a member says the least.
-                    members.beat(3 * beats.interval_s)
+                    # Not measured: the rest of the joins, and each member's first short heartbeat.
+                    members.run(3 * heartbeats.interval_s)
                     idle = broker.cpu_seconds()
-                    count, took = members.beat(3 * seconds)
+                    count, elapsed = members.run(3 * seconds)
                     used = broker.cpu_seconds() - idle
-                add(f"heartbeats of {GROUPS * MEMBERS:,}, {kind}", "/s", name, count / took)
-                add(f"the same, {kind}, broker's CPU", "% of a core", name, used / took * 100)
+                cpu_percent = used / elapsed * 100
+                add(f"heartbeats of {GROUPS * MEMBERS:,}, {kind}", "% of a core", name, cpu_percent)
+                add(f"heartbeats per second, {kind}", "/s", name, count / elapsed)
         finally:
             broker.discard()
     return list(figures.values())
 
 
 def _prepare(broker: Broker) -> None:
-    """The topic, and coordinators for every group."""
+    """Create the topic, and wait for the coordinators of all groups."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result(30)
     deadline = time.perf_counter() + READY_SECONDS
-    with Peers(broker, 1) as peers:
+    with RawConnections(broker, 1) as connections:
         for number in range(GROUPS):
-            find = request(*FIND_COORDINATOR, text(f"group-{number}") + b"\0")
-            beat = request(*HEARTBEAT, text(f"group-{number}") + struct.pack(">i", 1) + text("nobody"))
-            while _ask(peers, find).take(6)[4:] != b"\0\0" or _ask(peers, beat).take(6)[4:] == b"\0\x0f":
+            find = request(*FIND_COORDINATOR, string(f"group-{number}") + b"\0")
+            heartbeat = request(
+                *HEARTBEAT, string(f"group-{number}") + struct.pack(">i", 1) + string("nobody")
+            )
+            while (
+                _request(connections, find).take(6)[4:] != b"\0\0"
+                or _request(connections, heartbeat).take(6)[4:] == b"\0\x0f"
+            ):
                 if time.perf_counter() > deadline:
                     raise RuntimeError(f"{broker.name} has no coordinator for group {number}")
                 time.sleep(0.05)
     time.sleep(MARGIN_SECONDS)
 
 
-def _ask(peers: Peers, sent: bytes, number: int = 0) -> Reader:
-    peers.send(number, sent)
+def _request(connections: RawConnections, sent: bytes, number: int = 0) -> ResponseReader:
+    connections.send(number, sent)
     while True:
-        for _, answer in peers.answers(READY_SECONDS):
-            return Reader(answer)
+        for _, response in connections.responses(READY_SECONDS):
+            return ResponseReader(response)
 
 
-def _gather(peers: Peers, count: int) -> dict[int, Reader]:
-    """The answers of so many peers, each behind its throttle time."""
-    found: dict[int, Reader] = {}
+def _receive_all(connections: RawConnections, count: int) -> dict[int, ResponseReader]:
+    """Return one response of each connection, positioned after its throttle time."""
+    found: dict[int, ResponseReader] = {}
     deadline = time.perf_counter() + READY_SECONDS
     while len(found) < count:
         if time.perf_counter() > deadline:
-            raise RuntimeError(f"{len(found)} of {count} answers came")
-        for number, answer in peers.answers(1.0):
-            found[number] = Reader(answer)
+            raise RuntimeError(f"only {len(found)} of {count} responses arrived")
+        for number, response in connections.responses(1.0):
+            found[number] = ResponseReader(response)
             found[number].int32()
     return found
 
 
-def _expect_no_error(reader: Reader, what: str) -> None:
+def _expect_no_error(reader: ResponseReader, what: str) -> None:
     error = reader.int16()
     if error:
         raise RuntimeError(f"{what}: error {error}")
@@ -126,100 +140,102 @@ def _expect_no_error(reader: Reader, what: str) -> None:
 
 
 def _join(group: str, member_id: str) -> bytes:
-    protocols = struct.pack(">i", 1) + text("range") + blob(bytes(ASSIGNMENT_BYTES))
+    protocols = struct.pack(">i", 1) + string("range") + nullable_bytes(bytes(ASSIGNMENT_BYTES))
     timeouts = struct.pack(">ii", SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS)
-    return request(*JOIN_GROUP, text(group) + timeouts + text(member_id) + text("consumer") + protocols)
+    return request(*JOIN_GROUP, string(group) + timeouts + string(member_id) + string("consumer") + protocols)
 
 
 def _sync(group: str, generation: int, member_id: str, members: list[str]) -> bytes:
-    """With what each member gets, if this is the leader's."""
-    shares = b"".join(text(member) + blob(bytes(ASSIGNMENT_BYTES)) for member in members)
-    head = text(group) + struct.pack(">i", generation) + text(member_id)
+    """Return a SyncGroup request; the leader's has an assignment for each of `members`."""
+    shares = b"".join(string(member) + nullable_bytes(bytes(ASSIGNMENT_BYTES)) for member in members)
+    head = string(group) + struct.pack(">i", generation) + string(member_id)
     return request(*SYNC_GROUP, head + struct.pack(">i", len(members)) + shares)
 
 
-def _beat(group: str, generation: int, member_id: str) -> bytes:
-    return request(*HEARTBEAT, text(group) + struct.pack(">i", generation) + text(member_id))
+def _heartbeat(group: str, generation: int, member_id: str) -> bytes:
+    return request(*HEARTBEAT, string(group) + struct.pack(">i", generation) + string(member_id))
 
 
-class Joined:
-    """What a JoinGroup answer says."""
+class JoinResponse:
+    """A decoded JoinGroup response."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ResponseReader) -> None:
         _expect_no_error(reader, "JoinGroup")
         self.generation = reader.int32()
-        reader.text()
-        leader = reader.text()
-        self.member_id = reader.text()
+        reader.string()
+        leader = reader.string()
+        self.member_id = reader.string()
         self.members: list[str] = []
-        """Of the leader's answer: all of them."""
+        """All members, in the response to the leader only."""
         for _ in range(reader.int32()):
-            self.members.append(reader.text())
+            self.members.append(reader.string())
             reader.take(reader.int32())
         assert (leader == self.member_id) == bool(self.members)
 
 
-class Classic:
-    """A group of 200 in the classic protocol."""
+class ClassicGroup:
+    """A group of 200 members in the classic protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._group = f"large-classic-{uuid.uuid4()}"
-        self._joined: dict[int, Joined] = {}
+        self._joined: dict[int, JoinResponse] = {}
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Seconds until all are in a new generation: after a member has joined, and after it has left."""
+        """Return the seconds until all members are in a new generation: after a join, and after a leave."""
         found: list[tuple[float, float]] = []
-        with Peers(self._broker, LARGE_GROUP + 1) as peers:
-            _ask(peers, request(*FIND_COORDINATOR, text(self._group) + b"\0"))
+        with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
+            _request(connections, request(*FIND_COORDINATOR, string(self._group) + b"\0"))
             for number in range(LARGE_GROUP):
-                peers.send(number, _join(self._group, ""))
-            self._share(peers, LARGE_GROUP)
+                connections.send(number, _join(self._group, ""))
+            self._sync_all(connections, LARGE_GROUP)
             for _ in range(count):
                 begun = time.perf_counter()
-                peers.send(LARGE_GROUP, _join(self._group, ""))
-                self._join_again(peers)
-                self._share(peers, LARGE_GROUP + 1)
+                connections.send(LARGE_GROUP, _join(self._group, ""))
+                self._rejoin_all(connections)
+                self._sync_all(connections, LARGE_GROUP + 1)
                 joined = time.perf_counter() - begun
                 begun = time.perf_counter()
                 newest = self._joined.pop(LARGE_GROUP)
-                leave = request(*LEAVE_GROUP, text(self._group) + text(newest.member_id))
-                _expect_no_error(Reader(_ask(peers, leave, LARGE_GROUP).take(6)[4:]), "LeaveGroup")
-                self._join_again(peers)
-                self._share(peers, LARGE_GROUP)
+                leave = request(*LEAVE_GROUP, string(self._group) + string(newest.member_id))
+                _expect_no_error(
+                    ResponseReader(_request(connections, leave, LARGE_GROUP).take(6)[4:]), "LeaveGroup"
+                )
+                self._rejoin_all(connections)
+                self._sync_all(connections, LARGE_GROUP)
                 found.append((joined, time.perf_counter() - begun))
         return found
 
-    def _join_again(self, peers: Peers) -> None:
-        """The 200 learn of the rebalance by a heartbeat."""
+    def _rejoin_all(self, connections: RawConnections) -> None:
+        """Send heartbeats until all 200 members learn of the rebalance, and join again."""
         waiting: set[int] = set()
         for number in range(LARGE_GROUP):
             joined = self._joined[number]
-            peers.send(number, _beat(self._group, joined.generation, joined.member_id))
+            connections.send(number, _heartbeat(self._group, joined.generation, joined.member_id))
             waiting.add(number)
         while waiting:
-            for number, answer in peers.answers(READY_SECONDS):
+            for number, response in connections.responses(READY_SECONDS):
                 joined = self._joined[number]
-                if int.from_bytes(answer[4:6], "big") == REBALANCE_IN_PROGRESS:
+                if int.from_bytes(response[4:6], "big") == REBALANCE_IN_PROGRESS:
                     waiting.discard(number)
-                    peers.send(number, _join(self._group, joined.member_id))
+                    connections.send(number, _join(self._group, joined.member_id))
                 else:
-                    peers.send(number, _beat(self._group, joined.generation, joined.member_id))
+                    connections.send(number, _heartbeat(self._group, joined.generation, joined.member_id))
 
-    def _share(self, peers: Peers, count: int) -> None:
-        """All get their JoinGroup answers, and go on to SyncGroup."""
-        for number, reader in _gather(peers, count).items():
-            joined = self._joined[number] = Joined(reader)
-            peers.send(number, _sync(self._group, joined.generation, joined.member_id, joined.members))
-        for reader in _gather(peers, count).values():
+    def _sync_all(self, connections: RawConnections, count: int) -> None:
+        """Receive all JoinGroup responses, then send SyncGroup and receive its responses."""
+        for number, reader in _receive_all(connections, count).items():
+            joined = self._joined[number] = JoinResponse(reader)
+            connections.send(number, _sync(self._group, joined.generation, joined.member_id, joined.members))
+        for reader in _receive_all(connections, count).values():
             _expect_no_error(reader, "SyncGroup")
 
 
 # --- the consumer protocol
 
 
-class Owner:
-    """A member of a consumer group: its epoch and its partitions, and what it says of them."""
+class ConsumerMember:
+    """A member of a group of the consumer protocol, with its epoch and partitions."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -227,202 +243,210 @@ class Owner:
         self.epoch = 0
         self.partitions: list[int] = []
         self.topic_id = bytes(16)
-        self._news = True
+        self._sends_all_fields = True
 
     def heartbeat(self, *, leaving: bool = False) -> bytes:
-        """With all that there is to say when the member is new or has other partitions, else with nothing."""
-        who = compact(self._group) + compact(self.member_id)
+        """Return a heartbeat: complete if the member is new or its partitions changed, else minimal."""
+        identity = compact_string(self._group) + compact_string(self.member_id)
         epoch = struct.pack(">i", -1 if leaving else self.epoch)
-        nothing = b"\0\0"  # no instance id, no rack
-        if not self._news or leaving:
-            said = struct.pack(">i", -1) + b"\0\0\0"
+        no_ids = b"\0\0"  # no instance id, no rack
+        if not self._sends_all_fields or leaving:
+            body = struct.pack(">i", -1) + b"\0\0\0"
         else:
-            owned = unsigned(1)
+            owned = unsigned_varint(1)
             if self.partitions:
                 numbers = b"".join(struct.pack(">i", number) for number in self.partitions)
-                owned = unsigned(2) + self.topic_id + unsigned(len(self.partitions) + 1) + numbers + b"\0"
-            topics = unsigned(2) + compact(TOPIC) if not self.epoch else b"\0"
-            said = struct.pack(">i", REBALANCE_TIMEOUT_MS) + topics + b"\0" + owned
-        self._news = False
-        return request(*CONSUMER_GROUP_HEARTBEAT, who + epoch + nothing + said + b"\0", flexible=True)
+                owned = (
+                    unsigned_varint(2)
+                    + self.topic_id
+                    + unsigned_varint(len(self.partitions) + 1)
+                    + numbers
+                    + b"\0"
+                )
+            topics = unsigned_varint(2) + compact_string(TOPIC) if not self.epoch else b"\0"
+            body = struct.pack(">i", REBALANCE_TIMEOUT_MS) + topics + b"\0" + owned
+        self._sends_all_fields = False
+        return request(*CONSUMER_GROUP_HEARTBEAT, identity + epoch + no_ids + body + b"\0", flexible=True)
 
-    def told(self, reader: Reader) -> None:
-        """Take in an answer that starts behind its throttle time."""
+    def on_response(self, reader: ResponseReader) -> None:
+        """Handle a response that is positioned after its throttle time."""
         _expect_no_error(reader, "ConsumerGroupHeartbeat")
-        reader.compact()
-        self.member_id = reader.compact() or self.member_id
+        reader.compact_string()
+        self.member_id = reader.compact_string() or self.member_id
         self.epoch = reader.int32()
         reader.int32()
         if int.from_bytes(reader.take(1), "big", signed=True) < 0:
             return
         partitions: list[int] = []
-        for _ in range(max(0, reader.unsigned() - 1)):
+        for _ in range(max(0, reader.unsigned_varint() - 1)):
             self.topic_id = reader.take(16)
-            partitions += [reader.int32() for _ in range(reader.unsigned() - 1)]
-            reader.unsigned()
-        self._news = partitions != self.partitions
+            partitions += [reader.int32() for _ in range(reader.unsigned_varint() - 1)]
+            reader.unsigned_varint()
+        self._sends_all_fields = partitions != self.partitions
         self.partitions = partitions
 
 
-class Consumer:
-    """A group of 200 in the consumer protocol."""
+class ConsumerGroup:
+    """A group of 200 members in the consumer protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._group = f"large-consumer-{uuid.uuid4()}"
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Seconds until all have their partitions: after a member has joined, and after it has left."""
+        """Return the seconds until all members have their partitions: after a join, and after a leave."""
         found: list[tuple[float, float]] = []
-        with Peers(self._broker, LARGE_GROUP + 1) as peers:
-            owners = {number: Owner(self._group) for number in range(LARGE_GROUP)}
-            self._settle(peers, owners)
+        with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
+            members = {number: ConsumerMember(self._group) for number in range(LARGE_GROUP)}
+            self._await_stable(connections, members)
             for _ in range(count):
                 begun = time.perf_counter()
-                owners[LARGE_GROUP] = Owner(self._group)
-                self._settle(peers, owners)
+                members[LARGE_GROUP] = ConsumerMember(self._group)
+                self._await_stable(connections, members)
                 joined = time.perf_counter() - begun
                 begun = time.perf_counter()
-                reader = _ask(peers, owners.pop(LARGE_GROUP).heartbeat(leaving=True), LARGE_GROUP)
+                reader = _request(connections, members.pop(LARGE_GROUP).heartbeat(leaving=True), LARGE_GROUP)
                 reader.take(5)
-                _expect_no_error(reader, "a member leaves")
-                self._settle(peers, owners)
+                _expect_no_error(reader, "leaving heartbeat")
+                self._await_stable(connections, members)
                 found.append((joined, time.perf_counter() - begun))
         return found
 
     @staticmethod
-    def _settle(peers: Peers, owners: dict[int, Owner]) -> None:
-        """Heartbeats until each partition has an owner that has said so, and all are in one epoch."""
+    def _await_stable(connections: RawConnections, members: dict[int, ConsumerMember]) -> None:
+        """Send heartbeats until every partition has a confirmed owner, and all members have one epoch."""
         deadline = time.perf_counter() + READY_SECONDS
-        # The newest first: it is why the others have to move.
-        for number in sorted(owners, reverse=True):
-            peers.send(number, owners[number].heartbeat())
-        under_way = set(owners)
+        # The newest member first, as the others must give up partitions for it.
+        for number in sorted(members, reverse=True):
+            connections.send(number, members[number].heartbeat())
+        in_flight = set(members)
         done = False
-        quiet: set[int] = set()
-        while under_way:
+        unchanged: set[int] = set()
+        while in_flight:
             if time.perf_counter() > deadline:
-                epochs = {owner.epoch for owner in owners.values()}
-                raise RuntimeError(f"the group does not settle: epochs {epochs}")
-            for number, answer in peers.answers(1.0):
-                owner = owners[number]
-                reader = Reader(answer)
-                reader.take(5)  # the header's tags, throttle time
-                before = (owner.epoch, owner.partitions)
-                owner.told(reader)
-                if before == (owner.epoch, owner.partitions):
-                    quiet.add(number)
+                epochs = {member.epoch for member in members.values()}
+                raise RuntimeError(f"the group does not become stable: epochs {epochs}")
+            for number, response in connections.responses(1.0):
+                member = members[number]
+                reader = ResponseReader(response)
+                reader.take(5)  # the header's tagged fields, throttle time
+                before = (member.epoch, member.partitions)
+                member.on_response(reader)
+                if before == (member.epoch, member.partitions):
+                    unchanged.add(number)
                 else:
-                    quiet.discard(number)
-                done = done or (len(quiet) == len(owners) and _shared(owners))
+                    unchanged.discard(number)
+                done = done or (len(unchanged) == len(members) and _is_stable(members))
                 if done:
-                    under_way.discard(number)
+                    in_flight.discard(number)
                 else:
-                    peers.send(number, owner.heartbeat())
+                    connections.send(number, member.heartbeat())
 
 
-def _shared(owners: dict[int, Owner]) -> bool:
-    """Whether all partitions are owned, each once, by members of one epoch."""
-    owned = [number for owner in owners.values() for number in owner.partitions]
-    one_epoch = len({owner.epoch for owner in owners.values()}) == 1
+def _is_stable(members: dict[int, ConsumerMember]) -> bool:
+    """Whether every partition has one owner, and all members have the same epoch."""
+    owned = [number for member in members.values() for number in member.partitions]
+    one_epoch = len({member.epoch for member in members.values()}) == 1
     return one_epoch and len(owned) == PARTITIONS == len(set(owned))
 
 
 # --- heartbeats
 
 
-class Beats(ABC):
-    """10,000 members, each of which sends a heartbeat at its interval."""
+class Heartbeats(ABC):
+    """10,000 members that send heartbeats at their interval."""
 
     interval_s: float
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, connections: RawConnections) -> None:
+        self._connections = connections
         self._due: list[tuple[float, int]] = []
 
     @abstractmethod
     def join(self) -> None:
-        """Have all groups stable."""
+        """Join all members, until the groups are stable."""
 
     @abstractmethod
     def request(self, number: int) -> bytes:
-        """The next heartbeat of this member."""
+        """Return the next heartbeat of a member."""
 
     @abstractmethod
-    def answered(self, number: int, answer: bytes) -> None:
-        """Take what this member was told. RuntimeError for an error."""
+    def on_response(self, number: int, response: bytes) -> None:
+        """Handle a member's response. Raise RuntimeError after an error."""
 
-    def beat(self, seconds: float) -> tuple[int, float]:
-        """How many heartbeats were answered, and in how many seconds; the members are spread over time."""
+    def run(self, seconds: float) -> tuple[int, float]:
+        """Send heartbeats, spread over the interval; return the number of responses and the seconds."""
         if not self._due:
             now = time.perf_counter()
             total = GROUPS * MEMBERS
             self._due = [(now + number * self.interval_s / total, number) for number in range(total)]
-        due, peers = self._due, self._peers
+        due, connections = self._due, self._connections
         begun = time.perf_counter()
         count = 0
         while (now := time.perf_counter()) - begun < seconds:
             while due[0][0] <= now:
                 at, number = due[0]
                 heapq.heapreplace(due, (at + self.interval_s, number))
-                peers.send(number, self.request(number))
-            for number, answer in peers.answers(max(0.0, min(0.01, due[0][0] - now))):
-                self.answered(number, answer)
+                connections.send(number, self.request(number))
+            for number, response in connections.responses(max(0.0, min(0.01, due[0][0] - now))):
+                self.on_response(number, response)
                 count += 1
         return count, now - begun
 
 
-class ClassicBeats(Beats):
+class ClassicHeartbeats(Heartbeats):
     interval_s = CLASSIC_SECONDS
 
-    def __init__(self, peers: Peers) -> None:
-        super().__init__(peers)
-        self._beats: dict[int, bytes] = {}
+    def __init__(self, connections: RawConnections) -> None:
+        super().__init__(connections)
+        self._requests: dict[int, bytes] = {}
 
     def join(self) -> None:
         for first in range(0, GROUPS, GROUPS_AT_ONCE):
             numbers = range(first * MEMBERS, (first + GROUPS_AT_ONCE) * MEMBERS)
             for number in numbers:
-                self._peers.send(number, _join(f"group-{number // MEMBERS}", ""))
-            for number, reader in _gather(self._peers, len(numbers)).items():
-                joined, group = Joined(reader), f"group-{number // MEMBERS}"
-                self._beats[number] = _beat(group, joined.generation, joined.member_id)
+                self._connections.send(number, _join(f"group-{number // MEMBERS}", ""))
+            for number, reader in _receive_all(self._connections, len(numbers)).items():
+                joined, group = JoinResponse(reader), f"group-{number // MEMBERS}"
+                self._requests[number] = _heartbeat(group, joined.generation, joined.member_id)
                 sync = _sync(group, joined.generation, joined.member_id, joined.members)
-                self._peers.send(number, sync)
-            for reader in _gather(self._peers, len(numbers)).values():
+                self._connections.send(number, sync)
+            for reader in _receive_all(self._connections, len(numbers)).values():
                 _expect_no_error(reader, "SyncGroup")
 
     def request(self, number: int) -> bytes:
-        return self._beats[number]
+        return self._requests[number]
 
-    def answered(self, number: int, answer: bytes) -> None:
-        error = int.from_bytes(answer[4:6], "big")
+    def on_response(self, number: int, response: bytes) -> None:
+        error = int.from_bytes(response[4:6], "big")
         if error:
             raise RuntimeError(f"a heartbeat of member {number}: error {error}")
 
 
-class ConsumerBeats(Beats):
+class ConsumerHeartbeats(Heartbeats):
     interval_s = CONSUMER_SECONDS
 
-    def __init__(self, peers: Peers) -> None:
-        super().__init__(peers)
-        self._owners = [Owner(f"consumers-{number // MEMBERS}") for number in range(GROUPS * MEMBERS)]
+    def __init__(self, connections: RawConnections) -> None:
+        super().__init__(connections)
+        self._members = [
+            ConsumerMember(f"consumers-{number // MEMBERS}") for number in range(GROUPS * MEMBERS)
+        ]
 
     def join(self) -> None:
-        """Two rounds of all: they join, and then they learn what they get."""
+        """Send two heartbeats per member: the first joins, the second gets the assignment."""
         for _ in range(2):
             for first in range(0, GROUPS * MEMBERS, GROUPS_AT_ONCE * MEMBERS):
                 numbers = range(first, first + GROUPS_AT_ONCE * MEMBERS)
                 for number in numbers:
-                    self._peers.send(number, self.request(number))
-                for number, reader in _gather(self._peers, len(numbers)).items():
-                    reader.take(1)  # the header's tags came first
-                    self._owners[number].told(reader)
+                    self._connections.send(number, self.request(number))
+                for number, reader in _receive_all(self._connections, len(numbers)).items():
+                    reader.take(1)  # the header's tagged fields
+                    self._members[number].on_response(reader)
 
     def request(self, number: int) -> bytes:
-        return self._owners[number].heartbeat()
+        return self._members[number].heartbeat()
 
-    def answered(self, number: int, answer: bytes) -> None:
-        reader = Reader(answer)
+    def on_response(self, number: int, response: bytes) -> None:
+        reader = ResponseReader(response)
         reader.take(5)
-        self._owners[number].told(reader)
+        self._members[number].on_response(reader)

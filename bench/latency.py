@@ -1,8 +1,7 @@
-"""How long one record takes: to its acknowledgement, and into the hands of a consumer that waits for it.
+"""The latency of one record: to its acknowledgement, and to a consumer in a long poll.
 
-One record at a time, 100 bytes, acks=all, from one librdkafka producer that lingers for nothing. For delivery
-the consumer is in a long poll when the record is sent, and the clock runs from before produce() to poll()'s
-return. Both include the client library's own threads.
+One librdkafka producer sends one record of 100 bytes at a time, with acks=all and no linger. The latency of a
+delivery is the time from produce() to the return of poll(). Both include the client library's threads.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bench.figures import Figure, percentile
 VALUE = b"x" * 100
 WARM_UP_RECORDS = 200
 PAUSE_SECONDS = 0.002
-"""Between deliveries: so long the consumer's next fetch has to reach the broker and wait there."""
+"""The pause between deliveries, within which the consumer's next fetch reaches the broker."""
 
 PRODUCER = {"acks": "all", "linger.ms": 0, "socket.nagle.disable": True}
 CONSUMER = {
@@ -32,7 +31,7 @@ CONSUMER = {
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """`rounds` times, `seconds` of single records for each broker, to ack and to delivery."""
+    """Send single records to each broker for `seconds` per round, to acknowledgement and to delivery."""
     figures = {
         (kind, percent): Figure(f"{label}, p{percent}", "ms")
         for kind, label in (("ack", "produce one record"), ("delivery", "deliver one record"))
@@ -41,12 +40,12 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     with running(names) as brokers:
         for number in range(rounds):
             for name in names if number % 2 == 0 else reversed(names):
-                taken = {
+                latencies = {
                     "ack": acknowledgements(brokers[name], seconds),
                     "delivery": _deliveries(brokers[name], seconds),
                 }
                 for (kind, percent), figure in figures.items():
-                    figure.add(name, percentile(taken[kind], percent) * 1e3)
+                    figure.add(name, percentile(latencies[kind], percent) * 1e3)
     return list(figures.values())
 
 
@@ -58,10 +57,10 @@ def _new_topic(broker: Broker) -> str:
 
 
 def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0) -> list[float]:
-    """How many seconds each record took, for so long, with a pause before each."""
+    """Return the seconds until each record is acknowledged, with a pause before each."""
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
-    taken: list[float] = []
+    latencies: list[float] = []
     until = float("inf")
     while time.perf_counter() < until:
         if pause_seconds:
@@ -70,17 +69,17 @@ def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0)
         producer.produce(topic, VALUE, partition=0)
         if producer.flush(30):
             raise RuntimeError(f"{broker.name} did not acknowledge a record in 30 s")
-        taken.append(time.perf_counter() - begun)
-        if len(taken) == WARM_UP_RECORDS:
+        latencies.append(time.perf_counter() - begun)
+        if len(latencies) == WARM_UP_RECORDS:
             until = time.perf_counter() + seconds
-    return taken[WARM_UP_RECORDS:]
+    return latencies[WARM_UP_RECORDS:]
 
 
 def _deliveries(broker: Broker, seconds: float) -> list[float]:
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
-    taken: list[float] = []
+    latencies: list[float] = []
     until = float("inf")
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -89,13 +88,13 @@ def _deliveries(broker: Broker, seconds: float) -> list[float]:
             begun = time.perf_counter()
             producer.produce(topic, VALUE, partition=0)
             message = consumer.poll(30)
-            taken.append(time.perf_counter() - begun)
+            latencies.append(time.perf_counter() - begun)
             if message is None or message.error() is not None:
                 raise RuntimeError(f"{broker.name} did not deliver: {message and message.error()}")
             producer.poll(0)
-            if len(taken) == WARM_UP_RECORDS:
+            if len(latencies) == WARM_UP_RECORDS:
                 until = time.perf_counter() + seconds
         producer.flush(30)
     finally:
         consumer.close()
-    return taken[WARM_UP_RECORDS:]
+    return latencies[WARM_UP_RECORDS:]

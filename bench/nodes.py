@@ -1,7 +1,7 @@
-"""Clusters that are measured: controllers and brokers, each a child process on loopback.
+"""Clusters of controllers and brokers, each node a child process on loopback.
 
-Both kinds have the same shape and the same properties. Apache Kafka's nodes get the JVM flags of its own
-start script, but for a heap of at most 512 MiB, since four of them share a machine.
+Both clusters have the same nodes and properties. Apache Kafka's nodes get the JVM flags of its start script,
+with a heap of at most 512 MiB, because four of them share a machine.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CLIENT: dict[str, str | int | float | bool] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 50,
 }
-"""A client that notices soon what has come up."""
+"""Client properties for fast reconnects to restarted brokers."""
 FEATURES = ("--feature", "share.version=0", "--feature", "streams.version=0")
-"""Both do without what kwire does not serve yet."""
-TURN_SECONDS = 0.02
+"""Disables features of Apache Kafka that kwire does not support yet, for both."""
+POLL_SECONDS = 0.02
 
 
-class Placed(Protocol):
-    """A partition, as the client's metadata has it."""
+class PartitionMetadata(Protocol):
+    """A partition in the client's metadata."""
 
     leader: int
     replicas: list[int]
@@ -50,7 +50,7 @@ class Placed(Protocol):
 
 
 class Cluster(ABC):
-    """One cluster, formatted; `start` it, and discard it in the end."""
+    """A formatted cluster. Call `start`, and `discard` at the end."""
 
     name = "cluster"
 
@@ -89,11 +89,11 @@ class Cluster(ABC):
 
     @abstractmethod
     def _format(self, *arguments: str) -> list[str]:
-        """The command line that formats a node's directory."""
+        """Return the command line that formats a node's directory."""
 
     @abstractmethod
     def _serve(self, properties: Path) -> list[str]:
-        """The command line that serves."""
+        """Return the command line that starts a node."""
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -114,7 +114,7 @@ class Cluster(ABC):
     # --- nodes
 
     def start(self) -> Self:
-        """All nodes at once; whoever needs them to serve finds out by asking."""
+        """Start all nodes at once."""
         for node in (*self.controllers, *self.brokers):
             self.start_node(node)
         return self
@@ -130,8 +130,8 @@ class Cluster(ABC):
                 env=self._environment(),
             )
 
-    def end_node(self, node: int, *, cleanly: bool) -> None:
-        """SIGTERM, after which it hands over what it leads; or SIGKILL. Does not wait for the end."""
+    def stop_node(self, node: int, *, cleanly: bool) -> None:
+        """Send SIGTERM for a controlled shutdown, or SIGKILL. Does not wait for the end."""
         self._running[node].send_signal(signal.SIGTERM if cleanly else signal.SIGKILL)
 
     def has_ended(self, node: int) -> bool:
@@ -141,7 +141,7 @@ class Cluster(ABC):
         self._running.pop(node).wait(STOP_SECONDS)
 
     def discard(self) -> None:
-        """End what runs, without farewell, and remove the directory."""
+        """Kill all nodes and remove the directory."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
@@ -151,12 +151,12 @@ class Cluster(ABC):
         atexit.unregister(self.discard)
 
     def cpu_seconds(self, nodes: Collection[int] = ()) -> float:
-        """Processor time of these nodes, or all, so far."""
+        """Return the processor time of these nodes, or of all."""
         running = [one for node, one in self._running.items() if not nodes or node in nodes]
         return sum(cpu_ticks(one.pid) for one in running) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Memory of all nodes that is in RAM."""
+        """Return the resident memory of all nodes."""
         pages = (Path(f"/proc/{one.pid}/statm").read_text().split()[1] for one in self._running.values())
         return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
 
@@ -167,40 +167,40 @@ class Cluster(ABC):
         return AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create_topics(self, names: list[str], partitions: int) -> None:
-        """Topics with three replicas each (or as wanted), as soon as there are as many brokers."""
+        """Create topics as soon as there are enough brokers for their replicas."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         wanted = [
             NewTopic(name, num_partitions=partitions, replication_factor=self._replicas) for name in names
         ]
         while wanted:
-            answers = admin.create_topics(wanted, request_timeout=30, operation_timeout=30)
-            refused = {name for name, created in answers.items() if created.exception(60) is not None}
-            if refused and time.perf_counter() > deadline:
-                raise RuntimeError(f"{self.name} does not create {refused}: {self.directory}")
-            wanted = [topic for topic in wanted if topic.topic in refused]
+            responses = admin.create_topics(wanted, request_timeout=30, operation_timeout=30)
+            failed = {name for name, created in responses.items() if created.exception(60) is not None}
+            if failed and time.perf_counter() > deadline:
+                raise RuntimeError(f"{self.name} did not create {failed}: {self.directory}")
+            wanted = [topic for topic in wanted if topic.topic in failed]
             if wanted:
-                time.sleep(TURN_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     def leader_of(self, topic: str) -> int:
-        """Who leads the first partition."""
+        """Return the leader of the first partition."""
         return int(self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
 
     def await_replicas(self, topic: str) -> None:
-        """Until every replica of a topic is in sync, and the first broker of each partition leads it."""
+        """Wait until all replicas of a topic are in sync and each preferred leader is the leader."""
         self.await_all(lambda one: len(one.isrs) == REPLICAS and one.leader == one.replicas[0], topic)
 
-    def await_all(self, holds: Callable[[Placed], bool], *topics: str) -> float:
-        """Until something holds of every partition of these topics; when that was."""
+    def await_all(self, condition: Callable[[PartitionMetadata], bool], *topics: str) -> float:
+        """Wait until every partition of these topics meets a condition; return the time of that."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         while True:
             known = admin.list_topics(timeout=30).topics
             if all(topic in known for topic in topics) and all(
-                holds(one) for topic in topics for one in known[topic].partitions.values()
+                condition(one) for topic in topics for one in known[topic].partitions.values()
             ):
                 return time.perf_counter()
             if time.perf_counter() > deadline:
-                raise RuntimeError(f"{self.name}: partitions are not as they should be: {self.directory}")
-            time.sleep(TURN_SECONDS)
+                raise RuntimeError(f"{self.name}: partitions do not become ready: {self.directory}")
+            time.sleep(POLL_SECONDS)
 
 
 class KwireCluster(Cluster):
@@ -235,7 +235,7 @@ class ApacheCluster(Cluster):
 
 
 class ApacheControllers(ApacheCluster):
-    """Brokers of kwire's, which a machine can hold many of, under controllers of Apache Kafka's."""
+    """Controllers of Apache Kafka with brokers of kwire, as a machine has memory for many of those."""
 
     def _serve(self, properties: Path) -> list[str]:
         is_broker = any(properties == self._properties(node) for node in self.brokers)

@@ -1,8 +1,8 @@
-"""OffsetCommit: commits a second of 50 consumers, each with one request under way that has one partition.
+"""OffsetCommit: commits per second of 50 consumers, each with one request of one partition in flight.
 
-They assign partitions themselves, so their groups have no members and what is measured is the commit alone.
-Once all of them are of one group, and once each has its own. In the end each committed offset must be the one
-that was sent last.
+The consumers assign partitions themselves, so that their groups have no members and only commits are
+measured. They share one group, or have one group each. In the end, each committed offset must be the last one
+that was sent.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import Broker, running
 from bench.figures import Figure
-from bench.peers import Peers, Reader, request, text
+from bench.raw_connections import RawConnections, ResponseReader, request, string
 
 CONSUMERS = 50
 TOPIC = "committed"
 WARM_UP_SECONDS = 8.0
-"""Of each broker in each case, not measured: a JVM gets faster for about so long."""
+"""The warm-up of each broker in each case, while a JVM compiles its code."""
 READY_SECONDS = 30.0
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = (8, 7), (9, 5), (10, 2)
-_BEHIND_PARTITION = struct.Struct(">qih")
-"""How a request ends: offset, leader epoch, and the length of the metadata."""
-CASES = {"one group": 1, "a group each": CONSUMERS}
-"""How many groups there are."""
+_REQUEST_END = struct.Struct(">qih")
+"""The end of a request: offset, leader epoch, and the length of the metadata."""
+CASES = {"one group": 1, "one group per client": CONSUMERS}
+"""The number of groups in each case."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """The brokers take turns, in the other order every second round."""
+    """Measure the brokers in turn, in reverse order every second round."""
     figures = {case: Figure(f"OffsetCommit, {case}", "commits/s") for case in CASES}
-    costs = {case: Figure(f"the same, {case}, broker's CPU", "µs/commit") for case in CASES}
+    costs = {case: Figure(f"OffsetCommit, {case}, broker's CPU", "µs/commit") for case in CASES}
     with running(names) as brokers:
         for broker in brokers.values():
             _prepare(broker)
@@ -42,31 +42,31 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
             for case, groups in CASES.items():
                 for name in names if number % 2 == 0 else reversed(names):
                     begun = brokers[name].cpu_seconds()
-                    count, took = _commits(brokers[name], groups, seconds)
-                    figures[case].add(name, count / took)
+                    count, elapsed = _commits(brokers[name], groups, seconds)
+                    figures[case].add(name, count / elapsed)
                     costs[case].add(name, (brokers[name].cpu_seconds() - begun) / count * 1e6)
     return [figure for case in CASES for figure in (figures[case], costs[case])]
 
 
 def _prepare(broker: Broker) -> None:
-    """The topic, and coordinators that answer."""
+    """Create the topic, and wait for the coordinators of all groups."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=CONSUMERS)])[TOPIC].result(30)
     deadline = time.perf_counter() + READY_SECONDS
-    with Peers(broker, 1) as peers:
+    with RawConnections(broker, 1) as connections:
 
-        def ask(sent: bytes) -> bytes:
-            peers.send(0, sent)
+        def send(sent: bytes) -> bytes:
+            connections.send(0, sent)
             while True:
-                for _, answer in peers.answers(READY_SECONDS):
-                    return answer
+                for _, response in connections.responses(READY_SECONDS):
+                    return response
 
         for number in range(CONSUMERS):
             group = _group(number, CONSUMERS)
             while (
-                int.from_bytes(ask(request(*FIND_COORDINATOR, text(group) + b"\0"))[4:6], "big")
-                or _error(ask(_commit(group, number, 0)))
-                or _error(ask(_commit(_group(0, 1), number, 0)))
+                int.from_bytes(send(request(*FIND_COORDINATOR, string(group) + b"\0"))[4:6], "big")
+                or _error(send(_commit(group, number, 0)))
+                or _error(send(_commit(_group(0, 1), number, 0)))
             ):
                 if time.perf_counter() > deadline:
                     raise RuntimeError(f"{broker.name} has no coordinator for {group}")
@@ -78,67 +78,69 @@ def _group(number: int, groups: int) -> str:
 
 
 def _commit(group: str, partition: int, offset: int) -> bytes:
-    """OffsetCommit of a consumer that is no member of its group: generation -1, no member id."""
-    place = struct.pack(">iqi", partition, offset, -1) + text("")
-    topics = struct.pack(">i", 1) + text(TOPIC) + struct.pack(">i", 1) + place
-    return request(*OFFSET_COMMIT, text(group) + struct.pack(">i", -1) + text("") + b"\xff\xff" + topics)
+    """Return an OffsetCommit of a consumer outside of its group's members: generation -1, no member id."""
+    partition_data = struct.pack(">iqi", partition, offset, -1) + string("")
+    topics = struct.pack(">i", 1) + string(TOPIC) + struct.pack(">i", 1) + partition_data
+    return request(*OFFSET_COMMIT, string(group) + struct.pack(">i", -1) + string("") + b"\xff\xff" + topics)
 
 
 class _Committer:
-    """One consumer's requests, alike but for the offset: put together once, so that they cost little."""
+    """The requests of one consumer, which differ in the offset only, so that they are built once."""
 
     def __init__(self, group: str, partition: int, offset: int) -> None:
         self.offset = offset
         self._request = bytearray(_commit(group, partition, offset))
-        self._at = len(self._request) - _BEHIND_PARTITION.size
+        self._at = len(self._request) - _REQUEST_END.size
 
     def next(self) -> bytearray:
-        """The request that commits the offset behind the last one."""
+        """Return the request that commits the next offset."""
         self.offset += 1
-        _BEHIND_PARTITION.pack_into(self._request, self._at, self.offset, -1, 0)
+        _REQUEST_END.pack_into(self._request, self._at, self.offset, -1, 0)
         return self._request
 
 
-def _error(answer: bytes) -> int:
-    """Throttle time, one topic by its name, one partition, and its error: the last two bytes."""
-    return int.from_bytes(answer[-2:], "big")
+def _error(response: bytes) -> int:
+    """Return the error code, the last two bytes of a response with one partition."""
+    return int.from_bytes(response[-2:], "big")
 
 
 def _commits(broker: Broker, groups: int, seconds: float) -> tuple[int, float]:
-    """How many commits were answered, and in how many seconds."""
+    """Return the number of acknowledged commits, and the seconds."""
     first = time.monotonic_ns()
     names = [_group(number, groups) for number in range(CONSUMERS)]
     committers = [_Committer(names[number], number, first) for number in range(CONSUMERS)]
-    with Peers(broker, CONSUMERS) as peers:
+    with RawConnections(broker, CONSUMERS) as connections:
         begun = time.perf_counter()
         for number in range(CONSUMERS):
-            peers.send(number, committers[number].next())
+            connections.send(number, committers[number].next())
         count = 0
         while (now := time.perf_counter()) - begun < seconds:
-            for number, answer in peers.answers(1.0):
-                if _error(answer):
-                    raise RuntimeError(f"{broker.name} refused a commit: error {_error(answer)}")
+            for number, response in connections.responses(1.0):
+                if _error(response):
+                    raise RuntimeError(f"{broker.name} rejected a commit: error {_error(response)}")
                 count += 1
-                peers.send(number, committers[number].next())
+                connections.send(number, committers[number].next())
         missing = CONSUMERS
         while missing:
-            missing -= sum(1 for _ in peers.answers(10.0))
+            missing -= sum(1 for _ in connections.responses(10.0))
         for number in range(CONSUMERS):
             partitions = struct.pack(">iii", 1, number, 0)[:8]
-            peers.send(
+            connections.send(
                 number,
-                request(*OFFSET_FETCH, text(names[number]) + struct.pack(">i", 1) + text(TOPIC) + partitions),
+                request(
+                    *OFFSET_FETCH, string(names[number]) + struct.pack(">i", 1) + string(TOPIC) + partitions
+                ),
             )
         missing = CONSUMERS
         while missing:
-            for number, answer in peers.answers(10.0):
-                reader = Reader(answer)
+            for number, response in connections.responses(10.0):
+                reader = ResponseReader(response)
                 reader.take(8)  # throttle time, one topic
-                reader.text()
+                reader.string()
                 reader.take(8)  # one partition, its index
                 found = int.from_bytes(reader.take(8), "big")
-                told = committers[number].offset
-                if found != told:
-                    raise RuntimeError(f"{broker.name} has {found}, and was told {told}")
+                expected = committers[number].offset
+                if found != expected:
+                    raise RuntimeError(f"{broker.name} has committed {found}, expected {expected}")
                 missing -= 1
     return count, now - begun

@@ -1,14 +1,14 @@
-"""Many partitions on one broker: what they weigh, and how soon it is back after a clean stop or SIGKILL.
+"""Many partitions on one broker: their memory, and the start after a clean stop and after SIGKILL.
 
-5,000 empty partitions (100 topics of 50) are created through CreateTopics. Measured are the start after a
-clean stop, the memory that they add to a broker without any (after five idle seconds), and the open files.
-Then 1 GiB is produced to eight partitions, none of which rolls a segment, so that nothing of it has been
-flushed; the process is killed, and started again. Twice: in batches of 16 KiB, which is the default of the
-Java client, and in batches of a kibibyte. What was acknowledged has to be there.
+CreateTopics creates 5,000 empty partitions (100 topics of 50). The results are the start after a clean stop,
+the additional memory compared with a broker without partitions (idle for five seconds), and the open files.
+Then 1 GiB is produced to eight partitions without rolling a segment, so that nothing is flushed, and the
+process is killed and started again. Batches have 16 KiB, the default of the Java client, or 1 KiB. All
+acknowledged records must exist afterwards.
 
-With BENCH_PARTITIONS=1000 there are fewer. All of it takes six minutes with 5,000.
+BENCH_PARTITIONS=1000 reduces the partitions. With 5,000 it takes six minutes.
 
-kwire runs under `ulimit -n 1024`; Apache Kafka would not: it keeps every log open.
+kwire runs under `ulimit -n 1024`. Apache Kafka does not, because it keeps every log open.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ PARTITIONS = TOPICS * PARTITIONS_PER_TOPIC
 TOPICS_AT_ONCE = 20
 IDLE_SECONDS = 5.0
 STARTS = {"apache": 1, "kwire": 5}
-"""How often each is started after a clean stop: a JVM takes its time."""
+"""The number of starts after a clean stop; a JVM takes longer."""
 OPEN_FILES = 1024
-"""What kwire is limited to."""
+"""The limit of open files for kwire."""
 UNFLUSHED_BYTES = 1 << 30
 UNFLUSHED_PARTITIONS = 8
 RECORD_BYTES = 1000
 CREATE_SECONDS = 200.0
 LEADERS_SECONDS = 60.0
 BATCHES: dict[str, dict[str, int]] = {"16 KiB": {}, "1 KiB": {"batch.num.messages": 1}}
-"""How the 1 GiB is batched: librdkafka's batch.size is set to 16 KiB, Java's default."""
+"""The options for batches of each size. librdkafka's batch.size is 16 KiB, the default of the Java client."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """One broker after the other; neither `seconds` nor `rounds` matters."""
-    clean = Figure(f"start, {PARTITIONS:,} partitions, clean", "s")
-    memory = Figure("memory at rest, each partition", "KiB")
+    """Measure one broker after the other. `seconds` and `rounds` have no effect."""
+    clean = Figure("start after a clean stop", "s")
+    memory = Figure("idle memory per partition", "KiB")
     restarted = Figure("the same, after a restart", "KiB")
-    files = Figure(f"open files, {PARTITIONS:,} partitions", "")
-    killed = {name: Figure(f"start, 1 GiB of {name} batches, killed", "s") for name in BATCHES}
+    files = Figure("open files", "")
+    killed = {name: Figure(f"start after a kill, 1 GiB in {name} batches", "s") for name in BATCHES}
     for name in names:
         broker = BROKERS[name]()
         if name == "kwire":
@@ -98,18 +98,18 @@ def _create_topics(broker: Broker) -> None:
         for created in admin.create_topics(wanted, request_timeout=120, operation_timeout=100).values():
             created.result(120)
     deadline = time.perf_counter() + CREATE_SECONDS
-    while (made := len(list((broker.directory / "data").glob("topic-*")))) < PARTITIONS:
+    while (count := len(list((broker.directory / "data").glob("topic-*")))) < PARTITIONS:
         if time.perf_counter() > deadline:
-            raise RuntimeError(f"{broker.name} has made {made} of {PARTITIONS} partitions")
+            raise RuntimeError(f"{broker.name} has created {count} of {PARTITIONS} partitions")
         time.sleep(1.0)
     time.sleep(IDLE_SECONDS)
 
 
 def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
-    """Produce 1 GiB, acknowledged but never flushed; how many records."""
+    """Produce 1 GiB that is acknowledged but not flushed, and return the number of records."""
     admin = AdminClient(_client(broker))
     admin.create_topics([NewTopic(topic, num_partitions=UNFLUSHED_PARTITIONS)])[topic].result(30)
-    time.sleep(IDLE_SECONDS)  # Apache Kafka tells of a new topic only once it has made it
+    time.sleep(IDLE_SECONDS)  # Apache Kafka has a new topic in its metadata only after this
     producer = Producer(
         {
             **_client(broker),
@@ -121,30 +121,32 @@ def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
             **options,
         }
     )
-    refused: list[str] = []
+    failed: list[str] = []
 
-    def told(error: object, message: object) -> None:
+    def on_delivery(error: object, message: object) -> None:
         if error is not None:
-            refused.append(str(error))
+            failed.append(str(error))
 
     value = os.urandom(RECORD_BYTES)
     count = UNFLUSHED_BYTES // RECORD_BYTES
     for number in range(count):
         while True:
             try:
-                producer.produce(topic, value, partition=number // 64 % UNFLUSHED_PARTITIONS, callback=told)
+                producer.produce(
+                    topic, value, partition=number // 64 % UNFLUSHED_PARTITIONS, callback=on_delivery
+                )
                 break
             except BufferError:
                 producer.poll(0.1)
         if number % 1000 == 0:
             producer.poll(0)
-    if producer.flush(120) or refused:
-        raise RuntimeError(f"{broker.name} did not take all records: {refused[:1]}")
+    if producer.flush(120) or failed:
+        raise RuntimeError(f"{broker.name} did not acknowledge all records: {failed[:1]}")
     return count
 
 
 def _check(broker: Broker, topic: str, sent: int) -> None:
-    """Nothing that was acknowledged may be missing: a kill of the process loses no page cache."""
+    """Check that no acknowledged record is missing, because a kill loses no page cache."""
     consumer = Consumer({**_client(broker), "group.id": "bench"})
     try:
         ends = [_end(consumer, TopicPartition(topic, number)) for number in range(UNFLUSHED_PARTITIONS)]
@@ -154,12 +156,12 @@ def _check(broker: Broker, topic: str, sent: int) -> None:
         raise RuntimeError(f"{broker.name} has {sum(ends)} of {sent} acknowledged records")
 
 
-def _end(consumer: Consumer, place: TopicPartition) -> int:
-    """Its end offset, once the broker leads it: Apache Kafka answers the first requests before."""
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return the end offset once the broker is leader. Apache Kafka accepts requests before."""
     deadline = time.perf_counter() + LEADERS_SECONDS
     while True:
         try:
-            return int(consumer.get_watermark_offsets(place, timeout=30)[1])
+            return int(consumer.get_watermark_offsets(partition, timeout=30)[1])
         except KafkaException:
             if time.perf_counter() > deadline:
                 raise

@@ -1,16 +1,17 @@
-"""A quorum of three controllers over one broker, or over three with many partitions.
+"""A quorum of three controllers with one broker, and with many partitions.
 
-One cluster after the other, since two would have half of the machine each; the times are the defaults:
+The clusters run one after the other, because two would share the machine. Timeouts are the defaults.
 
-- how long after SIGKILL of the active controller, or its SIGTERM, those that are left have another, and until
-  a topic is made that was asked for then;
-- topics made one after the other, and the partitions of one CreateTopics, a second;
-- with 20,000 partitions of one replica: the same after a SIGKILL, the processor time of controllers that have
-  nothing to do, and how long a broker takes from its launch until it leads again;
-- with as many on 20 brokers, all of kwire's: the processor time of controllers of either kind at rest.
+- elections: the time from SIGKILL or SIGTERM of the active controller until the others have a new leader, and
+  until a topic that is requested then has been created;
+- topics: topics created one after the other, and the partitions of one CreateTopics, per second;
+- partitions: with three brokers and 20,000 partitions of one replica, the same times after SIGKILL, the
+  processor time of idle controllers, and the time from a broker's start until it is leader of its partitions
+  again;
+- brokers: with as many partitions on 20 brokers of kwire, the processor time of idle controllers.
 
-With BENCH_QUORUM_PARTITIONS=2000 there are fewer. BENCH_QUORUM names parts: elections, topics, partitions,
-brokers.
+BENCH_QUORUM_PARTITIONS=2000 reduces the partitions. BENCH_QUORUM selects parts: elections, topics,
+partitions, brokers.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ MANY_BROKERS = tuple(range(1, 21))
 PARTITIONS = int(os.environ.get("BENCH_QUORUM_PARTITIONS", "20000"))
 PARTITIONS_PER_TOPIC = 100
 TOPICS = 100
-AT_ONCE = 1_000
-"""Partitions of one CreateTopics."""
-ENDS = {"killed": 40, "stopped": 10}
-MANY_ENDS = 3
+LARGE_TOPIC_PARTITIONS = 1_000
+"""The partitions of one CreateTopics."""
+FAILOVERS = {"killed": 40, "stopped": 10}
+MANY_PARTITIONS_FAILOVERS = 3
 SETTLE_SECONDS = 4.0
-"""A controller that is back has caught up by then."""
+"""The time until a restarted controller has caught up."""
 IDLE_SECONDS = 20.0
 POLL_SECONDS = 0.005
 _LOG = b"__cluster_metadata"
 _TOPIC = bytes([len(_LOG) + 1]) + _LOG + b"\2"
-"""In a flexible version: one partition follows."""
+"""The topic in a flexible version, followed by one partition."""
 _DESCRIBE = struct.pack(">hhih", 55, 0, 0, -1) + b"\0\2" + _TOPIC + bytes(4) + b"\0\0\0"
 """DescribeQuorum v0 of the metadata log."""
-_TOLD = struct.Struct(">ihi")
-"""Of the answer: the partition, the error code, the leader."""
+_PARTITION_RESPONSE = struct.Struct(">ihi")
+"""In the response: the partition, the error code, the leader."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """All parts, of one cluster after the other. The times are not to be had shorter, or again and again."""
+    """Measure all parts, one cluster after the other. `seconds` and `rounds` have no effect."""
     figures: dict[str, Figure] = {}
     parts: dict[str, Callable[[Samples], None]] = {
         "elections": _elections,
@@ -67,52 +68,52 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 def _elections(samples: Samples) -> None:
     with CLUSTERS[samples.name](CONTROLLERS, (1,)).start() as cluster:
         cluster.create_topics(["first"], 1)
-        for how, times in ENDS.items():
-            elected, made = [], []
+        for how, times in FAILOVERS.items():
+            elected, created = [], []
             for number in range(times):
-                one, other = _ends(cluster, how, f"{how}-{number}")
-                elected.append(one)
-                made.append(other)
+                elected_s, created_s = _measure_failover(cluster, how, f"{how}-{number}")
+                elected.append(elected_s)
+                created.append(created_s)
             for percent in (50, 99):
-                samples.add(f"{how}, until another leads, p{percent}", "s", percentile(elected, percent))
-                samples.add(f"{how}, until a topic is made, p{percent}", "s", percentile(made, percent))
+                samples.add(f"{how}: next leader elected, p{percent}", "s", percentile(elected, percent))
+                samples.add(f"{how}: topic created, p{percent}", "s", percentile(created, percent))
 
 
-def _ends(cluster: Cluster, how: str, topic: str) -> tuple[float, float]:
-    """Seconds until the controllers that are left say who leads, and until a topic is made."""
-    victim = _active(cluster, CONTROLLERS)
+def _measure_failover(cluster: Cluster, how: str, topic: str) -> tuple[float, float]:
+    """Return the seconds until the other controllers report a leader, and until a topic is created."""
+    victim = _await_leader(cluster, CONTROLLERS)
     time.sleep(SETTLE_SECONDS)
-    cluster.end_node(victim, cleanly=how == "stopped")
-    struck = time.perf_counter()
-    _active(cluster, [each for each in CONTROLLERS if each != victim], than=victim)
-    elected = time.perf_counter() - struck
+    cluster.stop_node(victim, cleanly=how == "stopped")
+    stopped_at = time.perf_counter()
+    _await_leader(cluster, [each for each in CONTROLLERS if each != victim], other_than=victim)
+    elected = time.perf_counter() - stopped_at
     cluster.create_topics([topic], 1)
-    made = time.perf_counter() - struck
+    created = time.perf_counter() - stopped_at
     cluster.await_end(victim)
     cluster.start_node(victim)
-    return elected, made
+    return elected, created
 
 
-def _active(cluster: Cluster, asked: Collection[int], *, than: int = -1) -> int:
-    """Who leads, as soon as somebody else does than who is given, and says so."""
+def _await_leader(cluster: Cluster, controllers: Collection[int], *, other_than: int = -1) -> int:
+    """Wait until a node other than `other_than` is leader, and return it."""
     deadline = time.perf_counter() + START_SECONDS
     while time.perf_counter() < deadline:
-        for node in asked:
+        for node in controllers:
             leader_id = _leader(cluster.ports[node])
-            if leader_id not in (-1, than):
+            if leader_id not in (-1, other_than):
                 return leader_id
         time.sleep(POLL_SECONDS)
-    raise RuntimeError(f"{cluster.name} elects nobody: {cluster.directory}")
+    raise RuntimeError(f"{cluster.name} elects no leader: {cluster.directory}")
 
 
 def _leader(port: int) -> int:
-    """Who leads the quorum, as a controller says that leads it; -1 where it does not."""
+    """Return the leader of the quorum if this controller is the leader; -1 otherwise."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1.0) as link:
             link.sendall(len(_DESCRIBE).to_bytes(4, "big") + _DESCRIBE)
             with link.makefile("rb") as stream:
                 frame = stream.read(int.from_bytes(stream.read(4), "big"))
-        _, error_code, leader_id = _TOLD.unpack_from(frame, frame.index(_TOPIC) + len(_TOPIC))
+        _, error_code, leader_id = _PARTITION_RESPONSE.unpack_from(frame, frame.index(_TOPIC) + len(_TOPIC))
     except (OSError, ValueError, struct.error):
         return -1
     return -1 if error_code else int(leader_id)
@@ -128,19 +129,23 @@ def _topics(samples: Samples) -> None:
             for number in range(TOPICS):
                 cluster.create_topics([f"{label}-{number}"], 1)
             taken = time.perf_counter() - began
-        samples.add("topics made, one after the other", "topics/s", TOPICS / taken)
+        samples.add("topics created one after the other", "topics/s", TOPICS / taken)
         for number in range(3):
             began = time.perf_counter()
-            cluster.create_topics([f"many-{number}"], AT_ONCE)
+            cluster.create_topics([f"many-{number}"], LARGE_TOPIC_PARTITIONS)
             taken = time.perf_counter() - began
-        samples.add(f"a topic of {AT_ONCE:,} partitions", "partitions/s", AT_ONCE / taken)
+        samples.add(
+            f"a topic of {LARGE_TOPIC_PARTITIONS:,} partitions",
+            "partitions/s",
+            LARGE_TOPIC_PARTITIONS / taken,
+        )
 
 
 # --- many partitions
 
 
-def _filled(cluster: Cluster) -> list[str]:
-    """Make all partitions; gives their topics."""
+def _create_all_topics(cluster: Cluster) -> list[str]:
+    """Create all partitions and return their topics."""
     topics = [f"topic-{number:04}" for number in range(PARTITIONS // PARTITIONS_PER_TOPIC)]
     for first in range(0, len(topics), 10):
         cluster.create_topics(topics[first : first + 10], PARTITIONS_PER_TOPIC)
@@ -148,8 +153,8 @@ def _filled(cluster: Cluster) -> list[str]:
     return topics
 
 
-def _percent_at_rest(cluster: Cluster) -> float:
-    """Of a core, all controllers together."""
+def _idle_cpu_percent(cluster: Cluster) -> float:
+    """Return the processor time of all controllers, in percent of a core."""
     time.sleep(2 * SETTLE_SECONDS)
     before = cluster.cpu_seconds(CONTROLLERS)
     time.sleep(IDLE_SECONDS)
@@ -159,23 +164,23 @@ def _percent_at_rest(cluster: Cluster) -> float:
 def _brokers(samples: Samples) -> None:
     kind = ApacheControllers if samples.name == "apache" else CLUSTERS[samples.name]
     with kind(CONTROLLERS, MANY_BROKERS, replicas=1).start() as cluster:
-        _filled(cluster)
-        what = f"{len(MANY_BROKERS)} brokers, {PARTITIONS:,} partitions: CPU of the controllers at rest"
-        samples.add(what, "% of a core", _percent_at_rest(cluster))
+        _create_all_topics(cluster)
+        what = f"{len(MANY_BROKERS)} brokers, {PARTITIONS:,} partitions: idle CPU of the controllers"
+        samples.add(what, "% of a core", _idle_cpu_percent(cluster))
 
 
 def _partitions(samples: Samples) -> None:
     with CLUSTERS[samples.name](CONTROLLERS, BROKERS, replicas=1).start() as cluster:
-        topics = _filled(cluster)
+        topics = _create_all_topics(cluster)
         what = f"{PARTITIONS:,} partitions"
-        samples.add(f"{what}: CPU of the controllers at rest", "% of a core", _percent_at_rest(cluster))
-        for number in range(MANY_ENDS):
-            elected, made = _ends(cluster, "killed", f"after-{number}")
-            samples.add(f"{what}: killed, until another leads", "s", elected)
-            samples.add(f"{what}: killed, until a topic is made", "s", made)
-        cluster.end_node(BROKERS[-1], cleanly=True)
+        samples.add(f"{what}: idle CPU of the controllers", "% of a core", _idle_cpu_percent(cluster))
+        for number in range(MANY_PARTITIONS_FAILOVERS):
+            elected, created = _measure_failover(cluster, "killed", f"after-{number}")
+            samples.add(f"{what}, killed: next leader elected", "s", elected)
+            samples.add(f"{what}, killed: topic created", "s", created)
+        cluster.stop_node(BROKERS[-1], cleanly=True)
         cluster.await_end(BROKERS[-1])
         began = time.perf_counter()
         cluster.start_node(BROKERS[-1])
         done = cluster.await_all(lambda one: one.leader >= 0, *topics)
-        samples.add(f"{what}: from a broker's launch until it leads", "s", done - began)
+        samples.add(f"{what}: broker start until it is leader", "s", done - began)

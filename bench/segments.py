@@ -1,17 +1,16 @@
-"""Reading a topic's records of 100 bytes: out of its files, with Spark's Kafka source, with a consumer.
+"""Reading a topic with records of 100 bytes: from its files, with Spark's Kafka source, with a consumer.
 
     python -m bench.segments [--records N[,N…]] [--partitions N[,N…]] [--rounds N] [--into WHAT]
         [--only BROKER]
 
-Each topic is read into a count and into Parquet, by Spark on `local[2]`: with the segment source of
-pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
-Kafka source of Spark itself from the running broker; and here by one librdkafka consumer, in a loop
-over its messages by the ten thousand, from which pyarrow makes Parquet. "nothing" is a source in Python that
-sends Spark as many whole rows and reads none of them: none can be faster. Spark stays up, and does
-everything three times before it counts.
+Each topic is read into a count and into Parquet. Spark on `local[2]` reads with the segment source of
+pipeline/source.py from the broker's data directory, also with a schema of one column, and with its Kafka
+source from the running broker. One librdkafka consumer reads in this process, 10,000 messages at a time, and
+pyarrow writes Parquet. "Source without data" is a Python source that sends Spark as many complete rows
+without reading any, which is the limit. Spark runs all the time, and the first three rounds do not count.
 
-The ways take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
-Python workers, or of the consumer's process, and that of the broker, which is idle while files are read.
+The methods take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
+Python workers, or of the consumer's process, and of the broker, which is idle while files are read.
 """
 
 from __future__ import annotations
@@ -35,53 +34,59 @@ PARTITIONS = (1, 10, 100)
 SPARK_SIDE = "bench.segments_job"
 MESSAGES = 10_000
 WARM_UPS = 3
-"""Rounds that are not counted: a JVM compiles for so long what it runs."""
+"""Rounds that do not count, while a JVM compiles its code."""
 
-SEGMENTS, COLUMN, NOTHING, KAFKA, CONSUMER_LOOP = (
+SEGMENTS, COLUMN, EMPTY_SOURCE, KAFKA, CONSUMER_LOOP = (
     "segments",
     "segments, one column",
-    "nothing",
+    "source without data",
     "Spark's Kafka source",
     "consumer loop",
 )
-Ways = tuple[tuple[str, str], ...]
-WAYS: Ways = (
+Methods = tuple[tuple[str, str], ...]
+METHODS: Methods = (
     (SEGMENTS, "count"),
     (COLUMN, "count"),
-    (NOTHING, "count"),
+    (EMPTY_SOURCE, "count"),
     (KAFKA, "count"),
     (CONSUMER_LOOP, "count"),
     (SEGMENTS, "Parquet"),
-    (NOTHING, "Parquet"),
+    (EMPTY_SOURCE, "Parquet"),
     (KAFKA, "Parquet"),
     (CONSUMER_LOOP, "Parquet"),
 )
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """As the command without options. How much is read is given by records, not by `seconds`."""
-    return spark.measure(names, RECORDS, PARTITIONS, SPARK_SIDE, partial(_rounds, rounds, WAYS))
+    """Measure with the default options. The amount is set by records, not by `seconds`."""
+    return spark.measure(names, RECORDS, PARTITIONS, SPARK_SIDE, partial(_rounds, rounds, METHODS))
 
 
-def _rounds(rounds: int, ways: Ways, topic: spark.Topic, up: spark.Spark) -> Iterator[spark.Sample]:
+def _rounds(rounds: int, methods: Methods, topic: spark.Topic, up: spark.Spark) -> Iterator[spark.Sample]:
     for number in range(WARM_UPS + rounds):
-        took: dict[tuple[str, str], tuple[float, float]] = {}
-        for way, into in ways if number % 2 == 0 else reversed(ways):
-            work = partial(_consume, topic, into) if way == CONSUMER_LOOP else partial(up.do, way, into)
-            took[way, into] = topic.timed(f"round {number}, {into}: {way}", work)
+        results: dict[tuple[str, str], tuple[float, float]] = {}
+        for method, into in methods if number % 2 == 0 else reversed(methods):
+            work = (
+                partial(_consume, topic, into) if method == CONSUMER_LOOP else partial(up.run, method, into)
+            )
+            results[method, into] = topic.time_job(f"round {number}, {into}: {method}", work)
         if number < WARM_UPS:
             continue
-        for way, into in ways:
-            yield from topic.rates(f"{into}: {way}", *took[way, into])
-        for way, into in ways:
-            if way not in (SEGMENTS, COLUMN, NOTHING):
+        for method, into in methods:
+            yield from topic.rates(f"{into}: {method}", *results[method, into])
+        for method, into in methods:
+            if method not in (SEGMENTS, COLUMN, EMPTY_SOURCE):
                 continue
             for other in (KAFKA, CONSUMER_LOOP):
-                yield f"{into}: {way} / {other}", "times", took[other, into][0] / took[way, into][0]
+                yield (
+                    f"{into}: {method} / {other}",
+                    "times",
+                    results[other, into][0] / results[method, into][0],
+                )
 
 
-def _consume(topic: spark.Topic, into: str) -> spark.Took:
-    """Its processor time is that of this process."""
+def _consume(topic: spark.Topic, into: str) -> spark.JobResult:
+    """Read the topic with a consumer. The processor time is that of this process."""
     broker = topic.broker
     keep, finish = (
         _parquet(broker.directory / "consumed.parquet") if into == "Parquet" else (len, lambda: None)
@@ -112,7 +117,7 @@ def _own_cpu_seconds() -> float:
 
 
 def _parquet(path: Path) -> tuple[Callable[[list[Any]], object], Callable[[], object]]:
-    """What takes messages into a file, and what ends it."""
+    """Return a function that writes messages to a Parquet file, and one that closes the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -147,11 +152,11 @@ def _parquet(path: Path) -> tuple[Callable[[list[Any]], object], Callable[[], ob
 
 
 def main() -> int:
-    parser = spark.parser_of("bench.segments", __doc__, RECORDS, PARTITIONS)
+    parser = spark.make_parser("bench.segments", __doc__, RECORDS, PARTITIONS)
     parser.add_argument("--into", choices=("count", "Parquet"), help="only this (default: both)")
     options = parser.parse_args()
-    ways = tuple(way for way in WAYS if options.into in (None, way[1]))
-    return spark.report(options, SPARK_SIDE, partial(_rounds, options.rounds, ways))
+    methods = tuple(method for method in METHODS if options.into in (None, method[1]))
+    return spark.report(options, SPARK_SIDE, partial(_rounds, options.rounds, methods))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The Spark side of bench/segments.py: reads commands, one a line, and answers each with what it took.
+"""The Spark side of bench/segments.py: reads commands from stdin, runs them, and prints the results.
 
-It is run by the Python that has PySpark, and told with its argument, which is JSON, where the data is.
+It runs in the Python that has PySpark. Its argument is JSON with the location of the data.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.no_source import NoSource
+from bench.empty_source import EmptySource
 from kwire.pipeline.session import session
 
 MASTER = "local[2]"
 
 
-def ticks_of_all(root: int) -> dict[int, int]:
-    """Processor time so far of a process and of each of those below it that live."""
+def process_tree_ticks(root: int) -> dict[int, int]:
+    """Return the processor time of a process and of each of its running descendants."""
     parents, ticks = {}, {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -38,26 +38,26 @@ def ticks_of_all(root: int) -> dict[int, int]:
     return {pid: ticks.get(pid, 0) for pid in inside}
 
 
-def seconds_since(before: dict[int, int], after: dict[int, int]) -> float:
-    """What was used meanwhile. Spark's Python workers end when they like, and nobody has their sum then."""
+def cpu_seconds_between(before: dict[int, int], after: dict[int, int]) -> float:
+    """Return the processor time used between two samples. Workers that ended in between are missing."""
     return sum(ticks - before.get(pid, 0) for pid, ticks in after.items()) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    arguments = json.loads(sys.argv[1])
     spark = session("bench", master=MASTER, settings={"spark.driver.memory": "2g"})
 
     def segments(schema: str | None = None) -> Any:
         reader = spark.read.format("kwire") if schema is None else spark.read.schema(schema).format("kwire")
-        return reader.option("path", given["data"]).option("subscribe", given["topic"]).load()
+        return reader.option("path", arguments["data"]).option("subscribe", arguments["topic"]).load()
 
-    def nothing() -> Any:
-        spark.dataSource.register(NoSource)
-        return spark.read.format(NoSource.name()).option("records", given["records"]).load()
+    def empty_source() -> Any:
+        spark.dataSource.register(EmptySource)
+        return spark.read.format(EmptySource.name()).option("records", arguments["records"]).load()
 
     def kafka() -> Any:
-        options = {"subscribe": given["topic"], "startingOffsets": "earliest"}
-        bootstrap = given["bootstrap"]
+        options = {"subscribe": arguments["topic"], "startingOffsets": "earliest"}
+        bootstrap = arguments["bootstrap"]
         return (
             spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**options).load()
         )
@@ -65,24 +65,24 @@ def main() -> None:
     sources: dict[str, Callable[[], Any]] = {
         "segments": segments,
         "segments, one column": lambda: segments("offset bigint"),
-        "nothing": nothing,
+        "source without data": empty_source,
         "Spark's Kafka source": kafka,
     }
     print("{}", flush=True)
     for line in sys.stdin:
-        way, into = json.loads(line)
-        before = ticks_of_all(os.getpid())
+        method, into = json.loads(line)
+        before = process_tree_ticks(os.getpid())
         begun = time.perf_counter()
-        table = sources[way]()
+        table = sources[method]()
         count = None
         if into == "count":
             count = table.count()
         else:
-            table.write.mode("overwrite").parquet(given["parquet"])
+            table.write.mode("overwrite").parquet(arguments["parquet"])
         seconds = time.perf_counter() - begun
-        cpu_seconds = seconds_since(before, ticks_of_all(os.getpid()))
+        cpu_seconds = cpu_seconds_between(before, process_tree_ticks(os.getpid()))
         if count is None:
-            count = spark.read.parquet(given["parquet"]).count()
+            count = spark.read.parquet(arguments["parquet"]).count()
         print(json.dumps([count, seconds, cpu_seconds]), flush=True)
     spark.stop()
 

@@ -1,4 +1,4 @@
-"""A Spark that stays up beside a broker, a topic of records of 100 bytes, and what is measured of the two."""
+"""A running Spark beside a broker, a topic with records of 100 bytes, and the measurement of Spark's jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.brokers import BROKERS, ROOT, Broker, missing
+from bench.brokers import BROKERS, ROOT, Broker, why_missing
 from bench.figures import Figure, table
 from bench.throughput import BATCH, PRODUCER
 
@@ -27,15 +27,15 @@ VALUE_BYTES = 100
 NOISE_BYTES = 16 << 20
 TIMEOUT_SECONDS = 120.0
 
-Took = tuple[int, float, float]
-"""How many records, in how many seconds, and of processor time."""
+JobResult = tuple[int, float, float]
+"""The records, the seconds, and the processor seconds of a job."""
 Sample = tuple[str, str, float]
-"""Of a figure: its name, without the topic, its unit, and the value."""
+"""A figure's name without the topic, its unit, and a value."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """So many records in a broker, evenly in their partitions."""
+    """A topic with the same number of records in each partition."""
 
     broker: Broker
     records_count: int
@@ -45,31 +45,31 @@ class Topic:
     def __str__(self) -> str:
         return f"{self.records_count:,} records in {self.partitions} partition{'s' * (self.partitions > 1)}"
 
-    def timed(self, what: str, work: Callable[[], Took]) -> tuple[float, float]:
-        """How many seconds it takes to work on all records, and of processor time, the broker's with it.
+    def time_job(self, description: str, work: Callable[[], JobResult]) -> tuple[float, float]:
+        """Run a job over all records; return its seconds, and the processor seconds of job and broker.
 
-        RuntimeError where it was not all of them.
+        Raise RuntimeError if the job did not process every record.
         """
         idle = self.broker.cpu_seconds()
         count, seconds, cpu_seconds = work()
         cpu_seconds += self.broker.cpu_seconds() - idle
         if count != self.records_count:
-            raise RuntimeError(f"{what}: {count} records of {self.records_count}")
+            raise RuntimeError(f"{description}: {count} records of {self.records_count}")
         rate = f"{count / seconds:,.0f} records/s, {cpu_seconds:.1f} s of CPU"
-        print(f"{what}, {self}: {rate}", file=sys.stderr, flush=True)
+        print(f"{description}, {self}: {rate}", file=sys.stderr, flush=True)
         return seconds, cpu_seconds
 
     def rates(self, name: str, seconds: float, cpu_seconds: float) -> Iterator[Sample]:
-        """What people compare."""
+        """Yield the throughput and the processor time per record."""
         yield name, "records/s", self.records_count / seconds
         yield f"{name}, CPU", "µs/record", cpu_seconds / self.records_count * 1e6
 
     def fill(self) -> None:
-        """Make it. RuntimeError where the broker does not take everything."""
+        """Create and fill the topic. Raise RuntimeError if not every record is acknowledged."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 4})
         admin.create_topics([NewTopic(self.name, num_partitions=self.partitions)])[self.name].result(30)
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, **PRODUCER})
-        # No value comes twice, as Parquet has dictionaries for those that do; and nothing compresses.
+        # Values are unique, because Parquet has dictionaries for repeated ones, and do not compress.
         noise = os.urandom(NOISE_BYTES)
         sent = 0
         while sent < self.records_count:
@@ -91,11 +91,11 @@ class Topic:
 
 
 class Spark:
-    """A Spark that is up and takes commands: a module of its side of a measurement."""
+    """A running Spark that executes the commands of a module."""
 
     def __init__(self, topic: Topic, module: str) -> None:
         broker = topic.broker
-        given = {
+        arguments = {
             "bootstrap": broker.bootstrap,
             "topic": topic.name,
             "records": topic.records_count,
@@ -106,7 +106,7 @@ class Spark:
         self._log_path = broker.directory / "spark.log"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [SPARK_PYTHON, "-m", module, json.dumps(given)],
+                [SPARK_PYTHON, "-m", module, json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -119,28 +119,28 @@ class Spark:
                     "KWIRE_SPARK_JARS": str(SPARK_JARS),
                 },
             )
-        self._answer()
+        self._read_response()
 
     def __enter__(self) -> Spark:
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # which ends its loop, and then Spark
+        self._process.stdin.close()  # this ends its loop
         try:
             self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def do(self, *command: str) -> Took:
+    def run(self, *command: str) -> JobResult:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        count, seconds, cpu_seconds = self._answer()
+        count, seconds, cpu_seconds = self._read_response()
         return count, seconds, cpu_seconds
 
-    def _answer(self) -> Any:
+    def _read_response(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -149,16 +149,16 @@ class Spark:
 
 
 Rounds = Callable[[Topic, Spark], Iterable[Sample]]
-"""All rounds of a measurement of one topic."""
+"""A function that runs all rounds with one topic."""
 
 
-def missing_spark() -> str | None:
-    """Why nothing can be measured with Spark here, as one sentence."""
+def why_no_spark() -> str | None:
+    """Return why Spark cannot be measured here; None if it can."""
     if not SPARK_PYTHON.exists():
         return "Spark is not measured: there is no PySpark, `make interop` installs it."
     if not any(SPARK_JARS.glob("spark-sql-kafka-*.jar")):
         return "Spark is not measured: its Kafka source is not there, `make interop` fetches it."
-    reason = missing("apache")
+    reason = why_missing("apache")
     if reason is not None and "Java" in reason:
         return "Spark is not measured: there is no Java on the PATH."
     return None
@@ -167,11 +167,11 @@ def missing_spark() -> str | None:
 def measure(
     names: list[str], records_counts: Iterable[int], partitions: Iterable[int], module: str, rounds: Rounds
 ) -> list[Figure]:
-    """Brokers, each anew for a topic of so many records in each of these numbers of partitions.
+    """Measure each broker with a topic of each number of records and partitions.
 
-    Nothing, and a sentence to people, where there is no Spark.
+    If Spark is missing, print why and return nothing.
     """
-    reason = missing_spark()
+    reason = why_no_spark()
     if reason is not None:
         print(reason, file=sys.stderr)
         return []
@@ -191,15 +191,15 @@ def measure(
     return list(figures.values())
 
 
-def parser_of(
+def make_parser(
     name: str, description: str | None, records_counts: tuple[int, ...], partitions: tuple[int, ...]
 ) -> argparse.ArgumentParser:
-    """The options of a measurement's command that `report` takes."""
+    """Return a parser with the options that `report` needs."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     for option, default in (("records", records_counts), ("partitions", partitions)):
-        told = ",".join(map(str, default))
+        numbers = ",".join(map(str, default))
         parser.add_argument(
-            f"--{option}", type=_numbers, default=default, help=f"one or several numbers (default: {told})"
+            f"--{option}", type=_numbers, default=default, help=f"one or several numbers (default: {numbers})"
         )
     parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
     parser.add_argument("--only", action="append", choices=list(BROKERS), help="one broker; may be repeated")
@@ -211,8 +211,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def report(options: argparse.Namespace, module: str, rounds: Rounds) -> int:
-    """Measure as was asked, and print the table; the exit status."""
-    names = options.only or [name for name in BROKERS if missing(name) is None]
+    """Measure with these options and print the table. Return the exit status."""
+    names = options.only or [name for name in BROKERS if why_missing(name) is None]
     load = os.getloadavg()[0]
     figures = measure(names, options.records, options.partitions, module, rounds)
     if not figures:

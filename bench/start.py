@@ -1,11 +1,11 @@
-"""How soon a broker answers, and what it weighs when it does nothing.
+"""The start time of a broker, and its idle memory.
 
-From the exec of the process to its first ApiVersions answer: on an empty directory (kwire formats it within
-that time, Apache Kafka was formatted before) and on one that a clean stop has left with 100 topics. Memory is
-what is resident after five seconds in which nobody asked for anything.
+The start is the time from exec to the first ApiVersions response, with an empty directory and with 100 topics
+after a clean stop. kwire formats an empty directory within that time, Apache Kafka's is formatted before.
+Memory is the resident memory after five seconds without requests.
 
-An embedded broker is measured in a process of its own that has just imported `kwire.testing`: from its first
-start, and later ones, to the answer, and how long it takes to stop.
+An embedded broker is measured in a separate process that has just imported `kwire.testing`: its first start,
+later starts, and stops.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from bench.figures import Figure
 TOPICS = 100
 IDLE_SECONDS = 5.0
 STARTS = {"apache": 2, "kwire": 7}
-"""How often each is started on each kind of directory: a JVM takes its time."""
+"""The number of starts with each kind of directory; a JVM takes longer."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Starts of each broker; how many does not depend on `seconds`."""
+    """Measure the starts of each broker. `seconds` and `rounds` have no effect."""
     empty = Figure("start, empty directory", "s")
     full = Figure(f"start, {TOPICS} topics", "s")
     idle = Figure("idle memory, no topics", "MB")
     loaded = Figure(f"idle memory, {TOPICS} topics", "MB")
     for name in names:
-        _start_once(name)  # modules compiled, jars in the page cache
+        _start_once(name)  # compiles modules, and loads jars into the page cache
         for _ in range(STARTS[name]):
             empty.add(name, _start_once(name))
         broker = BROKERS[name]()
@@ -66,9 +66,9 @@ for _ in range(30):
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))  # ApiVersions v0
         sock.recv(1000)
-        answered = time.perf_counter()
+        responded = time.perf_counter()
     broker.stop()
-    seconds.append((answered - began, time.perf_counter() - answered))
+    seconds.append((responded - began, time.perf_counter() - responded))
 print(json.dumps(seconds))
 """
 
@@ -76,16 +76,16 @@ print(json.dumps(seconds))
 def _embedded() -> list[Figure]:
     first, later = Figure("embedded: first start", "ms"), Figure("embedded: later starts", "ms")
     stop = Figure("embedded: stop", "ms")
-    # An installed package has its bytecode.
+    # An installed package has bytecode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for number in range(STARTS["kwire"] + 1):
         command = [sys.executable, "-c", EMBEDDED]
-        told = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
-        starts = [1000 * start for start, _ in json.loads(told)]
-        if number:  # the first has written the bytecode
+        output = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
+        starts = [1000 * start for start, _ in json.loads(output)]
+        if number:  # the first process has written the bytecode
             first.add("kwire", starts[0])
             later.add("kwire", *starts[1:])
-            stop.add("kwire", *(1000 * stopped for _, stopped in json.loads(told)))
+            stop.add("kwire", *(1000 * stopped for _, stopped in json.loads(output)))
     return [first, later, stop]
 
 

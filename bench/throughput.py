@@ -1,8 +1,8 @@
-"""Records per second of one librdkafka producer, and of one librdkafka consumer that reads them back.
+"""Records per second of one librdkafka producer, and of one librdkafka consumer that reads them.
 
-The brokers take turns on the same machine, in another order each round, so that what else the machine does
-hits both. Every round writes to a new topic, for a given time, and ends when the last record is acknowledged;
-the topic's offsets must then add up to what was sent, and the consumer must get all of it.
+The brokers take turns on the same machine, in reverse order every second round, so that other load affects
+both. Each round writes to a new topic for a given time, until the last record is acknowledged. The end
+offsets must match the number of records, and the consumer must receive all of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bench.figures import Figure
 
 SIZES = {"100 B": 100, "1 KiB": 1024}
 BATCH = 1000
-"""Messages that are handed to the client library at once: one by one, Python would be what is measured."""
+"""The number of messages per call of the client library. Single calls would measure Python."""
 
 WARM_UP_SECONDS = 8.0
-"""At each size, not measured: a JVM gets faster for about so long, while it compiles what it runs."""
+"""The warm-up at each size, while a JVM compiles its code."""
 
 TIMEOUT_SECONDS = 60.0
 
@@ -49,15 +49,15 @@ CONSUMER = {
 }
 
 
-class Served(Protocol):
-    """A broker, or a cluster."""
+class Target(Protocol):
+    """A broker or a cluster."""
 
     name: str
     bootstrap: str
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """`rounds` times: produce for `seconds` at each size to each broker, and consume it."""
+    """Produce to each broker for `seconds` at each size and consume the records, in each round."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -79,7 +79,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
-    """Records produced and consumed per second, and the broker's microseconds for each record."""
+    """Return the records produced and consumed per second, and the broker's µs per record of each."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     topic = f"bench-{size}-{time.monotonic_ns()}"
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
@@ -94,16 +94,16 @@ def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tup
 
 
 def produce(
-    broker: Served,
+    broker: Target,
     topic: str,
     size: int,
     seconds: float,
     partitions: int = PARTITIONS,
     limit: int = sys.maxsize,
 ) -> tuple[int, float]:
-    """How many records were acknowledged, and in how many seconds; `limit` ends it, a queue's worth late."""
+    """Produce; return the acknowledged records and the seconds. `limit` may be exceeded by a full queue."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
-    producer.list_topics(topic, timeout=30)  # the client knows where to send when the clock starts
+    producer.list_topics(topic, timeout=30)  # the client knows the leaders when the time starts
     message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
     batches = [[dict(message) for _ in range(BATCH)] for _ in range(partitions)]
     sent, turn = 0, 0
@@ -120,14 +120,14 @@ def produce(
     return sent, time.perf_counter() - begun
 
 
-def consume(broker: Served, topic: str, count: int, partitions: int = PARTITIONS) -> float:
-    """The seconds from the assignment to the last of `count` records, which must all be there."""
+def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> float:
+    """Return the seconds from the assignment to the last of `count` records."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
     try:
         parts = [TopicPartition(topic, number, 0) for number in range(partitions)]
         ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
         if sum(ends) != count:
-            raise RuntimeError(f"{broker.name} acknowledged {count} records and has {sum(ends)}")
+            raise RuntimeError(f"{broker.name} acknowledged {count} records, but has {sum(ends)}")
         received = 0
         begun = last = time.perf_counter()
         consumer.assign(parts)

@@ -1,6 +1,6 @@
-"""Commits a second of one producer, with 100 records of 100 B in each transaction: librdkafka's and Java's.
+"""Commits per second of one producer with 100 records of 100 B per transaction, for librdkafka and Java.
 
-One transaction after the other, without linger, to a topic of one partition and to one of four. In the end
+Transactions follow one another without linger, in a topic with one partition and in one with four. In the end
 the last stable offset must be the end of the topic.
 """
 
@@ -22,13 +22,13 @@ from bench.figures import Figure
 RECORDS, RECORD_BYTES = 100, 100
 PARTITION_COUNTS = (1, 4)
 WARM_UP_SECONDS = 8.0
-"""Of each client with each broker, not measured: a JVM gets faster for about so long."""
+"""The warm-up of each client with each broker, while a JVM compiles its code."""
 TIMEOUT_SECONDS = 60.0
 JAVA_PROGRAM = Path(__file__).parent / "java" / "TransactionLoop.java"
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """The brokers take turns, in the other order every second round."""
+    """Measure the brokers in turn, in reverse order every second round."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -66,17 +66,17 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 class Loop(ABC):
-    """One producer that commits one transaction after the other."""
+    """A producer that commits one transaction after the other."""
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         self.topic = topic
 
     @abstractmethod
     def commits_per_second(self, seconds: float) -> float:
-        """Commit for so long; the rate."""
+        """Commit for this long and return the rate."""
 
-    def close(self) -> None:  # noqa: B027 - not every client has something to end
-        """End what was started."""
+    def close(self) -> None:  # noqa: B027 - a client may have nothing to close
+        """Close the client."""
 
 
 class LibrdkafkaLoop(Loop):
@@ -105,17 +105,17 @@ class LibrdkafkaLoop(Loop):
 class JavaLoop(Loop):
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(broker, topic, partitions)
-        given = [broker.bootstrap, topic, str(partitions), str(RECORDS), str(RECORD_BYTES)]
+        arguments = [broker.bootstrap, topic, str(partitions), str(RECORDS), str(RECORD_BYTES)]
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         self._process = subprocess.Popen(
-            ["java", "-Xmx256m", quiet, "-cp", f"{KAFKA_JARS}/*", str(JAVA_PROGRAM), *given],
+            ["java", "-Xmx256m", quiet, "-cp", f"{KAFKA_JARS}/*", str(JAVA_PROGRAM), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._answer()
+        self._read_response()
 
-    def _answer(self) -> str:
+    def _read_response(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -126,7 +126,7 @@ class JavaLoop(Loop):
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
-        return float(self._answer())
+        return float(self._read_response())
 
     def close(self) -> None:
         self._process.kill()
@@ -142,21 +142,21 @@ def _create(broker: Broker, topic: str, partitions: int) -> None:
 
 
 def _check(broker: Broker, topic: str, partitions: int) -> None:
-    """Nothing is left open: what readers of committed records may see ends where the topic ends."""
+    """Check that no transaction is open: the last stable offset is the end offset."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(topic, number): latest for number in range(partitions)}
+    requests = {TopicPartition(topic, number): latest for number in range(partitions)}
     deadline = time.monotonic() + 10
     while True:
         ends = [
-            {place.partition: future.result(30).offset for place, future in found.items()}
+            {partition.partition: future.result(30).offset for partition, future in found.items()}
             for found in (
-                admin.list_offsets(asked, isolation_level=level)
+                admin.list_offsets(requests, isolation_level=level)
                 for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             )
         ]
         if ends[0] == ends[1]:
             return
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{broker.name}: {topic} is stable up to {ends[0]} and ends at {ends[1]}")
+            raise RuntimeError(f"{broker.name}: {topic} is stable up to {ends[0]}, but ends at {ends[1]}")
         time.sleep(0.1)

@@ -4,10 +4,10 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Transactions one after the other, as fast as one Java producer can.
+ * Commits one transaction after the other, as fast as one Java producer can.
  *
- * Arguments: the bootstrap address, the topic, its partitions, the records of a transaction, their bytes. Each line
- * of standard input is a number of seconds, and is answered by the commits a second in that time.
+ * Arguments: the bootstrap address, the topic, its partitions, the records per transaction, their size in bytes. For
+ * each line of standard input, a number of seconds, it prints the commits per second in that time.
  */
 public final class TransactionLoop {
     private TransactionLoop() {

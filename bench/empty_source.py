@@ -1,6 +1,6 @@
-"""A Spark source in Python that reads nothing: how fast any could be that is sent whole rows.
+"""A Spark data source in Python that reads no data: the limit of any source that sends complete rows.
 
-It has the columns of Spark's Kafka source, and gives the same records of 100 bytes again and again.
+It has the columns of Spark's Kafka source, and returns the same records of 100 bytes again and again.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from kwire.pipeline.segments.read import SCHEMA, TYPES
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 10_000
-"""About what the segment source hands over at once."""
+"""About the batch size of the segment source."""
 TASKS = 8
 
 
-class Share(InputPartition):
-    """So many records of them all."""
+class RecordShare(InputPartition):
+    """The number of records of a task."""
 
     def __init__(self, records_count: int) -> None:
         super().__init__(records_count)
         self.records_count = records_count
 
 
-class NoSource(DataSource):
-    """`spark.read.format("nothing").option("records", N)`."""
+class EmptySource(DataSource):
+    """`spark.read.format("empty").option("records", N)`."""
 
     @classmethod
     def name(cls) -> str:
-        return "nothing"
+        return "empty"
 
     def schema(self) -> str:
         return ", ".join(f"{name} {type_}" for name, type_ in TYPES.items() if name != "headers")
 
-    def reader(self, schema: StructType) -> NoReader:
-        return NoReader(int(self.options["records"]))
+    def reader(self, schema: StructType) -> EmptyReader:
+        return EmptyReader(int(self.options["records"]))
 
 
-class NoReader(DataSourceReader):
-    """The records are shared evenly by the tasks."""
+class EmptyReader(DataSourceReader):
+    """A reader with the same number of records in each task."""
 
     def __init__(self, records_count: int) -> None:
         self.records_count = records_count
 
     def partitions(self) -> Sequence[InputPartition]:
         share, rest = divmod(self.records_count, TASKS)
-        return [Share(share + (number < rest)) for number in range(TASKS)]
+        return [RecordShare(share + (number < rest)) for number in range(TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, RecordShare)
         batch = _batch()
         left = partition.records_count
         while left > 0:

@@ -1,4 +1,4 @@
-"""Many clients in one loop: each a raw connection with one request under way, so that they cost little."""
+"""Many clients in one loop: raw connections with one request in flight, which take little processor time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bench.brokers import Broker
 CONNECT_SECONDS = 60
 
 
-class Peer:
-    """One connection."""
+class RawConnection:
+    """One connection and its unfinished response."""
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
@@ -22,67 +22,67 @@ class Peer:
         self.received = b""
 
 
-class Peers:
-    """Connections by number, closed with the block."""
+class RawConnections:
+    """Connections by number, which are closed after the block."""
 
     def __init__(self, broker: Broker, count: int) -> None:
         self._poll = select.epoll()
-        self._by_fd: dict[int, Peer] = {}
-        self._peers: list[Peer] = []
+        self._by_fd: dict[int, RawConnection] = {}
+        self._connections: list[RawConnection] = []
         for number in range(count):
             connection = socket.create_connection(("127.0.0.1", broker.port), timeout=CONNECT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # With a timeout each call would ask first whether it may go on: two more system calls a request.
+            # A timeout would add two system calls per request.
             connection.setblocking(False)
-            peer = Peer(number, connection)
-            self._peers.append(peer)
-            self._by_fd[connection.fileno()] = peer
+            connection_state = RawConnection(number, connection)
+            self._connections.append(connection_state)
+            self._by_fd[connection.fileno()] = connection_state
             self._poll.register(connection.fileno(), select.EPOLLIN)
 
-    def __enter__(self) -> Peers:
+    def __enter__(self) -> RawConnections:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._poll.close()
-        for peer in self._peers:
-            peer.connection.close()
+        for connection_state in self._connections:
+            connection_state.connection.close()
 
     def send(self, number: int, request: bytes | bytearray) -> None:
-        self._peers[number].connection.sendall(request)
+        self._connections[number].connection.sendall(request)
 
-    def answers(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
-        """Whole answers that are there within the time, behind their correlation ids; none if it passes."""
+    def responses(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
+        """Yield complete responses that arrive in time, without their correlation ids."""
         for fd, _ in self._poll.poll(timeout_s):
-            peer = self._by_fd[fd]
-            data = peer.connection.recv(1 << 20)
+            connection_state = self._by_fd[fd]
+            data = connection_state.connection.recv(1 << 20)
             if not data:
                 raise RuntimeError("the broker closed a connection")
-            data = peer.received + data
+            data = connection_state.received + data
             while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
-                yield peer.number, data[8:end]
+                yield connection_state.number, data[8:end]
                 data = data[end:]
-            peer.received = data
+            connection_state.received = data
 
 
 def request(key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """A whole request without client id."""
+    """Return a complete request without client id."""
     head = struct.pack(">hhih", key, version, 0, -1) + (b"\0" if flexible else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def text(value: str) -> bytes:
+def string(value: str) -> bytes:
     data = value.encode()
     return struct.pack(">h", len(data)) + data
 
 
-def blob(value: bytes) -> bytes:
+def nullable_bytes(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-def unsigned(number: int) -> bytes:
-    """A varint of a number that is not negative."""
+def unsigned_varint(number: int) -> bytes:
+    """Return an unsigned varint."""
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)
@@ -90,13 +90,13 @@ def unsigned(number: int) -> bytes:
     return bytes([*found, number])
 
 
-def compact(value: str) -> bytes:
+def compact_string(value: str) -> bytes:
     data = value.encode()
-    return unsigned(len(data) + 1) + data
+    return unsigned_varint(len(data) + 1) + data
 
 
-class Reader:
-    """Fields of an answer, in turn."""
+class ResponseReader:
+    """A decoder of a response's fields, in order."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -112,15 +112,15 @@ class Reader:
         self._at += count
         return self._data[self._at - count : self._at]
 
-    def text(self) -> str:
+    def string(self) -> str:
         return self.take(max(0, self.int16())).decode()
 
-    def unsigned(self) -> int:
+    def unsigned_varint(self) -> int:
         number, shift = 0, 0
         while (byte := self.take(1)[0]) > 127:
             number |= (byte & 127) << shift
             shift += 7
         return number | byte << shift
 
-    def compact(self) -> str:
-        return self.take(max(0, self.unsigned() - 1)).decode()
+    def compact_string(self) -> str:
+        return self.take(max(0, self.unsigned_varint() - 1)).decode()
