@@ -1,4 +1,4 @@
-"""A server with a node that does what each request tells it to, on loopback.
+"""A server on loopback, with a fake node that obeys commands in the requests.
 
 A request frame is a command letter and its argument; a reply frame is plain bytes.
 
@@ -37,16 +37,16 @@ HEADER = RequestHeader(ApiKey.PRODUCE, 0, 0, None)
 
 
 def framed(*pieces: Any) -> list[Any]:
-    """The pieces of a reply with their size in front."""
+    """Return the pieces of a response with their total size in front."""
     size = sum(piece.size_bytes if isinstance(piece, FileRegion) else len(piece) for piece in pieces)
     return [struct.pack(">i", size), *pieces]
 
 
 class FakeNode:
-    """Does what each request says."""
+    """A node that does what each request commands."""
 
     def __init__(self) -> None:
-        self.parked: dict[str, RequestContext] = {}
+        self.delayed: dict[str, RequestContext] = {}
         self.regions: list[FileRegion] = []
         self.frames: list[bytes] = []
         self.channels: list[Channel] = []
@@ -59,7 +59,7 @@ class FakeNode:
         self._changes = trio.lowlevel.ParkingLot()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait, turn by turn, until something is so."""
+        """Wait, turn by turn, until a condition holds."""
         while not condition():
             await self._changes.park()
 
@@ -86,7 +86,7 @@ class FakeNode:
             context.close_connection()
         else:
             assert command == b"p"
-            self.parked[argument.decode()] = context
+            self.delayed[argument.decode()] = context
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         return self.one_at_a_time and not all(context.completed for context in channel.slots)
@@ -108,11 +108,11 @@ class FakeNode:
         self.on_begin_shutdown()
 
     def complete(self, name: str, reply: bytes = b"") -> None:
-        self.parked.pop(name).complete_encoded(framed(reply or name.encode()))
+        self.delayed.pop(name).complete_encoded(framed(reply or name.encode()))
 
 
 class Client:
-    """A socket that speaks in frames."""
+    """A client socket that sends and receives frames."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -125,16 +125,16 @@ class Client:
         await self.stream.send_all(data)
 
     async def receive(self) -> bytes:
-        """The next reply."""
+        """Return the next response."""
         size = struct.unpack(">i", await self._take(4))[0]
         return await self._take(size)
 
-    async def ask(self, frame: bytes) -> bytes:
+    async def request(self, frame: bytes) -> bytes:
         await self.send(frame)
         return await self.receive()
 
     async def is_closed(self) -> bool:
-        """Wait for the server to close; False when it says something instead."""
+        """Wait for the server to close, and return False if it sends data instead."""
         try:
             return await self.stream.receive_some() == b""
         except trio.BrokenResourceError:
@@ -151,7 +151,7 @@ class Client:
 
 
 class ServerHarness:
-    """A server, its fake node, its clock, and as many clients as a test wants."""
+    """A server with a fake node, a manual clock, and clients."""
 
     def __init__(self, settings: SocketSettings) -> None:
         self.clock = ManualClock()
@@ -161,7 +161,7 @@ class ServerHarness:
         self.clients: list[Client] = []
 
     def listen(self, name: str = "PLAINTEXT", host: str = "127.0.0.1") -> int:
-        """Listen on a free port, and say which."""
+        """Listen on a free port and return it."""
         listener = bind(name, host, 0, self.server.settings)
         self.server.listen(listener)
         return listener.port
@@ -189,7 +189,7 @@ MakeHarness = Callable[..., Awaitable[ServerHarness]]
 
 @pytest.fixture
 async def make_harness(nursery: trio.Nursery) -> AsyncIterator[MakeHarness]:
-    """`await make_harness(max_connections=2)`: a running server with these settings."""
+    """Yield a function that starts a server with these settings."""
     harnesses: list[ServerHarness] = []
 
     async def make(**settings: Any) -> ServerHarness:

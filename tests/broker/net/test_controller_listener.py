@@ -1,4 +1,4 @@
-"""The listener of the controller beside those of the broker, over real sockets. KIP-919."""
+"""The controller listener beside the broker listeners, over real sockets (KIP-919)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from kwire.wire.messages.describe_cluster import DescribeClusterRequest, Describ
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import decode_response, encode_request
 from tests.broker.net.conftest import MakeHarness, ServerHarness
-from tests.broker.net.test_listeners import HOST, broker_in, connect, endpoints, extra, set_listeners
+from tests.broker.net.test_listeners import (
+    HOST,
+    connect,
+    endpoints,
+    extra_listener,
+    set_listeners,
+    start_broker,
+)
 
 BOTH = {
     "listeners": f"PLAINTEXT://{HOST}:0,CONTROLLER://{HOST}:0",
@@ -31,12 +38,12 @@ def listen_as_controller(harness: ServerHarness) -> int:
     return listener.port
 
 
-async def test_each_role_counts_its_own_connections(make_harness: MakeHarness) -> None:
+async def test_connection_quotas_are_separate_per_role(make_harness: MakeHarness) -> None:
     harness = await make_harness(max_connections=1)
     port = listen_as_controller(harness)
     first, other = await harness.connect(), await harness.connect(port)
-    assert await first.ask(b"efirst") == b"first"
-    assert await other.ask(b"eother") == b"other"
+    assert await first.request(b"efirst") == b"first"
+    assert await other.request(b"eother") == b"other"
     assert {role: limits.total for role, limits in harness.server.quotas.items()} == dict.fromkeys(
         ListenerRole, 1
     )
@@ -49,18 +56,18 @@ async def test_each_role_counts_its_own_connections(make_harness: MakeHarness) -
     )
 
 
-async def test_what_the_broker_listens_to_changes_without_the_controller(harness: ServerHarness) -> None:
+async def test_change_of_broker_listeners_keeps_the_controller_listener(harness: ServerHarness) -> None:
     port = listen_as_controller(harness)
-    harness.server.change_listeners(endpoints(harness, extra()))
+    harness.server.change_listeners(endpoints(harness, extra_listener()))
     await wait_any(harness.loop.workers_done())
     client = await harness.connect(port)
     harness.server.change_listeners(endpoints(harness))
-    assert await client.ask(b"estill there") == b"still there"
+    assert await client.request(b"estill there") == b"still there"
     assert [listener.name for listener in harness.server.listeners] == ["PLAINTEXT", "CONTROLLER"]
 
 
-async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_path: Path) -> None:
-    async with broker_in(tmp_path, **BOTH) as broker:
+async def test_controller_listener_serves_controller_apis(tmp_path: Path) -> None:
+    async with start_broker(tmp_path, **BOTH) as broker:
         ports = {listener.role: listener.port for listener in broker.server.listeners}
         assert broker.bootstrap == f"{HOST}:{ports[ListenerRole.BROKER]}"
         for role, port in ports.items():
@@ -73,7 +80,7 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
             wanted = DescribeClusterRequest(endpoint_type=2 if role is ListenerRole.CONTROLLER else 1)
             await client.send_raw(encode_request(wanted, 1, 2, "test"))
             _, cluster = decode_response(DescribeClusterResponse, 1, await client.receive())
-            # Port 0 is told as the one that it was bound to.
+            # The bound port is advertised in place of port 0.
             assert [one.port for one in cluster.brokers] == [port]
             assert cluster.controller_id == 1
             await client.send_raw(encode_request(MetadataRequest(topics=[]), 12, 3, "test"))
@@ -89,7 +96,7 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
         again.connect((HOST, ports[ListenerRole.CONTROLLER]))
 
 
-async def test_a_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
+async def test_start_with_a_port_in_use_writes_nothing(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         listeners = f"PLAINTEXT://{HOST}:0,CONTROLLER://{HOST}:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Listeners that a running server takes up and gives up, over real sockets. KIP-226."""
+"""Listeners that open and close while the server runs, over real sockets (KIP-226)."""
 
 from __future__ import annotations
 
@@ -33,101 +33,101 @@ HOST = "127.0.0.1"
 
 
 def endpoints(harness: ServerHarness, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
-    """The listener of the start, and more."""
+    """Return the static listener and more."""
     return [ListenerEndpoint("PLAINTEXT", HOST, harness.port), *more]
 
 
-def extra(port: int = 0, host: str = HOST) -> ListenerEndpoint:
+def extra_listener(port: int = 0, host: str = HOST) -> ListenerEndpoint:
     return ListenerEndpoint("EXTRA", host, port)
 
 
-async def take_up(harness: ServerHarness, *more: ListenerEndpoint) -> int:
-    """Change the listeners, and say at which port the last one is."""
+async def add_listeners(harness: ServerHarness, *more: ListenerEndpoint) -> int:
+    """Change the listeners and return the port of the last one."""
     harness.server.change_listeners(endpoints(harness, *more))
     await wait_any(harness.loop.workers_done())
     return harness.server.listeners[-1].port
 
 
-async def test_a_listener_is_taken_up_and_given_up_with_its_connections(harness: ServerHarness) -> None:
+async def test_removed_listener_closes_its_connections(harness: ServerHarness) -> None:
     old = await harness.connect()
-    port = await take_up(harness, extra())
+    port = await add_listeners(harness, extra_listener())
     new = await harness.connect(port)
-    assert await new.ask(b"enew") == b"new"
-    assert await old.ask(b"eold") == b"old"
+    assert await new.request(b"enew") == b"new"
+    assert await old.request(b"eold") == b"old"
     assert harness.server.quotas[ListenerRole.BROKER].listeners == 2
     harness.server.change_listeners(endpoints(harness))
     assert await new.is_closed()
-    assert await old.ask(b"estill there") == b"still there"
+    assert await old.request(b"estill there") == b"still there"
     assert harness.server.quotas[ListenerRole.BROKER].listeners == 1
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, port))
 
 
-async def test_the_reply_to_what_gives_a_listener_up_is_sent_through_it(harness: ServerHarness) -> None:
-    client = await harness.connect(await take_up(harness, extra()))
+async def test_response_to_the_removal_of_a_listener_is_sent_through_it(harness: ServerHarness) -> None:
+    client = await harness.connect(await add_listeners(harness, extra_listener()))
     await client.send(b"pgone")
-    await harness.node.until(lambda: "gone" in harness.node.parked)
+    await harness.node.until(lambda: "gone" in harness.node.delayed)
 
-    def give_up() -> None:
-        if "gone" in harness.node.parked:
+    def remove_listener() -> None:
+        if "gone" in harness.node.delayed:
             harness.server.change_listeners(endpoints(harness))
             harness.node.complete("gone")
 
-    harness.node.on_end_turn = give_up
+    harness.node.on_end_turn = remove_listener
     harness.loop.wake()
     assert await client.receive() == b"gone"
     assert await client.is_closed()
 
 
-async def test_a_listener_that_stays_is_not_moved(harness: ServerHarness) -> None:
-    port = await take_up(harness, extra())
+async def test_listener_with_a_changed_port_is_not_rebound(harness: ServerHarness) -> None:
+    port = await add_listeners(harness, extra_listener())
     client = await harness.connect(port)
-    assert await take_up(harness, extra(1)) == port
-    assert await client.ask(b"ehere") == b"here"
-    # Given up, it is gone from where it is, whatever address was told since.
+    assert await add_listeners(harness, extra_listener(1)) == port
+    assert await client.request(b"ehere") == b"here"
+    # Removal closes the listener at its bound address, not at the configured one.
     harness.server.change_listeners(endpoints(harness))
     assert await client.is_closed()
 
 
 @pytest.mark.parametrize(("host", "port"), [(HOST, None), (HOST, -1), (HOST, 65536), ("a..b", 1)])
-async def test_an_address_that_cannot_be_had_is_told_and_tried_once(
+async def test_failed_bind_is_logged_once_and_not_retried(
     harness: ServerHarness, host: str, port: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as taken, caplog.at_level(logging.ERROR):
         taken.bind((HOST, 0))
-        wrong = extra(taken.getsockname()[1] if port is None else port, host)
-        assert await take_up(harness, wrong) == harness.port
+        wrong = extra_listener(taken.getsockname()[1] if port is None else port, host)
+        assert await add_listeners(harness, wrong) == harness.port
         assert caplog.text.count("Cannot open listener EXTRA") == 1
-    await take_up(harness, wrong)
-    await take_up(harness, extra())
+    await add_listeners(harness, wrong)
+    await add_listeners(harness, extra_listener())
     assert len(harness.server.listeners) == 1
-    await take_up(harness)
-    assert await take_up(harness, extra()) != harness.port
+    await add_listeners(harness)
+    assert await add_listeners(harness, extra_listener()) != harness.port
 
 
-async def test_a_listener_that_is_given_up_while_it_is_looked_up_is_not_served(
+async def test_listener_removed_during_its_host_lookup_is_not_opened(
     harness: ServerHarness,
 ) -> None:
-    harness.server.change_listeners(endpoints(harness, extra()))
+    harness.server.change_listeners(endpoints(harness, extra_listener()))
     harness.server.change_listeners(endpoints(harness))
-    harness.server.change_listeners(endpoints(harness, extra()))
+    harness.server.change_listeners(endpoints(harness, extra_listener()))
     harness.server.change_listeners(endpoints(harness))
     await wait_any(harness.loop.workers_done())
     assert [listener.name for listener in harness.server.listeners] == ["PLAINTEXT"]
 
 
-async def test_a_server_that_stops_takes_no_listener_up(harness: ServerHarness) -> None:
-    harness.server.change_listeners(endpoints(harness, extra()))
+async def test_stopping_server_opens_no_listener(harness: ServerHarness) -> None:
+    harness.server.change_listeners(endpoints(harness, extra_listener()))
     await run_waits(harness.server.drain())
     await wait_any(harness.loop.workers_done())
     assert not harness.server.listeners
 
 
-async def test_a_full_listener_is_given_up(make_harness: MakeHarness) -> None:
+async def test_removal_of_a_listener_at_its_connection_limit(make_harness: MakeHarness) -> None:
     harness = await make_harness(max_connections_by_listener={"EXTRA": 1})
-    port = await take_up(harness, extra())
+    port = await add_listeners(harness, extra_listener())
     first, second = await harness.connect(port), await harness.connect(port)
-    assert await first.ask(b"efirst") == b"first"
+    assert await first.request(b"efirst") == b"first"
     await second.send(b"enever")
     harness.server.change_listeners(endpoints(harness))
     assert await first.is_closed()
@@ -138,7 +138,7 @@ async def test_a_full_listener_is_given_up(make_harness: MakeHarness) -> None:
 
 
 @asynccontextmanager
-async def broker_in(directory: Path, **more: str) -> AsyncIterator[RunningNode]:
+async def start_broker(directory: Path, **more: str) -> AsyncIterator[RunningNode]:
     settings = {
         "listeners": f"PLAINTEXT://{HOST}:0",
         "advertised.listeners": f"PLAINTEXT://{HOST}:0",
@@ -165,8 +165,8 @@ async def set_listeners(client: Client, listeners: str) -> int:
     return int(response.responses[0].error_code)
 
 
-async def test_a_broker_takes_up_what_is_set_and_gives_it_up_through_itself(tmp_path: Path) -> None:
-    async with broker_in(tmp_path) as broker:
+async def test_listeners_config_opens_and_closes_listeners_and_survives_a_restart(tmp_path: Path) -> None:
+    async with start_broker(tmp_path) as broker:
         server = broker.server
         now = f"PLAINTEXT://{HOST}:{server.listeners[0].port}"
         both = f"{now},EXTRA://{HOST}:0"
@@ -180,6 +180,6 @@ async def test_a_broker_takes_up_what_is_set_and_gives_it_up_through_itself(tmp_
         assert await set_listeners(old, both) == 0
         for client in (old, new):
             await trio.aclose_forcefully(client.stream)
-    # The next start makes the change again, after it has listened as it is told to.
-    async with broker_in(tmp_path) as broker:
+    # The next start opens the static listeners first, then applies the change.
+    async with start_broker(tmp_path) as broker:
         assert [listener.name for listener in broker.server.listeners] == ["PLAINTEXT", "EXTRA"]

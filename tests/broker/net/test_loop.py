@@ -1,4 +1,4 @@
-"""Time, threads and calls on the loop."""
+"""The loop: timers, worker threads and scheduled calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kwire.host.periodic_checks import MAX_CHECKS_PER_ADVANCE
 T = TypeVar("T")
 
 
-def both(note: Callable[[T], None], value: T, event: trio.Event) -> None:
-    """Note a value, and tell who waits for it."""
-    note(value)
+def record_and_set(record: Callable[[T], None], value: T, event: trio.Event) -> None:
+    """Record a value and set the event."""
+    record(value)
     event.set()
 
 
-@pytest.fixture(params=[False, True], ids=["among others", "alone"])
+@pytest.fixture(params=[False, True], ids=["with other tasks", "alone"])
 async def loop(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIterator[Loop]:
     loop = Loop(ManualClock(), alone=request.param)
     nursery.start_soon(loop.run)
@@ -36,15 +36,15 @@ async def loop(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIt
     loop.close()
 
 
-async def test_it_is_a_host(loop: Loop) -> None:
+async def test_loop_implements_the_host_protocol(loop: Loop) -> None:
     host: Host = loop
     assert host.now_ms() == loop.clock.now_ms()
 
 
-async def test_timers_fire_in_order_when_the_clock_gets_there(loop: Loop) -> None:
+async def test_timers_fire_in_order_when_the_clock_advances(loop: Loop) -> None:
     fired: list[str] = []
     third = trio.Event()
-    loop.schedule(3_000, lambda: both(fired.append, "third", third))
+    loop.schedule(3_000, lambda: record_and_set(fired.append, "third", third))
     loop.schedule(1_000, lambda: fired.append("first"))
     loop.schedule(2_000, lambda: fired.append("cancelled")).cancel()
     loop.schedule(2_000, lambda: fired.append("second"))
@@ -58,7 +58,7 @@ async def test_timers_fire_in_order_when_the_clock_gets_there(loop: Loop) -> Non
     assert fired == ["first", "second", "third"]
 
 
-async def test_real_time_wakes_the_loop() -> None:
+async def test_system_clock_wakes_the_loop() -> None:
     loop = Loop(SystemClock())
     fired = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -73,7 +73,7 @@ async def test_real_time_wakes_the_loop() -> None:
     loop.close()
 
 
-async def test_a_running_clock_can_be_told_to_jump() -> None:
+async def test_advance_of_a_running_clock_wakes_the_loop() -> None:
     clock = SystemClock()
     loop = Loop(clock)
     fired = trio.Event()
@@ -89,14 +89,14 @@ async def test_a_running_clock_can_be_told_to_jump() -> None:
     loop.close()
 
 
-async def test_a_timer_may_schedule_and_cancel_others(loop: Loop) -> None:
+async def test_timer_may_schedule_and_cancel_others(loop: Loop) -> None:
     fired: list[str] = []
     done = trio.Event()
     victim = loop.schedule(10, lambda: fired.append("victim"))
 
     def first() -> None:
         victim.cancel()
-        loop.schedule(0, lambda: both(fired.append, "nested", done))
+        loop.schedule(0, lambda: record_and_set(fired.append, "nested", done))
 
     loop.schedule(5, first)
     loop.clock.advance(50)
@@ -126,15 +126,15 @@ async def test_work_runs_in_a_thread_and_its_result_arrives_on_the_loop(loop: Lo
     assert not loop.working
 
 
-async def test_an_exception_of_the_work_is_its_result(loop: Loop) -> None:
+async def test_exception_in_a_worker_is_delivered_as_the_result(loop: Loop) -> None:
     results: list[object] = []
     done = trio.Event()
-    loop.run_in_worker(lambda: 1 // 0, lambda result: both(results.append, result, done))
+    loop.run_in_worker(lambda: 1 // 0, lambda result: record_and_set(results.append, result, done))
     await done.wait()
     assert isinstance(results[0], ZeroDivisionError)
 
 
-async def test_threads_are_bounded_and_nothing_is_lost(loop: Loop) -> None:
+async def test_number_of_worker_threads_is_limited(loop: Loop) -> None:
     gate = threading.Event()
     lock = threading.Lock()
     running = most = 0
@@ -164,7 +164,7 @@ async def test_threads_are_bounded_and_nothing_is_lost(loop: Loop) -> None:
     assert most <= MAX_WORKERS
 
 
-async def test_a_failing_call_is_logged_and_the_loop_lives_on(
+async def test_exception_in_a_callback_is_logged_and_the_loop_continues(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = trio.Event()
@@ -177,8 +177,8 @@ async def test_a_failing_call_is_logged_and_the_loop_lives_on(
     assert "pop from empty list" in caplog.text
 
 
-async def test_other_tasks_run_while_the_loop_is_always_busy(loop: Loop) -> None:
-    """What calls itself again and again does not starve signals and other tasks."""
+async def test_other_tasks_run_while_the_loop_is_busy(loop: Loop) -> None:
+    """A callback that schedules itself does not starve signals and other tasks."""
 
     def again() -> None:
         if not stop:
@@ -191,7 +191,7 @@ async def test_other_tasks_run_while_the_loop_is_always_busy(loop: Loop) -> None
     stop = True
 
 
-def test_what_has_to_be_secret_is_repeated_with_a_seed_alone() -> None:
+def test_random_stream_for_secrets_is_reproducible_only_with_a_seed() -> None:
     seeded, other, unseeded = Loop(seed=7), Loop(seed=7), Loop()
     try:
         assert seeded.random("sasl").randbytes(18) == other.random("sasl").randbytes(18)
@@ -202,73 +202,73 @@ def test_what_has_to_be_secret_is_repeated_with_a_seed_alone() -> None:
             loop.close()
 
 
-async def test_a_week_is_moved_with_few_looks_and_everything_else_in_its_time(loop: Loop) -> None:
+async def test_advance_by_a_week_limits_periodic_checks_and_fires_timers_on_time(loop: Loop) -> None:
     second_ms, day_ms = 1_000, 24 * 3600 * 1000
     began_ms = loop.monotonic_ms()
-    looks: list[int] = []
+    checks: list[int] = []
     days: list[int] = []
 
-    def look() -> None:
-        looks.append(loop.monotonic_ms() - began_ms)
-        loop.schedule_check(second_ms, look)
+    def check() -> None:
+        checks.append(loop.monotonic_ms() - began_ms)
+        loop.schedule_check(second_ms, check)
 
     def day() -> None:
         days.append(loop.monotonic_ms() - began_ms)
         loop.schedule(day_ms, day)
 
-    loop.schedule_check(second_ms, look)
+    loop.schedule_check(second_ms, check)
     loop.schedule(day_ms, day)
-    moved = trio.Event()
-    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set))
-    await moved.wait()
+    advanced = trio.Event()
+    loop.call_soon(lambda: loop.advance(7 * day_ms, advanced.set))
+    await advanced.wait()
     assert days == [day_ms * nth for nth in range(1, 8)]
-    assert looks[-1] == 7 * day_ms
-    assert len(looks) <= MAX_CHECKS_PER_ADVANCE + 2
+    assert checks[-1] == 7 * day_ms
+    assert len(checks) <= MAX_CHECKS_PER_ADVANCE + 2
     again = trio.Event()
     loop.call_soon(lambda: loop.advance(2 * second_ms, again.set))
     await again.wait()
-    assert looks[-2:] == [7 * day_ms + second_ms, 7 * day_ms + 2 * second_ms]
+    assert checks[-2:] == [7 * day_ms + second_ms, 7 * day_ms + 2 * second_ms]
 
 
-async def test_a_move_that_is_called_off_leaves_looks_as_often_as_they_were(loop: Loop) -> None:
+async def test_stop_advancing_restores_the_interval_of_periodic_checks(loop: Loop) -> None:
     began_ms = loop.monotonic_ms()
-    looks: list[int] = []
+    checks: list[int] = []
 
-    def look() -> None:
-        looks.append(loop.monotonic_ms() - began_ms)
-        loop.schedule_check(1_000, look)
+    def check() -> None:
+        checks.append(loop.monotonic_ms() - began_ms)
+        loop.schedule_check(1_000, check)
 
-    loop.schedule_check(1_000, look)
-    moved = trio.Event()
+    loop.schedule_check(1_000, check)
+    advanced = trio.Event()
     loop.schedule(10**6, loop.stop_advancing)
-    loop.call_soon(lambda: loop.advance(10**9, moved.set))
-    await moved.wait()
+    loop.call_soon(lambda: loop.advance(10**9, advanced.set))
+    await advanced.wait()
     stopped_ms = loop.monotonic_ms() - began_ms
     assert stopped_ms < 10**9
     again = trio.Event()
     loop.call_soon(lambda: loop.advance(1_000, again.set))
     await again.wait()
-    assert stopped_ms <= looks[-1] <= stopped_ms + 1_000
-    assert len([at for at in looks if at >= stopped_ms]) in (1, 2)
+    assert stopped_ms <= checks[-1] <= stopped_ms + 1_000
+    assert len([at for at in checks if at >= stopped_ms]) in (1, 2)
 
 
-async def test_a_week_without_time_between_nodes_has_everything_else(loop: Loop) -> None:
+async def test_advance_without_the_internode_clock_fires_other_timers(loop: Loop) -> None:
     day_ms = 24 * 3600 * 1000
     began_ms, between_ms = loop.monotonic_ms(), loop.internode_clock.monotonic_ms()
-    seen: list[str] = []
-    loop.schedule(day_ms, lambda: seen.append("a day"))
-    loop.internode_clock.schedule(500, lambda: seen.append("nobody answered"))
-    moved, off = trio.Event(), trio.Event()
-    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, advance_internode_clock=False))
+    events: list[str] = []
+    loop.schedule(day_ms, lambda: events.append("a day"))
+    loop.internode_clock.schedule(500, lambda: events.append("nobody answered"))
+    advanced, off = trio.Event(), trio.Event()
+    loop.call_soon(lambda: loop.advance(7 * day_ms, advanced.set, advance_internode_clock=False))
     loop.call_soon(
         lambda: loop.advance(7 * day_ms, off.set, advance_internode_clock=False)
-    )  # when the first is over
-    await moved.wait()
+    )  # after the first
+    await advanced.wait()
     loop.call_soon(loop.stop_advancing)
     await off.wait()
     assert loop.monotonic_ms() - began_ms >= 7 * day_ms
-    assert (loop.internode_clock.monotonic_ms(), seen) == (between_ms, ["a day"])
-    both = trio.Event()
-    loop.call_soon(lambda: loop.advance(500, both.set))
-    await both.wait()
-    assert (loop.internode_clock.monotonic_ms(), seen) == (between_ms + 500, ["a day", "nobody answered"])
+    assert (loop.internode_clock.monotonic_ms(), events) == (between_ms, ["a day"])
+    record_and_set = trio.Event()
+    loop.call_soon(lambda: loop.advance(500, record_and_set.set))
+    await record_and_set.wait()
+    assert (loop.internode_clock.monotonic_ms(), events) == (between_ms + 500, ["a day", "nobody answered"])

@@ -1,4 +1,4 @@
-"""Other nodes over real sockets: those that answer, and those that hang, lie, refuse and die."""
+"""Links to other nodes over real sockets: peers that respond, hang, disconnect or send invalid data."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from kwire.wire.registry import decode_request_header, encode_response
 from kwire.wire.schema import Message
 
 HOST = "127.0.0.1"
-REST_MS = 60
-"""As long as a connection rests that was open before, or failed once."""
+BACKOFF_MS = 60
+"""The reconnect backoff after the first failure."""
 GONE = (
     "the peer closed the connection",
     "receiving failed: Connection reset by peer",
     "sending failed: Connection reset by peer",
     "sending failed: Broken pipe",
 )
-"""What is seen of a peer that is gone: the kernel says it in one way or another."""
+"""The errors that the kernel may report for a disconnected peer."""
 
 
-class Asker:
-    """A loop of its own, and the answers that it got."""
+class LinkHarness:
+    """A loop with links to peers."""
 
     def __init__(self, settings: SocketSettings) -> None:
         self.clock = ManualClock()
@@ -62,7 +62,7 @@ class Asker:
     def send(
         self, port: int, request: Message, *, host: str = HOST, timeout_ms: int = 30_000, **more: Any
     ) -> Callable[[], Awaitable[Any]]:
-        """Ask, and have something to wait for the answer with."""
+        """Send a request and return a function that waits for the response."""
         send_answer, receive_answer = trio.open_memory_channel[Any](2)
         self.loop.peers.send(
             PeerAddress(host, port),
@@ -74,60 +74,60 @@ class Asker:
         )
         return receive_answer.receive
 
-    async def ask(self, port: int, request: Message | None = None, **more: Any) -> Any:
+    async def request(self, port: int, request: Message | None = None, **more: Any) -> Any:
         return await self.send(port, request or MetadataRequest(topics=None), **more)()
 
     async def advance(self, delay_ms: int) -> None:
-        """Let some time pass."""
+        """Advance the clock and wait."""
         passed = trio.Event()
         self.loop.advance(delay_ms, passed.set)
         await passed.wait()
 
-    async def fails(self, port: int, request: Message | None = None, **more: Any) -> str:
-        """Why there is no answer."""
-        answer = await self.ask(port, request, **more)
-        assert isinstance(answer, PeerUnreachable), answer
-        return str(answer).partition(": ")[2]
+    async def failure_of(self, port: int, request: Message | None = None, **more: Any) -> str:
+        """Return the reason why a request failed."""
+        serve_metadata = await self.request(port, request, **more)
+        assert isinstance(serve_metadata, PeerUnreachable), serve_metadata
+        return str(serve_metadata).partition(": ")[2]
 
 
-MakeAsker = Callable[..., Asker]
+MakeLinkHarness = Callable[..., LinkHarness]
 
 
 @pytest.fixture
-async def make_asker(nursery: trio.Nursery) -> AsyncIterator[MakeAsker]:
-    askers: list[Asker] = []
+async def make_harness(nursery: trio.Nursery) -> AsyncIterator[MakeLinkHarness]:
+    harnesses: list[LinkHarness] = []
 
-    def make(**settings: Any) -> Asker:
-        asker = Asker(SocketSettings(**settings))
-        askers.append(asker)
-        nursery.start_soon(asker.loop.run)
-        return asker
+    def make(**settings: Any) -> LinkHarness:
+        harness = LinkHarness(SocketSettings(**settings))
+        harnesses.append(harness)
+        nursery.start_soon(harness.loop.run)
+        return harness
 
     with trio.fail_after(30):
         yield make
-        for asker in askers:
-            asker.links.close()
-            asker.loop.stop()
-            while asker.loop.running:
+        for harness in harnesses:
+            harness.links.close()
+            harness.loop.stop()
+            while harness.loop.running:
                 await trio.lowlevel.checkpoint()
-            asker.connections.close()
-            asker.loop.close()
+            harness.connections.close()
+            harness.loop.close()
 
 
 @pytest.fixture
-async def asker(make_asker: MakeAsker) -> Asker:
-    return make_asker()
+async def harness(make_harness: MakeLinkHarness) -> LinkHarness:
+    return make_harness()
 
 
 class Peer:
-    """The other end of one connection, which does what a test says."""
+    """The other end of one connection, controlled by a script."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self._received = bytearray()
 
     async def request(self) -> tuple[int, int, int]:
-        """API, version and correlation id of the next request."""
+        """Return API key, version and correlation id of the next request."""
         size = struct.unpack(">i", await self._take(4))[0]
         header, _ = decode_request_header(memoryview(await self._take(size)))
         return header.api_key, header.api_version, header.correlation_id
@@ -142,15 +142,15 @@ class Peer:
         del self._received[:size]
         return taken
 
-    async def answer(self, asked: tuple[int, int, int], response: Message) -> None:
+    async def respond(self, asked: tuple[int, int, int], response: Message) -> None:
         pieces = encode_response(*asked, response)
         await self.stream.send_all(b"".join(bytes(piece) for piece in pieces))  # type: ignore[arg-type]
 
-    async def tell_versions(self) -> None:
+    async def send_versions(self) -> None:
         served = [
             ApiVersion(api_key=key, min_version=0, max_version=13) for key in (ApiKey.METADATA, ApiKey.FETCH)
         ]
-        await self.answer(await self.request(), ApiVersionsResponse(api_keys=served))
+        await self.respond(await self.request(), ApiVersionsResponse(api_keys=served))
 
     async def is_closed(self) -> bool:
         try:
@@ -165,17 +165,17 @@ StartPeer = Callable[..., Awaitable[int]]
 
 @pytest.fixture
 async def start_peer(nursery: trio.Nursery) -> AsyncIterator[StartPeer]:
-    """`await start_peer(script, ...)`: a port whose connections are served by these, in their order."""
+    """Yield a function that starts a server with one script per connection and returns its port."""
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as peers:
 
             async def start(*scripts: Script) -> int:
                 (listener,) = await trio.open_tcp_listeners(0, host=HOST)
-                waiting = list(scripts)
+                pending = list(scripts)
 
                 async def serve_one(stream: trio.SocketStream) -> None:
                     try:
-                        await waiting.pop(0)(Peer(stream))
+                        await pending.pop(0)(Peer(stream))
                     except (trio.ClosedResourceError, trio.BrokenResourceError):
                         pass
 
@@ -200,22 +200,22 @@ async def reset(peer: Peer) -> None:
     peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
-async def answer(peer: Peer) -> None:
-    await peer.tell_versions()
+async def serve_metadata(peer: Peer) -> None:
+    await peer.send_versions()
     while True:
-        await peer.answer(await peer.request(), MetadataResponse())
+        await peer.respond(await peer.request(), MetadataResponse())
 
 
 def after_versions(rest: Script) -> Script:
     async def script(peer: Peer) -> None:
-        await peer.tell_versions()
+        await peer.send_versions()
         await peer.request()
         await rest(peer)
 
     return script
 
 
-def says(data: bytes, *, then: Script = hang) -> Script:
+def send_bytes(data: bytes, *, then: Script = hang) -> Script:
     async def script(peer: Peer) -> None:
         await peer.stream.send_all(data)
         await then(peer)
@@ -230,29 +230,29 @@ def unused_port() -> int:
         return port
 
 
-async def test_it_asks_over_one_connection(asker: Asker, start_peer: StartPeer) -> None:
-    port = await start_peer(answer)
-    waiting = [asker.send(port, MetadataRequest()) for _ in range(100)]
-    assert [type(await answered()) for answered in waiting] == [MetadataResponse] * 100
-    assert isinstance(await asker.ask(port), MetadataResponse)
+async def test_requests_share_one_connection(harness: LinkHarness, start_peer: StartPeer) -> None:
+    port = await start_peer(serve_metadata)
+    pending = [harness.send(port, MetadataRequest()) for _ in range(100)]
+    assert [type(await response()) for response in pending] == [MetadataResponse] * 100
+    assert isinstance(await harness.request(port), MetadataResponse)
 
 
-async def test_a_host_is_looked_up(asker: Asker, start_peer: StartPeer) -> None:
-    port = await start_peer(answer, answer)
-    # ::1 comes first where there is one, and nobody listens there.
-    waiting = [asker.send(port, MetadataRequest(), host="localhost", purpose=f"{n}") for n in range(2)]
-    assert [type(await answered()) for answered in waiting] == [MetadataResponse] * 2
+async def test_host_name_is_resolved(harness: LinkHarness, start_peer: StartPeer) -> None:
+    port = await start_peer(serve_metadata, serve_metadata)
+    # "localhost" may resolve to ::1 first, which has no listener.
+    pending = [harness.send(port, MetadataRequest(), host="localhost", purpose=f"{n}") for n in range(2)]
+    assert [type(await response()) for response in pending] == [MetadataResponse] * 2
 
 
-async def test_hosts_that_nobody_knows(asker: Asker) -> None:
-    assert (await asker.fails(1, host="no.such.host.invalid")).startswith("cannot resolve host: ")
-    assert (await asker.fails(1, host="a..b")).startswith("cannot resolve host: ")
-    assert (await asker.fails(1, host="x" * 300)).startswith("cannot resolve host: ")
+async def test_unknown_host(harness: LinkHarness) -> None:
+    assert (await harness.failure_of(1, host="no.such.host.invalid")).startswith("cannot resolve host: ")
+    assert (await harness.failure_of(1, host="a..b")).startswith("cannot resolve host: ")
+    assert (await harness.failure_of(1, host="x" * 300)).startswith("cannot resolve host: ")
 
 
-async def test_a_port_that_nobody_listens_at_refuses(asker: Asker) -> None:
-    assert await asker.fails(unused_port()) == "connection refused"
-    assert (await asker.fails(9092, host="255.255.255.255")).startswith("connect failed: ")
+async def test_connection_refused(harness: LinkHarness) -> None:
+    assert await harness.failure_of(unused_port()) == "connection refused"
+    assert (await harness.failure_of(9092, host="255.255.255.255")).startswith("connect failed: ")
 
 
 @pytest.mark.parametrize(
@@ -262,33 +262,33 @@ async def test_a_port_that_nobody_listens_at_refuses(asker: Asker) -> None:
         (reset, GONE),
         (after_versions(close), GONE),
         (after_versions(reset), GONE),
-        (after_versions(says(b"\0\0", then=close)), GONE),
-        (after_versions(says(b"\0\1\0\0" + bytes(70), then=close)), GONE),
-        (after_versions(says(b"\0\x40\0\0" + bytes(900_000), then=close)), GONE),
+        (after_versions(send_bytes(b"\0\0", then=close)), GONE),
+        (after_versions(send_bytes(b"\0\1\0\0" + bytes(70), then=close)), GONE),
+        (after_versions(send_bytes(b"\0\x40\0\0" + bytes(900_000), then=close)), GONE),
         (
-            says(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            send_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             ("protocol error: frame size 1213486160",),
         ),
-        (says(b"\xff\xff\xff\xff"), ("protocol error: frame size -1",)),
-        (after_versions(says(b"\0\0\0\0")), ("protocol error: a response of 0 bytes",)),
-        (after_versions(says(b"\0\0\0\4\0\0\0\7")), ("protocol error:",)),
-        (after_versions(says(b"\0\0\0\x40" + b"\xff" * 64)), ("protocol error:",)),
-        (after_versions(says(b"\0\1\0\0" + bytes(0x10000))), ("protocol error:",)),
+        (send_bytes(b"\xff\xff\xff\xff"), ("protocol error: frame size -1",)),
+        (after_versions(send_bytes(b"\0\0\0\0")), ("protocol error: a response of 0 bytes",)),
+        (after_versions(send_bytes(b"\0\0\0\4\0\0\0\7")), ("protocol error:",)),
+        (after_versions(send_bytes(b"\0\0\0\x40" + b"\xff" * 64)), ("protocol error:",)),
+        (after_versions(send_bytes(b"\0\1\0\0" + bytes(0x10000))), ("protocol error:",)),
     ],
 )
-async def test_a_peer_that_goes_away_or_talks_nonsense_is_left(
-    asker: Asker, start_peer: StartPeer, script: Script, why: tuple[str, ...]
+async def test_disconnect_or_invalid_data_fails_requests_and_reconnects(
+    harness: LinkHarness, start_peer: StartPeer, script: Script, why: tuple[str, ...]
 ) -> None:
-    port = await start_peer(script, answer)
-    waiting = [asker.send(port, MetadataRequest()) for _ in range(2)]
-    for answered in waiting:
-        assert str(await answered()).startswith(tuple(f"{HOST}:{port}: {reason}" for reason in why))
-    again = asker.send(port, MetadataRequest())
-    await asker.advance(REST_MS)
+    port = await start_peer(script, serve_metadata)
+    pending = [harness.send(port, MetadataRequest()) for _ in range(2)]
+    for response in pending:
+        assert str(await response()).startswith(tuple(f"{HOST}:{port}: {reason}" for reason in why))
+    again = harness.send(port, MetadataRequest())
+    await harness.advance(BACKOFF_MS)
     assert isinstance(await again(), MetadataResponse)
 
 
-async def test_a_peer_that_hangs_holds_up_only_its_own(asker: Asker, start_peer: StartPeer) -> None:
+async def test_hanging_peer_delays_only_its_own_requests(harness: LinkHarness, start_peer: StartPeer) -> None:
     seen = trio.Event()
 
     async def notes_and_hangs(peer: Peer) -> None:
@@ -296,105 +296,110 @@ async def test_a_peer_that_hangs_holds_up_only_its_own(asker: Asker, start_peer:
         assert await peer.is_closed()
 
     hanging = await start_peer(after_versions(notes_and_hangs), hang)
-    other = await start_peer(answer)
-    waiting = asker.send(hanging, MetadataRequest(), timeout_ms=1_000)
-    behind = asker.send(hanging, MetadataRequest(), timeout_ms=20_000)
-    silent = asker.send(hanging, MetadataRequest(), timeout_ms=1_000, purpose="another")
+    other = await start_peer(serve_metadata)
+    pending = harness.send(hanging, MetadataRequest(), timeout_ms=1_000)
+    behind = harness.send(hanging, MetadataRequest(), timeout_ms=20_000)
+    silent = harness.send(hanging, MetadataRequest(), timeout_ms=1_000, purpose="another")
     await seen.wait()
-    assert isinstance(await asker.ask(other), MetadataResponse)
-    asker.clock.advance(1_000)
-    assert str(await waiting()).endswith(": request timed out")
+    assert isinstance(await harness.request(other), MetadataResponse)
+    harness.clock.advance(1_000)
+    assert str(await pending()).endswith(": request timed out")
     assert str(await behind()).endswith(": request timed out")
     assert str(await silent()).endswith(": ApiVersions timed out")
 
 
-async def test_a_peer_that_never_accepts_is_not_waited_for(asker: Asker) -> None:
+async def test_connection_that_is_never_accepted_times_out(harness: LinkHarness) -> None:
     with socket.socket() as sock, socket.socket() as filler:
         sock.bind((HOST, 0))
         sock.listen(0)
         port: int = sock.getsockname()[1]
-        filler.connect((HOST, port))  # which fills the backlog
-        waiting = [
-            asker.send(port, MetadataRequest(), purpose=f"{number}", timeout_ms=60_000) for number in range(3)
+        filler.connect((HOST, port))  # fills the backlog
+        pending = [
+            harness.send(port, MetadataRequest(), purpose=f"{number}", timeout_ms=60_000)
+            for number in range(3)
         ]
-        await asker.advance(13_000)
-        told = {str(await answered()).partition(": ")[2] for answered in waiting}
+        await harness.advance(13_000)
+        told = {str(await response()).partition(": ")[2] for response in pending}
         assert told <= {"connection setup timed out", "ApiVersions timed out"}
 
 
-async def test_the_next_address_has_its_chance_after_one_that_says_nothing(
-    asker: Asker, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+async def test_next_address_is_tried_after_a_setup_timeout(
+    harness: LinkHarness, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as sock, socket.socket() as filler:
         sock.bind((HOST, 0))
         sock.listen(0)
-        filler.connect(sock.getsockname())  # which fills the backlog: whoever comes now is not heard
-        addresses = [sock.getsockname(), (HOST, await start_peer(answer))]
+        filler.connect(sock.getsockname())  # fills the backlog, so the next connection is not accepted
+        addresses = [sock.getsockname(), (HOST, await start_peer(serve_metadata))]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *host_and_port, type, flags: found)
-        silent = asker.send(1, MetadataRequest(), timeout_ms=60_000)
-        await asker.advance(13_000)
+        silent = harness.send(1, MetadataRequest(), timeout_ms=60_000)
+        await harness.advance(13_000)
         assert str(await silent()) == f"{HOST}:1: connection setup timed out"
-        again = asker.send(1, MetadataRequest())
-        await asker.advance(REST_MS)
+        again = harness.send(1, MetadataRequest())
+        await harness.advance(BACKOFF_MS)
         assert isinstance(await again(), MetadataResponse)
 
 
-async def test_a_frame_beyond_the_limit_is_not_received(make_asker: MakeAsker, start_peer: StartPeer) -> None:
-    asker = make_asker(request_max_bytes=1000)
-    port = await start_peer(after_versions(says(struct.pack(">i", 1001))))
-    why = await asker.fails(port)
+async def test_response_larger_than_the_maximum_is_a_protocol_error(
+    make_harness: MakeLinkHarness, start_peer: StartPeer
+) -> None:
+    harness = make_harness(request_max_bytes=1000)
+    port = await start_peer(after_versions(send_bytes(struct.pack(">i", 1001))))
+    why = await harness.failure_of(port)
     assert why.startswith("protocol error: frame size 1001 is above the maximum of 1000")
 
 
-async def test_an_answer_may_arrive_byte_by_byte(asker: Asker, start_peer: StartPeer) -> None:
+async def test_response_may_arrive_byte_by_byte(harness: LinkHarness, start_peer: StartPeer) -> None:
     async def in_pieces(peer: Peer) -> None:
-        await peer.tell_versions()
+        await peer.send_versions()
         pieces = encode_response(*await peer.request(), MetadataResponse(cluster_id="x" * 50))
         for byte in b"".join(bytes(piece) for piece in pieces):  # type: ignore[arg-type]
             turned = trio.Event()
-            asker.loop.call_soon(turned.set)
+            harness.loop.call_soon(turned.set)
             await peer.stream.send_all(bytes([byte]))
             await turned.wait()
         await trio.sleep_forever()
 
-    assert (await asker.ask(await start_peer(in_pieces))).cluster_id == "x" * 50
+    assert (await harness.request(await start_peer(in_pieces))).cluster_id == "x" * 50
 
 
-async def test_much_is_asked_of_a_peer_that_reads_late(make_asker: MakeAsker, start_peer: StartPeer) -> None:
-    asker = make_asker(send_buffer_bytes=4096, receive_buffer_bytes=4096)
+async def test_many_large_requests_to_a_slow_reader(
+    make_harness: MakeLinkHarness, start_peer: StartPeer
+) -> None:
+    harness = make_harness(send_buffer_bytes=4096, receive_buffer_bytes=4096)
     go = trio.Event()
 
     async def late(peer: Peer) -> None:
-        await peer.tell_versions()
+        await peer.send_versions()
         await go.wait()
         for _ in range(50):
-            await peer.answer(await peer.request(), FetchResponse(session_id=7))
+            await peer.respond(await peer.request(), FetchResponse(session_id=7))
         await trio.sleep_forever()
 
     port = await start_peer(late)
     topics = [FetchTopic(topic=f"a topic of many {number}") for number in range(3_000)]
-    waiting = [asker.send(port, FetchRequest(topics=topics), max_version=12) for _ in range(50)]
+    pending = [harness.send(port, FetchRequest(topics=topics), max_version=12) for _ in range(50)]
     go.set()
-    assert {(await answered()).session_id for answered in waiting} == {7}
+    assert {(await response()).session_id for response in pending} == {7}
 
 
-async def test_idle_connections_are_closed(make_asker: MakeAsker, start_peer: StartPeer) -> None:
-    asker = make_asker(max_idle_ms=5_000)
+async def test_idle_connections_are_closed(make_harness: MakeLinkHarness, start_peer: StartPeer) -> None:
+    harness = make_harness(max_idle_ms=5_000)
     closed = trio.Event()
 
     async def note(peer: Peer) -> None:
-        await peer.tell_versions()
-        await peer.answer(await peer.request(), MetadataResponse())
+        await peer.send_versions()
+        await peer.respond(await peer.request(), MetadataResponse())
         assert await peer.is_closed()
         closed.set()
 
-    await asker.ask(await start_peer(note))
-    asker.clock.advance(5_000)
+    await harness.request(await start_peer(note))
+    harness.clock.advance(5_000)
     await closed.wait()
 
 
-async def test_a_node_that_stops_hangs_up(asker: Asker, start_peer: StartPeer) -> None:
+async def test_stopping_node_closes_connections(harness: LinkHarness, start_peer: StartPeer) -> None:
     seen, closed = trio.Event(), trio.Event()
 
     async def note(peer: Peer) -> None:
@@ -402,11 +407,11 @@ async def test_a_node_that_stops_hangs_up(asker: Asker, start_peer: StartPeer) -
         assert await peer.is_closed()
         closed.set()
 
-    waiting = asker.send(await start_peer(after_versions(note)), MetadataRequest())
+    pending = harness.send(await start_peer(after_versions(note)), MetadataRequest())
     await seen.wait()
-    unknown = asker.send(1, MetadataRequest(), host="no.such.host.invalid")
-    asker.links.close()
-    assert str(await waiting()).endswith(": this node is stopping")
+    unknown = harness.send(1, MetadataRequest(), host="no.such.host.invalid")
+    harness.links.close()
+    assert str(await pending()).endswith(": this node is stopping")
     assert str(await unknown()).endswith(": this node is stopping")
     await closed.wait()
 
@@ -434,7 +439,7 @@ def produce(topic_id: Any, batch: bytes) -> ProduceRequest:
     return ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topics)
 
 
-async def test_a_node_of_kwire_answers(asker: Asker, tmp_path: Path) -> None:
+async def test_requests_to_a_real_node(harness: LinkHarness, tmp_path: Path) -> None:
     settings = {
         "listeners": f"PLAINTEXT://{HOST}:0",
         "log.dirs": str(tmp_path),
@@ -442,40 +447,40 @@ async def test_a_node_of_kwire_answers(asker: Asker, tmp_path: Path) -> None:
     }
     async with serve(load(None, {}, settings)) as node:
         port = int(node.bootstrap.rpartition(":")[2])
-        versions = await asker.ask(
+        versions = await harness.request(
             port, ApiVersionsRequest(client_software_name="me", client_software_version="1")
         )
         assert isinstance(versions, ApiVersionsResponse)
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-        made = await asker.ask(port, CreateTopicsRequest(topics=[topic], timeout_ms=1_000))
+        made = await harness.request(port, CreateTopicsRequest(topics=[topic], timeout_ms=1_000))
         assert isinstance(made, CreateTopicsResponse)
         topic_id = made.topics[0].topic_id
-        metadata = await asker.ask(port)
+        metadata = await harness.request(port)
         assert isinstance(metadata, MetadataResponse)
         assert (metadata.brokers[0].port, metadata.topics[0].topic_id) == (port, topic_id)
         for number, size in enumerate((1 << 10, 200 << 10, 1 << 20, 9 << 20)):
             sent = records(size)
-            produced = await asker.ask(port, produce(topic_id, sent))
+            produced = await harness.request(port, produce(topic_id, sent))
             assert isinstance(produced, ProduceResponse)
-            answer = await asker.ask(port, fetch(topic_id, offset=number))
-            assert isinstance(answer, FetchResponse)
-            got = answer.responses[0].partitions[0].records
-            # A view of what was received, not a copy of it: as it was sent, but for offset and leader epoch.
+            serve_metadata = await harness.request(port, fetch(topic_id, offset=number))
+            assert isinstance(serve_metadata, FetchResponse)
+            got = serve_metadata.responses[0].partitions[0].records
+            # The records are a view of the received data; only offset and leader epoch differ.
             assert isinstance(got, memoryview)
             assert isinstance(got.obj, bytearray)
             assert len(got.obj) < len(got) + 1_000
             assert got[17:] == sent[17:]
-        waits = asker.send(port, fetch(topic_id, max_wait_ms=60_000, offset=4), purpose="fetch-0")
-        assert isinstance(await asker.ask(port), MetadataResponse)
-        assert isinstance(await asker.ask(port, produce(topic_id, records(256))), ProduceResponse)
+        waits = harness.send(port, fetch(topic_id, max_wait_ms=60_000, offset=4), purpose="fetch-0")
+        assert isinstance(await harness.request(port), MetadataResponse)
+        assert isinstance(await harness.request(port, produce(topic_id, records(256))), ProduceResponse)
         got = (await waits()).responses[0].partitions[0].records
         assert got[17:] == records(256)[17:]
-    gone = asker.send(port, MetadataRequest())
-    await asker.advance(REST_MS)
-    assert str(await gone()).partition(": ")[2] in (*GONE, "connection refused")
+    disconnected = harness.send(port, MetadataRequest())
+    await harness.advance(BACKOFF_MS)
+    assert str(await disconnected()).partition(": ")[2] in (*GONE, "connection refused")
 
 
-async def test_two_nodes_ask_each_other() -> None:
+async def test_two_nodes_send_requests_to_each_other() -> None:
     settings = {"listeners": f"PLAINTEXT://{HOST}:0", "log.dirs": "/data"}
     with trio.fail_after(20):
         async with (
@@ -492,5 +497,5 @@ async def test_two_nodes_ask_each_other() -> None:
                     deadline_ms=asking.loop.monotonic_ms() + 10_000,
                     on_response=send_answer.send_nowait,
                 )
-                answer = await receive_answer.receive()
-                assert answer.cluster_id == asked.node.cluster_id
+                serve_metadata = await receive_answer.receive()
+                assert serve_metadata.cluster_id == asked.node.cluster_id

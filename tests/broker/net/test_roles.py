@@ -1,4 +1,4 @@
-"""A controller and a broker as servers of their own, which reach each other over loopback."""
+"""A controller and a broker as separate servers, connected over loopback."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kwire.broker.storage.disk import RealDisk
 SERVED = {"share.version": 0, "streams.version": 0}
 
 
-def config_of(home: Path, servers: str, **settings: str) -> BrokerConfig:
-    """Of a node of the cluster that is found at `servers`, its directory formatted."""
+def node_config(home: Path, servers: str, **settings: str) -> BrokerConfig:
+    """Load the configuration of a node and format its directory."""
     config = load(
         None,
         {},
@@ -42,19 +42,21 @@ def config_of(home: Path, servers: str, **settings: str) -> BrokerConfig:
     return config
 
 
-def broker_of(home: Path, servers: str) -> BrokerConfig:
-    return config_of(home, servers, process_roles="broker", node_id="2", listeners="PLAINTEXT://127.0.0.1:0")
+def broker_config(home: Path, servers: str) -> BrokerConfig:
+    return node_config(
+        home, servers, process_roles="broker", node_id="2", listeners="PLAINTEXT://127.0.0.1:0"
+    )
 
 
-def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
-    async def both() -> None:
-        nobody = "127.0.0.1:1"  # a controller that votes alone looks for nobody
-        controller = config_of(
+def test_broker_registers_and_shuts_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        nobody = "127.0.0.1:1"  # the only voter contacts no other controller
+        controller = node_config(
             tmp_path, nobody, process_roles="controller", node_id="1", listeners="CONTROLLER://127.0.0.1:0"
         )
         async with serve(controller) as first:
             assert first.bootstrap.startswith("127.0.0.1:")
-            async with serve(broker_of(tmp_path, first.bootstrap)) as second:
+            async with serve(broker_config(tmp_path, first.bootstrap)) as second:
                 assert second.node.lifecycle.stage is LifecycleStage.UNFENCED
                 assert isinstance(second.node, Node)
                 assert second.node.is_open
@@ -62,36 +64,37 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
                 known = first.node.image.brokers[2]
                 assert not known.fenced
                 assert known.endpoints["PLAINTEXT"].port == int(second.bootstrap.rpartition(":")[2])
-            assert second.node.lifecycle.stage is LifecycleStage.STOPPED
+            stopped: LifecycleStage = second.node.lifecycle.stage
+            assert stopped is LifecycleStage.STOPPED
             assert first.node.image.brokers[2].fenced
 
-    trio.run(both)
+    trio.run(run)
 
 
-def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path) -> None:
-    async def alone() -> None:
+def test_broker_waiting_for_its_registration_can_be_stopped(tmp_path: Path) -> None:
+    async def run() -> None:
         stop = LoopEvent()
         stop.set()
-        async with serve(broker_of(tmp_path, "127.0.0.1:1"), stop=stop) as node:
+        async with serve(broker_config(tmp_path, "127.0.0.1:1"), stop=stop) as node:
             assert node.bootstrap == ""
             assert node.node.lifecycle.stage is LifecycleStage.STARTING
 
-    trio.run(alone)
+    trio.run(run)
 
 
-def test_a_broker_gives_up_that_nobody_registers(tmp_path: Path) -> None:
-    async def alone() -> None:
-        config = broker_of(tmp_path, "127.0.0.1:1")
+def test_start_fails_after_the_registration_timeout(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = broker_config(tmp_path, "127.0.0.1:1")
         config = load(None, {}, {**config.static_settings, "initial.broker.registration.timeout.ms": "1"})
         async with serve(config) as node:
             assert "initial.broker.registration.timeout.ms" in node.failure.reason
 
-    trio.run(alone)
+    trio.run(run)
 
 
 @pytest.mark.parametrize("roles", ["broker", "controller"])
-def test_directories_are_not_formatted_for_a_cluster_of_others(tmp_path: Path, roles: str) -> None:
-    async def alone() -> None:
+def test_unformatted_directories_fail_the_start(tmp_path: Path, roles: str) -> None:
+    async def run() -> None:
         settings = {
             "process.roles": roles,
             "node.id": "2",
@@ -105,4 +108,4 @@ def test_directories_are_not_formatted_for_a_cluster_of_others(tmp_path: Path, r
             pytest.fail("it has started")
 
     with pytest.raises(StartRefused, match="format the directories with kwire format"):
-        trio.run(alone)
+        trio.run(run)

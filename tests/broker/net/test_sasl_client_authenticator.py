@@ -1,4 +1,4 @@
-"""A link shows who its node is: what is said, what becomes of a refusal, and when it is said anew."""
+"""SASL authentication of a link: exchange, failures and reauthentication."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kwire.wire.messages.sasl_handshake import SaslHandshakeResponse
 from tests.broker.net.test_peer_link import SERVED, PeerLinkHarness
 
 SASL = {**SERVED, ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
-REFUSED = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
+AUTHENTICATION_FAILED = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
-class Polite:
-    """Says something `rounds` times, and expects thanks for all but the last."""
+class FakeMechanism:
+    """A mechanism that sends `rounds` messages and expects thanks for all but the last."""
 
     mechanism = "POLITE"
 
@@ -40,309 +40,313 @@ class Polite:
         return b"please" if self.rounds >= 0 else None
 
 
-class Login(PeerLinkHarness):
-    """A harness whose links have to log in."""
+class SaslHarness(PeerLinkHarness):
+    """A harness whose links must authenticate."""
 
-    def __init__(self, make: Any = Polite) -> None:
+    def __init__(self, make: Any = FakeMechanism) -> None:
         super().__init__()
-        self.kinds: list[bool] = []
+        self.to_controller_flags: list[bool] = []
 
-        def logins(to_controller: bool) -> Any:
-            self.kinds.append(to_controller)
+        def mechanism_for(to_controller: bool) -> Any:
+            self.to_controller_flags.append(to_controller)
             return make
 
         self.links = PeerLinks(
-            self.host, self._dial, client_id="me", max_idle_ms=10**7, peer_authentication=logins
+            self.host, self._dial, client_id="me", max_idle_ms=10**7, peer_authentication=mechanism_for
         )
 
     @property
     def keys(self) -> list[tuple[int, int]]:
-        """API and version of all that was asked over the last line."""
-        return [(key, version) for key, version, _ in self.line.asked]
+        """API key and version of all requests on the last transport."""
+        return [(key, version) for key, version, _ in self.transport.headers]
 
     def challenge(self, text: bytes = b"thanks", session_ms: int = 0) -> None:
-        self.line.answer(-1, SaslAuthenticateResponse(auth_bytes=text, session_lifetime_ms=session_ms))
+        self.transport.respond(-1, SaslAuthenticateResponse(auth_bytes=text, session_lifetime_ms=session_ms))
 
-    def refuse(self, message: str | None = "Authentication failed: who?") -> None:
-        self.line.answer(-1, SaslAuthenticateResponse(error_code=REFUSED, error_message=message))
+    def fail_authentication(self, message: str | None = "Authentication failed: who?") -> None:
+        self.transport.respond(
+            -1, SaslAuthenticateResponse(error_code=AUTHENTICATION_FAILED, error_message=message)
+        )
 
-    def shake(self, **answer: Any) -> None:
-        self.line.answer(-1, SaslHandshakeResponse(**{"mechanisms": ["POLITE"], **answer}))
+    def respond_handshake(self, **answer: Any) -> None:
+        self.transport.respond(-1, SaslHandshakeResponse(**{"mechanisms": ["POLITE"], **answer}))
 
     def connect(self) -> None:
-        """Ask, and have a line open; the handshake is asked for."""
-        self.ask()
-        self.line.open(SASL)
+        """Send a request and open the transport; the handshake request is sent."""
+        self.request()
+        self.transport.open(SASL)
 
-    def log_in(self, session_ms: int = 0) -> None:
-        """From a handshake that was asked for to the end."""
-        self.shake()
+    def authenticate(self, session_ms: int = 0) -> None:
+        """Complete the authentication from the handshake request on."""
+        self.respond_handshake()
         self.challenge(session_ms=session_ms)
         self.challenge(session_ms=session_ms)
 
-    def serve(self, session_ms: int = 0) -> None:
-        """From nothing to the first answer."""
+    def connect_and_serve(self, session_ms: int = 0) -> None:
+        """Connect, authenticate and respond to the first request."""
         self.connect()
-        self.log_in(session_ms)
-        self.line.answer(-1, MetadataResponse())
+        self.authenticate(session_ms)
+        self.transport.respond(-1, MetadataResponse())
 
 
-def test_it_logs_in_before_anything_is_asked() -> None:
-    harness = Login()
+def test_authentication_precedes_requests() -> None:
+    harness = SaslHarness()
     harness.connect()
     assert harness.keys == [(18, 4), (17, 1)]
-    assert harness.line.requests[-1].mechanism == "POLITE"
-    harness.ask()
-    harness.shake()
-    assert harness.line.requests[-1].auth_bytes == b"please"
+    assert harness.transport.requests[-1].mechanism == "POLITE"
+    harness.request()
+    harness.respond_handshake()
+    assert harness.transport.requests[-1].auth_bytes == b"please"
     harness.challenge()
     harness.challenge()
     assert harness.keys == [(18, 4), (17, 1), (36, 2), (36, 2), (3, 13), (3, 13)]
-    harness.line.answer(-2, MetadataResponse())
-    harness.line.answer(-1, MetadataResponse())
-    assert harness.told() == ["MetadataResponse"] * 2
+    harness.transport.respond(-2, MetadataResponse())
+    harness.transport.respond(-1, MetadataResponse())
+    assert harness.take_results() == ["MetadataResponse"] * 2
     harness.host.advance(10**6)
-    harness.ask()
-    assert harness.keys[-1] == (3, 13), "it holds for good"
+    harness.request()
+    assert harness.keys[-1] == (3, 13), "the session does not expire"
 
 
-def test_an_older_node_is_logged_in_to_with_what_it_knows() -> None:
-    harness = Login()
-    harness.ask()
-    harness.line.open({**SASL, ApiKey.SASL_AUTHENTICATE: (0, 0)})
-    harness.log_in()
+def test_authentication_uses_the_version_of_an_older_node() -> None:
+    harness = SaslHarness()
+    harness.request()
+    harness.transport.open({**SASL, ApiKey.SASL_AUTHENTICATE: (0, 0)})
+    harness.authenticate()
     assert harness.keys[2:] == [(36, 0), (36, 0), (3, 13)]
 
 
-def test_each_kind_of_listener_has_a_login_of_its_own() -> None:
-    harness = Login()
-    harness.ask()
-    harness.ask()
-    harness.ask(to=PeerAddress("c", 9093), to_controller=True)
-    assert harness.kinds == [False, True]
+def test_controller_and_broker_listeners_have_separate_credentials() -> None:
+    harness = SaslHarness()
+    harness.request()
+    harness.request()
+    harness.request(to=PeerAddress("c", 9093), to_controller=True)
+    assert harness.to_controller_flags == [False, True]
 
 
-def test_a_refusal_is_told_with_its_words_and_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_authentication_failure_is_logged_once_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    harness = Login()
+    harness = SaslHarness()
     for purpose in ("test", "test", "other"):
-        harness.ask(purpose=purpose)
+        harness.request(purpose=purpose)
         harness.host.advance(1_300)
-        harness.line.open(SASL)
-        harness.shake()
-        harness.refuse()
-        assert harness.line.is_closed
+        harness.transport.open(SASL)
+        harness.respond_handshake()
+        harness.fail_authentication()
+        assert harness.transport.is_closed
         harness.host.advance(100_000)
-        assert len(harness.links) == 0, "what was told is remembered all the same"
-    assert harness.told() == ["[::1]:9092: authentication failed: Authentication failed: who?"] * 3
-    said = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
-    assert [record.getMessage() for record in caplog.records] == [said]
-    harness.ask()
+        assert len(harness.links) == 0, "what was results is remembered all the same"
+    assert harness.take_results() == ["[::1]:9092: authentication failed: Authentication failed: who?"] * 3
+    expected = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
+    assert [record.getMessage() for record in caplog.records] == [expected]
+    harness.request()
     harness.host.advance(1_300)
-    harness.line.open(SASL)
-    harness.shake()
-    harness.refuse(None)
+    harness.transport.open(SASL)
+    harness.respond_handshake()
+    harness.fail_authentication(None)
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["who?", "error 58"]
 
 
-def test_a_refusal_after_the_node_was_let_in_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_authentication_failure_after_a_success_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    harness = Login()
-    for is_let_in in (False, False, True, False, False):
+    harness = SaslHarness()
+    for is_accepted in (False, False, True, False, False):
         harness.connect()
-        if is_let_in:
-            harness.log_in()
-            harness.line.hears.closed("the peer closed the connection")
+        if is_accepted:
+            harness.authenticate()
+            harness.transport.events.closed("the peer closed the connection")
         else:
-            harness.shake()
-            harness.refuse()
+            harness.respond_handshake()
+            harness.fail_authentication()
         harness.host.advance(100_000)
-    said = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
-    assert [record.getMessage() for record in caplog.records] == [said] * 2
+    expected = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
+    assert [record.getMessage() for record in caplog.records] == [expected] * 2
 
 
-def test_who_is_refused_rests_longer_each_time() -> None:
-    harness = Login()
-    rests = []
+def test_reconnect_backoff_grows_with_authentication_failures() -> None:
+    harness = SaslHarness()
+    backoffs_ms = []
     for number in range(5):
-        harness.ask()
+        harness.request()
         before_ms = harness.host.monotonic_ms()
-        while len(harness.lines) == number:
+        while len(harness.transports) == number:
             harness.host.advance(1)
-        rests.append(harness.host.monotonic_ms() - before_ms)
-        harness.line.open(SASL)
-        harness.shake()
-        harness.refuse()
+        backoffs_ms.append(harness.host.monotonic_ms() - before_ms)
+        harness.transport.open(SASL)
+        harness.respond_handshake()
+        harness.fail_authentication()
     expected = [0, 50, 100, 200, 400]
-    assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, rests, strict=True)), rests
+    assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, backoffs_ms, strict=True)), (
+        backoffs_ms
+    )
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         (33, "Client SASL mechanism 'POLITE' not enabled in the server, enabled mechanisms are [A, B]"),
         (34, "Unexpected handshake request with client mechanism POLITE, enabled mechanisms are [A, B]"),
         (99, "Unknown error code 99, client mechanism is POLITE, enabled mechanisms are [A, B]"),
     ],
 )
-def test_a_mechanism_that_is_refused(code: int, said: str) -> None:
-    harness = Login()
+def test_handshake_error_message(code: int, expected: str) -> None:
+    harness = SaslHarness()
     harness.connect()
-    harness.shake(error_code=code, mechanisms=["A", "B"])
-    assert harness.told() == [f"[::1]:9092: authentication failed: {said}"]
+    harness.respond_handshake(error_code=code, mechanisms=["A", "B"])
+    assert harness.take_results() == [f"[::1]:9092: authentication failed: {expected}"]
 
 
-def test_a_node_that_knows_no_sasl_is_left() -> None:
-    harness = Login()
-    harness.ask()
-    harness.line.open()
-    assert harness.told() == ["[::1]:9092: authentication failed: SaslHandshake is not supported"]
-    assert harness.line.is_closed
+def test_node_without_sasl_closes_the_connection() -> None:
+    harness = SaslHarness()
+    harness.request()
+    harness.transport.open()
+    assert harness.take_results() == ["[::1]:9092: authentication failed: SaslHandshake is not supported"]
+    assert harness.transport.is_closed
 
 
-def test_the_other_node_may_fail_to_show_who_it_is() -> None:
-    harness = Login()
+def test_server_that_fails_mutual_authentication() -> None:
+    harness = SaslHarness()
     harness.connect()
-    harness.shake()
+    harness.respond_handshake()
     harness.challenge(b"go away")
-    assert harness.told() == ["[::1]:9092: authentication failed: that was not polite"]
+    assert harness.take_results() == ["[::1]:9092: authentication failed: that was not polite"]
 
 
-def test_an_exchange_that_comes_to_no_end_is_a_failure() -> None:
-    harness = Login(lambda: Polite(1, ends=False))
+def test_incomplete_exchange_is_a_failure() -> None:
+    harness = SaslHarness(lambda: FakeMechanism(1, ends=False))
     harness.connect()
-    harness.shake()
+    harness.respond_handshake()
     harness.challenge()
-    assert harness.told() == ["[::1]:9092: authentication failed: POLITE did not complete"]
+    assert harness.take_results() == ["[::1]:9092: authentication failed: POLITE did not complete"]
 
 
-def test_an_end_that_the_other_node_says_last() -> None:
-    """As in SCRAM: what it says at the end is looked at, and nothing is said to it."""
-    harness = Login(LastWord)
+def test_mechanism_that_ends_with_a_server_message() -> None:
+    """In SCRAM, the client only verifies the server's final message."""
+    harness = SaslHarness(ServerFinalMechanism)
     harness.connect()
-    harness.shake()
+    harness.respond_handshake()
     harness.challenge()
     assert harness.keys[-1] == (3, 13)
 
 
-class LastWord(Polite):
+class ServerFinalMechanism(FakeMechanism):
     def evaluate(self, challenge: bytes) -> bytes | None:
         self.is_complete = challenge == b"thanks"
         return None if self.is_complete else b"please"
 
 
-def test_logging_in_takes_no_longer_than_connecting_may() -> None:
-    harness = Login()
-    harness.ask(timeout_ms=1_000)
-    harness.ask(timeout_ms=60_000)
-    harness.line.open(SASL)
-    harness.shake()
+def test_authentication_counts_against_the_connection_setup_timeout() -> None:
+    harness = SaslHarness()
+    harness.request(timeout_ms=1_000)
+    harness.request(timeout_ms=60_000)
+    harness.transport.open(SASL)
+    harness.respond_handshake()
     harness.host.advance(12_000)
-    assert harness.told() == ["[::1]:9092: authentication timed out"] * 2
-    assert harness.line.is_closed
+    assert harness.take_results() == ["[::1]:9092: authentication timed out"] * 2
+    assert harness.transport.is_closed
 
 
 # --- KIP-368
 
 
-def renewed_ms(harness: Login) -> int:
-    """After how long the node logs in anew, where it asks all the time."""
+def time_to_reauthentication_ms(harness: SaslHarness) -> int:
+    """Return the time until reauthentication under constant requests."""
     began_ms = harness.host.monotonic_ms()
     while harness.keys[-1][0] != ApiKey.SASL_HANDSHAKE:
         harness.host.advance(50)
-        harness.ask()
+        harness.request()
         if harness.keys[-1][0] == ApiKey.METADATA:
-            harness.line.answer(-1, MetadataResponse())
+            harness.transport.respond(-1, MetadataResponse())
     return harness.host.monotonic_ms() - began_ms
 
 
-def test_it_logs_in_anew_before_the_session_ends() -> None:
-    harness = Login()
-    harness.serve(session_ms=10_000)
+def test_reauthentication_before_the_session_expires() -> None:
+    harness = SaslHarness()
+    harness.connect_and_serve(session_ms=10_000)
     taken_ms = []
     for _ in range(10):
-        taken_ms.append(renewed_ms(harness))
-        line = harness.line
-        harness.log_in(session_ms=10_000)
-        assert harness.keys[-1] == (3, 13), "what waited is asked"
-        harness.line.answer(-1, MetadataResponse())
-        assert harness.line is line
+        taken_ms.append(time_to_reauthentication_ms(harness))
+        transport = harness.transport
+        harness.authenticate(session_ms=10_000)
+        assert harness.keys[-1] == (3, 13), "the waiting request is sent"
+        harness.transport.respond(-1, MetadataResponse())
+        assert harness.transport is transport
     assert all(8_500 <= taken <= 9_550 for taken in taken_ms)
-    assert len(set(taken_ms)) > 3, "no chance in it"
-    assert set(harness.told()) == {"MetadataResponse"}
+    assert len(set(taken_ms)) > 3, "the backoff has no jitter"
+    assert set(harness.take_results()) == {"MetadataResponse"}
     assert [key for key, _ in harness.keys].count(ApiKey.API_VERSIONS) == 1
 
 
-def test_what_is_under_way_ends_before_it_logs_in_anew() -> None:
-    harness = Login()
+def test_pending_requests_complete_before_reauthentication() -> None:
+    harness = SaslHarness()
     harness.connect()
-    harness.log_in(session_ms=1_000)
+    harness.authenticate(session_ms=1_000)
     harness.host.advance(960)
-    harness.ask()
-    harness.ask()
+    harness.request()
+    harness.request()
     assert harness.keys[-1] == (3, 13)
-    assert len(harness.keys) == 5, "nothing more is asked until the first is answered"
-    harness.line.answer(-1, MetadataResponse())
+    assert len(harness.keys) == 5, "no more requests before the first response"
+    harness.transport.respond(-1, MetadataResponse())
     assert harness.keys[-1] == (17, 1)
-    harness.log_in(session_ms=1_000)
+    harness.authenticate(session_ms=1_000)
     assert harness.keys[-2:] == [(3, 13)] * 2
 
 
-def test_a_link_without_anything_to_ask_stays_as_it_is() -> None:
-    harness = Login()
-    harness.serve(session_ms=1_000)
+def test_idle_link_reauthenticates_at_its_next_request() -> None:
+    harness = SaslHarness()
+    harness.connect_and_serve(session_ms=1_000)
     harness.host.advance(100_000)
     assert harness.keys[-1] == (3, 13)
-    harness.ask()
+    harness.request()
     assert harness.keys[-1] == (17, 1)
 
 
-def test_a_refusal_of_the_second_login_ends_the_connection() -> None:
-    harness = Login()
-    harness.serve(session_ms=1_000)
+def test_failed_reauthentication_closes_the_connection() -> None:
+    harness = SaslHarness()
+    harness.connect_and_serve(session_ms=1_000)
     harness.host.advance(1_000)
-    harness.ask()
-    harness.shake()
-    harness.refuse()
-    assert harness.told() == [
+    harness.request()
+    harness.respond_handshake()
+    harness.fail_authentication()
+    assert harness.take_results() == [
         "MetadataResponse",
         "[::1]:9092: authentication failed: Authentication failed: who?",
     ]
-    harness.ask()
+    harness.request()
     harness.host.advance(100)
-    assert len(harness.lines) == 2
-    harness.line.open(SASL)
-    harness.log_in()
+    assert len(harness.transports) == 2
+    harness.transport.open(SASL)
+    harness.authenticate()
     assert harness.keys[-1] == (3, 13)
 
 
-def test_a_second_login_takes_no_longer_than_the_first() -> None:
-    harness = Login()
-    harness.serve(session_ms=1_000)
+def test_reauthentication_has_the_setup_timeout() -> None:
+    harness = SaslHarness()
+    harness.connect_and_serve(session_ms=1_000)
     harness.host.advance(100_000)
-    harness.ask(timeout_ms=30_000)
+    harness.request(timeout_ms=30_000)
     harness.host.advance(7_000)
-    assert not harness.line.is_closed
+    assert not harness.transport.is_closed
     harness.host.advance(5_100)
-    assert harness.told() == ["MetadataResponse", "[::1]:9092: authentication timed out"]
-    assert harness.line.is_closed
+    assert harness.take_results() == ["MetadataResponse", "[::1]:9092: authentication timed out"]
+    assert harness.transport.is_closed
 
 
-def test_who_does_not_know_himself_is_told_why_and_leaves_no_link(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_credentials_fail_the_request_and_leave_no_link(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    harness = Login()
+    harness = SaslHarness()
     faults = ["no text", "no text", "no name", ""]
 
-    def logins(to_controller: bool) -> Any:
+    def mechanism_for(to_controller: bool) -> Any:
         if fault := faults.pop(0):
             raise ConfigError(fault)
-        return Polite
+        return FakeMechanism
 
-    harness.links = PeerLinks(harness.host, harness._dial, client_id="me", peer_authentication=logins)
+    harness.links = PeerLinks(harness.host, harness._dial, client_id="me", peer_authentication=mechanism_for)
     for fault in ("no text", "no text", "no name"):
-        harness.ask()
-        assert harness.told() == [f"[::1]:9092: request not sent: {fault}"]
+        harness.request()
+        assert harness.take_results() == [f"[::1]:9092: request not sent: {fault}"]
         assert len(harness.links) == 0
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no text", "no name"]
-    harness.ask()
+    harness.request()
     assert len(harness.links) == 1

@@ -1,4 +1,4 @@
-"""When a broker is announced to whoever runs it."""
+"""The announcement of a started broker, and the host name that it advertises."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
 
 
 @pytest.mark.parametrize("end", ["unfenced", "failed"])
-def test_a_broker_is_announced_once_its_cluster_counts_on_it(
-    monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    order = []
+def test_broker_is_announced_once_unfenced_or_failed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    events = []
 
     class SlowNode(Node):
-        """A node that hears later how its start ends, as it does where the controller is another one."""
+        """A node whose start completes later, as with a remote controller."""
 
         def __init__(
             self,
@@ -34,7 +32,7 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
             on_fatal: Callable[[str], None],
         ) -> None:
             def later() -> None:
-                order.append(end)
+                events.append(end)
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", self.bound_ports["PLAINTEXT"]))
                 if end == "unfenced":
@@ -52,14 +50,14 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
 
     async def run() -> None:
         async with serve(load(None, {}, SETTINGS), disk=MemoryDisk()) as broker:
-            order.append("announced")
+            events.append("announced")
             assert broker.failure.reason == ("made up" if end == "failed" else "")
 
     trio.run(run)
-    assert order == [end, "announced"]
+    assert events == [end, "announced"]
 
 
-def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
+def test_wildcard_listeners_are_advertised_with_the_host_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kwire.broker.net.running_node.own_host_name", lambda: "machine.example")
@@ -72,9 +70,11 @@ def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
     async def run() -> None:
         async with serve(load(None, {}, settings), disk=MemoryDisk()) as broker:
             node = broker.node
-            assert [told.host for told in node.endpoints([node.node_id], "PLAINTEXT")] == ["machine.example"]
+            assert [endpoint.host for endpoint in node.endpoints([node.node_id], "PLAINTEXT")] == [
+                "machine.example"
+            ]
             registered = node.image.brokers[node.node_id], node.image.controllers[node.node_id]
-            assert [told.host for one in registered for told in one.endpoints.values()] == [
+            assert [endpoint.host for one in registered for endpoint in one.endpoints.values()] == [
                 "machine.example"
             ] * 2
 
@@ -89,22 +89,22 @@ def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
         ("10.0.0.1", None, [], "10.0.0.1"),
         (None, None, [], "machine"),
     ],
-    ids=["known", "of another by now", "without a name", "unknown"],
+    ids=["confirmed", "of another address", "without a name", "unknown"],
 )
-def test_a_machine_is_called_as_java_calls_it(
+def test_canonical_host_name_is_javas(
     monkeypatch: pytest.MonkeyPatch,
     address_of_own_name: str | None,
     name_of_address: str | None,
     addresses_of_name: list[str],
     canonical: str,
 ) -> None:
-    def known(found: str | None) -> str:
+    def lookup(found: str | None) -> str:
         if found is None:
             raise OSError("no such host")
         return found
 
     monkeypatch.setattr(socket, "gethostname", lambda: "machine")
-    monkeypatch.setattr(socket, "gethostbyname", lambda name: known(address_of_own_name))
-    monkeypatch.setattr(socket, "getnameinfo", lambda address, flags: (known(name_of_address), "0"))
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: lookup(address_of_own_name))
+    monkeypatch.setattr(socket, "getnameinfo", lambda address, flags: (lookup(name_of_address), "0"))
     monkeypatch.setattr(socket, "gethostbyname_ex", lambda name: (name, [], addresses_of_name))
     assert own_host_name() == canonical

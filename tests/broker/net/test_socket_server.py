@@ -1,4 +1,4 @@
-"""The shell over real sockets: order of replies, bounds, and who suffers from whom (only the guilty)."""
+"""The server over real sockets: response order, limits, and isolation of connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kwire.broker.net import receiver as receiving_module
+from kwire.broker.net import receiver as receiver_module
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import run_waits
 from kwire.broker.net.socket_server import LOCAL_SEND_BUFFER_BYTES
@@ -17,43 +17,41 @@ if TYPE_CHECKING:
     from tests.broker.net.conftest import MakeHarness, ServerHarness
 
 
-async def test_replies_leave_in_request_order_though_later_ones_are_ready_first(
+async def test_responses_are_sent_in_request_order(
     harness: ServerHarness,
 ) -> None:
     client = await harness.connect()
     await client.send(b"efirst", b"pslow", b"pslower", b"elast")
     assert await client.receive() == b"first"
-    await harness.node.until(
-        lambda: len(harness.node.frames) == 4
-    )  # all are processed, none waits for another
+    await harness.node.until(lambda: len(harness.node.frames) == 4)  # all requests are handled concurrently
     harness.node.complete("slower")
     harness.node.complete("slow")
     assert [await client.receive() for _ in range(3)] == [b"slow", b"slower", b"last"]
 
 
-async def test_requests_wait_for_the_answers_of_those_before(harness: ServerHarness) -> None:
+async def test_ordered_request_waits_for_the_responses_before_it(harness: ServerHarness) -> None:
     harness.node.one_at_a_time = True
     client, other = await harness.connect(), await harness.connect()
     await client.send(b"e1", b"pfirst", b"e2", b"psecond", b"e3")
     assert await client.receive() == b"1"
-    await harness.node.until(lambda: "first" in harness.node.parked)
+    await harness.node.until(lambda: "first" in harness.node.delayed)
     turns = harness.node.turns
-    assert await other.ask(b"ehello") == b"hello"
+    assert await other.request(b"ehello") == b"hello"
     assert harness.node.frames == [b"e1", b"pfirst", b"ehello"]
-    assert harness.node.turns < turns + 5, "it turns though there is nothing to do"
+    assert harness.node.turns < turns + 5, "the loop turns without work"
     harness.node.complete("first")
     assert [await client.receive() for _ in range(2)] == [b"first", b"2"]
-    await harness.node.until(lambda: "second" in harness.node.parked)
+    await harness.node.until(lambda: "second" in harness.node.delayed)
     assert b"e3" not in harness.node.frames
     harness.node.complete("second")
     assert [await client.receive() for _ in range(2)] == [b"second", b"3"]
-    assert await client.ask(b"eand it goes on") == b"and it goes on"
+    assert await client.request(b"eand it goes on") == b"and it goes on"
 
 
-async def test_a_parked_reply_can_be_completed_by_another_connection(harness: ServerHarness) -> None:
+async def test_delayed_response_is_completed_by_another_connection(harness: ServerHarness) -> None:
     waiting, other = await harness.connect(), await harness.connect()
     await waiting.send(b"pnews")
-    await harness.node.until(lambda: "news" in harness.node.parked)
+    await harness.node.until(lambda: "news" in harness.node.delayed)
     harness.node.on_end_turn = lambda: (
         harness.node.complete("news") if len(harness.node.frames) == 2 else None
     )
@@ -61,13 +59,13 @@ async def test_a_parked_reply_can_be_completed_by_another_connection(harness: Se
     assert await waiting.receive() == b"news"
 
 
-async def test_requests_without_reply_leave_no_gap(harness: ServerHarness) -> None:
+async def test_requests_without_response_leave_no_gap(harness: ServerHarness) -> None:
     client = await harness.connect()
     await client.send(b"n", b"e1", b"n", b"n", b"e2")
     assert [await client.receive(), await client.receive()] == [b"1", b"2"]
 
 
-async def test_closing_after_the_last_reply(harness: ServerHarness) -> None:
+async def test_connection_closes_after_the_last_response(harness: ServerHarness) -> None:
     client = await harness.connect()
     await client.send(b"e1", b"pfirst", b"c", b"enever handled")
     assert await client.receive() == b"1"
@@ -77,82 +75,84 @@ async def test_closing_after_the_last_reply(harness: ServerHarness) -> None:
     assert b"enever handled" not in harness.node.frames
 
 
-async def test_a_reply_to_a_peer_who_left_is_dropped(harness: ServerHarness) -> None:
+async def test_response_to_a_closed_connection_is_dropped(harness: ServerHarness) -> None:
     client = await harness.connect()
     await client.send(b"plate")
-    await harness.node.until(lambda: "late" in harness.node.parked)
+    await harness.node.until(lambda: "late" in harness.node.delayed)
     await client.stream.aclose()
     await harness.node.until(lambda: len(harness.node.closed) == 1)
     harness.node.complete("late")
     other = await harness.connect()
-    assert await other.ask(b"ehello") == b"hello"
+    assert await other.request(b"ehello") == b"hello"
     assert len(harness.server.connections) == 1
 
 
-async def test_connections_per_address(make_harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connection_limit_per_address(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     harness = await make_harness(max_connections_per_ip=1, max_connections_per_ip_overrides={"127.0.0.1": 2})
     first, second = await harness.connect(), await harness.connect()
-    assert await first.ask(b"e1") == b"1"
-    assert await second.ask(b"e2") == b"2"
+    assert await first.request(b"e1") == b"1"
+    assert await second.request(b"e2") == b"2"
     third = await harness.connect()
     assert await third.is_closed()
     assert "Rejected connection from 127.0.0.1: it already has 2 connections" in caplog.text
     await first.stream.aclose()
     await harness.node.until(lambda: len(harness.server.connections) == 1)
-    assert await (await harness.connect()).ask(b"e4") == b"4"
+    assert await (await harness.connect()).request(b"e4") == b"4"
 
 
-async def test_at_max_connections_the_next_waits_in_the_backlog(make_harness: MakeHarness) -> None:
+async def test_connection_beyond_max_connections_waits_in_the_backlog(make_harness: MakeHarness) -> None:
     harness = await make_harness(max_connections=2)
     first, second = await harness.connect(), await harness.connect()
-    assert await first.ask(b"e1") == b"1"
-    assert await second.ask(b"e2") == b"2"
+    assert await first.request(b"e1") == b"1"
+    assert await second.request(b"e2") == b"2"
     third = await harness.connect()
     await third.send(b"e3")
-    assert await first.ask(b"e1") == b"1"
+    assert await first.request(b"e1") == b"1"
     assert b"e3" not in harness.node.frames
     await second.stream.aclose()
     assert await third.receive() == b"3"
 
 
-async def test_the_listener_between_brokers_makes_room_by_closing_the_oldest_of_the_others(
+async def test_inter_broker_connection_closes_the_oldest_client_connection(
     make_harness: MakeHarness,
 ) -> None:
     harness = await make_harness(max_connections=2, inter_broker_listener="INTERNAL")
     internal_port = harness.listen("INTERNAL")
     oldest, newer = await harness.connect(), await harness.connect()
     for client in (oldest, newer):
-        assert await client.ask(b"e") == b""
+        assert await client.request(b"e") == b""
         harness.clock.advance(1)
     peer = await harness.connect(internal_port)
-    assert await peer.ask(b"ebroker") == b"broker"
+    assert await peer.request(b"ebroker") == b"broker"
     assert await oldest.is_closed()
-    assert await newer.ask(b"ehere") == b"here"
+    assert await newer.request(b"ehere") == b"here"
 
 
 async def test_ipv6_and_wildcard_listeners(harness: ServerHarness) -> None:
     port = harness.listen("ANY", "")
     over_ipv4 = await harness.connect(port)
-    assert await over_ipv4.ask(b"e4") == b"4"
+    assert await over_ipv4.request(b"e4") == b"4"
     assert harness.node.channels[-1].peer_host == "127.0.0.1"  # not ::ffff:127.0.0.1
     assert harness.node.channels[-1].listener == "ANY"
     if socket.has_dualstack_ipv6():
         over_ipv6 = await harness.connect(port, "::1")
-        assert await over_ipv6.ask(b"e6") == b"6"
+        assert await over_ipv6.request(b"e6") == b"6"
         assert harness.node.channels[-1].peer_host == "::1"
 
 
-async def test_a_port_in_use_is_named(harness: ServerHarness) -> None:
+async def test_bind_error_names_the_port(harness: ServerHarness) -> None:
     with pytest.raises(BindError, match=rf"cannot listen on 127.0.0.1:{harness.port} .*in use"):
         bind("PLAINTEXT", "127.0.0.1", harness.port, SocketSettings())
 
 
-async def test_draining_answers_what_was_received_and_takes_nothing_more(harness: ServerHarness) -> None:
+async def test_drain_answers_received_requests_and_accepts_no_more(harness: ServerHarness) -> None:
     client, idle = await harness.connect(), await harness.connect()
-    assert await idle.ask(b"e1") == b"1"
+    assert await idle.request(b"e1") == b"1"
     await client.send(b"plong poll", b"ebehind it")
-    await harness.node.until(lambda: "long poll" in harness.node.parked)
+    await harness.node.until(lambda: "long poll" in harness.node.delayed)
     harness.node.on_begin_shutdown = lambda: harness.node.complete("long poll", b"nothing yet")
     port = harness.port
     await run_waits(harness.server.drain())
@@ -165,18 +165,18 @@ async def test_draining_answers_what_was_received_and_takes_nothing_more(harness
     assert len(harness.node.closed) == 2
 
 
-async def test_draining_ends_though_a_reply_never_comes(harness: ServerHarness) -> None:
+async def test_drain_times_out_without_a_response(harness: ServerHarness) -> None:
     client = await harness.connect()
     await client.send(b"pforever")
-    await harness.node.until(lambda: "forever" in harness.node.parked)
+    await harness.node.until(lambda: "forever" in harness.node.delayed)
     await run_waits(harness.server.drain(timeout_ms=1))
     assert await client.is_closed()
 
 
-async def test_frames_that_had_to_wait_are_answered_by_a_drain(
+async def test_drain_answers_frames_deferred_by_the_turn_budget(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving_module, "TURN_BUDGET_SECONDS", 0)
+    monkeypatch.setattr(receiver_module, "TURN_BUDGET_SECONDS", 0)
     client = await harness.connect()
     await client.send(b"e0", *(b"e%d" % index for index in range(1, 60)))
     assert await client.receive() == b"0"
@@ -187,12 +187,12 @@ async def test_frames_that_had_to_wait_are_answered_by_a_drain(
 
 
 @pytest.mark.parametrize(("given", "expected"), [(SYSTEM_DEFAULT, LOCAL_SEND_BUFFER_BYTES), (50_000, 50_000)])
-async def test_the_send_buffer_of_a_local_connection_does_not_grow(
+async def test_send_buffer_of_a_local_connection_is_limited(
     make_harness: MakeHarness, given: int, expected: int
 ) -> None:
     harness = await make_harness(send_buffer_bytes=given)
     client = await harness.connect()
-    assert await client.ask(b"ehello") == b"hello"
+    assert await client.request(b"ehello") == b"hello"
     (connection,) = harness.server.connections.values()
-    # Linux gives twice of what it is asked for, as far as it is allowed to.
+    # Linux doubles the requested size, up to its limit.
     assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * expected

@@ -1,4 +1,4 @@
-"""File regions on their way out: whole, in order, never from a cold disk on the loop."""
+"""File regions in the send queue: complete, in order, and never read from a cold disk on the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.broker.net.conftest import ServerHarness
 
 
-def file_of(path: Path, content: bytes) -> RealDisk:
+def write_file(path: Path, content: bytes) -> RealDisk:
     path.write_bytes(content)
     return RealDisk()
 
@@ -50,32 +50,32 @@ async def test_regions_between_buffers(harness: ServerHarness, segment: str, con
     assert await client.receive() == b"after"
 
 
-async def test_a_large_region_goes_out_as_fast_as_its_reader_reads(
+async def test_large_regions_to_a_slow_reader_do_not_block_others(
     harness: ServerHarness, segment: str
 ) -> None:
-    """Many turns, many partial sends; somebody else is served in between."""
+    """Other connections are served between the partial sends."""
     harness.node.regions = [region(segment, 0, 9 << 20)]
     slow, other = await harness.connect(), await harness.connect()
     await slow.send(*[b"f0"] * 5)
     await harness.node.until(lambda: any(c.queue for c in harness.server.connections.values()))
-    assert await other.ask(b"ehello") == b"hello"
+    assert await other.request(b"ehello") == b"hello"
     for _ in range(5):
         assert len(await slow.receive()) == (9 << 20) + 8
 
 
-async def test_cold_data_is_read_by_a_thread_first(
+async def test_cold_region_is_read_by_a_worker_before_sending(
     harness: ServerHarness, segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[tuple[int, int]] = []
     cold_window = SendQueue.cold_window
 
-    def noted(queue: SendQueue) -> object:
+    def recording(queue: SendQueue) -> object:
         work, end = cold_window(queue)
         windows.append((queue.size_bytes, end))
         return work, end
 
     monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
-    monkeypatch.setattr(SendQueue, "cold_window", noted)
+    monkeypatch.setattr(SendQueue, "cold_window", recording)
     harness.node.regions = [region(segment, 10, 3 * WINDOW_BYTES)]
     client = await harness.connect()
     await client.send(b"f0", b"f0", b"eafter")
@@ -85,10 +85,10 @@ async def test_cold_data_is_read_by_a_thread_first(
     ends = [end for _, end in windows]
     assert ends[0] == 10 + WINDOW_BYTES
     assert max(ends) == 10 + 3 * WINDOW_BYTES
-    assert ends.count(10 + WINDOW_BYTES) == 2  # each region asks anew
+    assert ends.count(10 + WINDOW_BYTES) == 2  # one check per region
 
 
-async def test_a_connection_may_close_while_its_data_is_read(
+async def test_connection_closes_while_a_worker_reads_its_data(
     harness: ServerHarness, segment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[object] = []
@@ -103,11 +103,11 @@ async def test_a_connection_may_close_while_its_data_is_read(
     work, done = held[0]  # type: ignore[misc]
     done(work())  # type: ignore[has-type]
     other = await harness.connect()
-    assert await other.ask(b"ehello") == b"hello"
+    assert await other.request(b"ehello") == b"hello"
 
 
 @pytest.mark.parametrize("cold", [False, True])
-async def test_a_file_that_ends_too_early_closes_the_connection(
+async def test_truncated_file_closes_the_connection(
     harness: ServerHarness, segment: str, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
     if cold:
@@ -117,25 +117,27 @@ async def test_a_file_that_ends_too_early_closes_the_connection(
     await client.send(b"f0")
     with pytest.raises(AssertionError, match="closed after"):
         await client.receive()
-    assert await other.ask(b"ehello") == b"hello"
+    assert await other.request(b"ehello") == b"hello"
 
 
-async def test_a_deleted_segment_is_still_sent(harness: ServerHarness, segment: str, content: bytes) -> None:
+async def test_region_of_a_deleted_segment_is_sent(
+    harness: ServerHarness, segment: str, content: bytes
+) -> None:
     harness.node.regions = [region(segment, 0, 1000)]
     Path(segment).unlink()
     client = await harness.connect()
-    assert await client.ask(b"f0") == b"head" + content[:1000] + b"tail"
+    assert await client.request(b"f0") == b"head" + content[:1000] + b"tail"
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a connection with small buffers, the first non-blocking."""
+    """Return a socket pair with small buffers, the first end non-blocking."""
     left, right = socket.socketpair()
     left.setblocking(False)
     left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     return left, right
 
 
-def test_buffers_and_small_regions_survive_every_partial_send(segment: str, content: bytes) -> None:
+def test_partial_sends_of_buffers_and_small_regions(segment: str, content: bytes) -> None:
     left, right = socket_pair()
     rng = random.Random(3)
     sizes = [rng.choice([0, 1, 10, 5_000]) for _ in range(700)]
@@ -158,7 +160,7 @@ def test_buffers_and_small_regions_survive_every_partial_send(segment: str, cont
     right.close()
 
 
-def test_a_small_region_that_is_not_in_memory_is_read_by_a_thread(
+def test_small_cold_region_is_read_by_a_worker(
     segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, right = socket_pair()
@@ -182,7 +184,7 @@ def test_a_small_region_that_is_not_in_memory_is_read_by_a_thread(
     right.close()
 
 
-def test_small_regions_leave_with_what_is_around_them(segment: str, content: bytes) -> None:
+def test_small_regions_are_sent_with_adjacent_buffers(segment: str, content: bytes) -> None:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     queue = SendQueue(left)
     queue.extend([b"head", region(segment, 0, 10), b"more", region(segment, 5, 100), b"tail"], 122)
@@ -192,8 +194,8 @@ def test_small_regions_leave_with_what_is_around_them(segment: str, content: byt
     right.close()
 
 
-def test_a_turn_is_bounded(segment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket that takes everything would otherwise keep the loop for a whole region."""
+def test_bytes_sent_per_turn_are_limited(segment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that accepts everything would otherwise block the loop for a complete region."""
     left, right = socket_pair()
     monkeypatch.setattr(os, "sendfile", lambda out, fd, position, count: count)
     queue = SendQueue(left)
@@ -207,7 +209,7 @@ def test_a_turn_is_bounded(segment: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("cold_end", [0, WINDOW_BYTES - 1])
-def test_the_kernel_is_asked_for_both_ends_of_a_window(
+def test_residency_check_covers_both_ends_of_a_window(
     segment: str, monkeypatch: pytest.MonkeyPatch, cold_end: int
 ) -> None:
     left, right = socket_pair()
@@ -230,7 +232,7 @@ def test_the_kernel_is_asked_for_both_ends_of_a_window(
     right.close()
 
 
-def test_a_file_system_that_cannot_be_asked_is_taken_to_be_warm(
+def test_file_system_without_nowait_reads_counts_as_resident(
     segment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, right = socket_pair()
@@ -246,8 +248,8 @@ def test_a_file_system_that_cannot_be_asked_is_taken_to_be_warm(
     right.close()
 
 
-async def test_unsent_regions_count_as_unsent(harness: ServerHarness, segment: str) -> None:
-    """A reader who asks and asks, and never reads, is paused, whatever its replies are made of."""
+async def test_unsent_regions_count_as_unsent_bytes(harness: ServerHarness, segment: str) -> None:
+    """A client that sends requests and never reads is paused, also if its responses are file regions."""
     harness.node.regions = [region(segment, 0, 9 << 20)]
     client = await harness.connect()
     await client.send(*[b"f0"] * 50)

@@ -1,4 +1,4 @@
-"""Requests of one connection, sent in one piece over a real socket to a real node, whose clock stands still.
+"""Pipelined requests of one connection to a real node over a real socket; the clock stands still.
 
 `tests/broker/api/dispatch/test_dispatcher.py` tests which of them wait.
 """
@@ -41,7 +41,7 @@ SETTINGS = {
 LONG_MS = 600_000
 
 Request = tuple[int, Any]
-"""With its version first."""
+"""Version and request."""
 
 CREATE: Request = (
     7,
@@ -64,7 +64,7 @@ POLL: Request = (
 LATEST_OFFSET: Request = (
     5,
     ListOffsetsRequest(
-        replica_id=-1,  # a client's, which is told how far the log is written
+        replica_id=-1,  # a consumer
         topics=[
             ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=LATEST)])
         ],
@@ -72,7 +72,7 @@ LATEST_OFFSET: Request = (
 )
 
 
-class Asking:
+class PipeliningClient:
     """A client that sends several requests at once."""
 
     def __init__(self, client: Client) -> None:
@@ -82,29 +82,33 @@ class Asking:
         await trio.aclose_forcefully(self._client.stream)
 
     async def send(self, *requests: Request) -> None:
-        frames = [encode_request(asked, version, at, "me") for at, (version, asked) in enumerate(requests)]
+        frames = [
+            encode_request(request, version, at, "me") for at, (version, request) in enumerate(requests)
+        ]
         await self._client.send_raw(b"".join(frames))
 
     async def receive(self, *requests: Request) -> list[Any]:
-        """The answers to these."""
+        """Return the responses to these requests."""
         answers = []
-        for version, asked in requests:
-            of_response = API_VERSIONS[asked.API_KEY].response_class
+        for version, request in requests:
+            of_response = API_VERSIONS[request.API_KEY].response_class
             answers.append(decode_response(of_response, version, await self._client.receive())[1])
         return answers
 
-    async def ask(self, *requests: Request) -> list[Any]:
+    async def request(self, *requests: Request) -> list[Any]:
         await self.send(*requests)
         return await self.receive(*requests)
 
 
-async def connect(broker: RunningNode) -> Asking:
-    return Asking(Client(await trio.open_tcp_stream("127.0.0.1", broker.server.listeners[0].port)))
+async def connect(broker: RunningNode) -> PipeliningClient:
+    return PipeliningClient(Client(await trio.open_tcp_stream("127.0.0.1", broker.server.listeners[0].port)))
 
 
 @asynccontextmanager
-async def connected(clock: ManualClock | None = None) -> AsyncIterator[tuple[Asking, Asking]]:
-    """Two connections to a broker that has the topic `a`, and coordinates the group `g`."""
+async def start_broker_and_connect(
+    clock: ManualClock | None = None,
+) -> AsyncIterator[tuple[PipeliningClient, PipeliningClient]]:
+    """Connect twice to a broker with the topic `a` and the coordinator of the group `g`."""
     config = load(None, {}, SETTINGS)
     with trio.fail_after(20):
         async with (
@@ -112,8 +116,8 @@ async def connected(clock: ManualClock | None = None) -> AsyncIterator[tuple[Ask
             aclosing(await connect(broker)) as client,
             aclosing(await connect(broker)) as other,
         ):
-            await client.ask(CREATE)
-            while (await client.ask(FIND))[0].error_code:
+            await client.request(CREATE)
+            while (await client.request(FIND))[0].error_code:
                 pass
             yield client, other
 
@@ -127,42 +131,42 @@ def offset(answer: Any) -> int:
     return found
 
 
-def appended(answer: Any) -> int:
+def base_offset(answer: Any) -> int:
     found: int = answer.responses[0].partition_responses[0].base_offset
     return found
 
 
-async def test_what_is_sent_behind_a_join_is_done_when_the_group_has_joined() -> None:
-    """The client finds the group's generation made; until then, others do not see what it has sent behind."""
+async def test_requests_after_join_group_wait_for_the_join() -> None:
+    """The client sees the new generation; others see no pipelined request before the join completes."""
     clock = ManualClock()
-    behind = GROUPS, PRODUCE, LATEST_OFFSET
-    async with connected(clock) as (client, other):
-        await client.send(JOIN, *behind)
-        while not states((await other.ask(GROUPS))[0]):
+    pipelined = GROUPS, PRODUCE, LATEST_OFFSET
+    async with start_broker_and_connect(clock) as (client, other):
+        await client.send(JOIN, *pipelined)
+        while not states((await other.request(GROUPS))[0]):
             pass
-        groups, latest = await other.ask(GROUPS, LATEST_OFFSET)
+        groups, latest = await other.request(GROUPS, LATEST_OFFSET)
         assert (states(groups), offset(latest)) == ([("g", "PreparingRebalance")], 0)
         clock.advance(DELAY_MS)
-        joined, groups, produced, latest = await client.receive(JOIN, *behind)
+        joined, groups, produced, latest = await client.receive(JOIN, *pipelined)
         assert joined.generation_id == 1
         assert states(groups) == [("g", "CompletingRebalance")]
-        assert (appended(produced), offset(latest)) == (0, 1)
+        assert (base_offset(produced), offset(latest)) == (0, 1)
 
 
-async def test_what_is_sent_behind_produce_finds_its_records() -> None:
-    """The end of the log is told behind the records that were sent before, and before those sent after."""
+async def test_list_offsets_after_produce_sees_its_records() -> None:
+    """The log end offset includes the records sent before the request, and none sent after it."""
     requests = PRODUCE, PRODUCE, LATEST_OFFSET, PRODUCE, LATEST_OFFSET
-    async with connected() as (client, _):
+    async with start_broker_and_connect() as (client, _):
         for done in (0, 3):
-            first, second, latest, third, last = await client.ask(*requests)
-            assert [appended(first), appended(second), offset(latest)] == [done, done + 1, done + 2]
-            assert [appended(third), offset(last)] == [done + 2, done + 3]
+            first, second, latest, third, last = await client.request(*requests)
+            assert [base_offset(first), base_offset(second), offset(latest)] == [done, done + 1, done + 2]
+            assert [base_offset(third), offset(last)] == [done + 2, done + 3]
 
 
-async def test_what_is_sent_behind_a_long_poll_ends_it() -> None:
-    """No time passes here: the fetch is answered without records, and is not waited for."""
-    async with connected() as (client, _):
-        for behind in (LATEST_OFFSET, PRODUCE):
-            poll, _ = await client.ask(POLL, behind)
+async def test_request_after_a_delayed_fetch_completes_the_fetch() -> None:
+    """The clock does not advance: the delayed fetch completes at once, without records."""
+    async with start_broker_and_connect() as (client, _):
+        for pipelined in (LATEST_OFFSET, PRODUCE):
+            poll, _ = await client.request(POLL, pipelined)
             (fetched,) = poll.responses[0].partitions
             assert (fetched.error_code, len(fetched.records or b"")) == (0, 0)
