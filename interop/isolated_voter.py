@@ -141,8 +141,8 @@ class IsolatedVoter:
         answer = self.request("Vote", 2, {"ClusterId": None, "Topics": topics})
         if isinstance(answer, str):
             raise OSError(f"{self.node.name}, voter {self.node_id}: {answer}")
-        told = answer["Topics"][0]["Partitions"][0]
-        return told["LeaderEpoch"], told["LeaderId"]
+        response = answer["Topics"][0]["Partitions"][0]
+        return response["LeaderEpoch"], response["LeaderId"]
 
     def wait_until_elected(self) -> None:
         """Wait until the other voters have elected it."""
@@ -154,8 +154,8 @@ class IsolatedVoter:
         question = {"Topics": [{"TopicName": METADATA, "Partitions": partitions}]}
 
         def is_written() -> bool:
-            told = self.request("DescribeQuorum", 1, question)["Topics"][0]["Partitions"][0]
-            return bool(told["HighWatermark"] == self.quorum.end_offset + 2)
+            response = self.request("DescribeQuorum", 1, question)["Topics"][0]["Partitions"][0]
+            return bool(response["HighWatermark"] == self.quorum.end_offset + 2)
 
         wait_until(is_written, "it does not register")
 

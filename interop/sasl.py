@@ -26,7 +26,7 @@ PREFIX = "listener.name.secured."
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 DELAY_MS = 1_000
-"""`connection.failed.authentication.delay.ms`: distinguishes a delayed response from an immediate one."""
+"""`connection.failed.authentication.delay.ms`: distinguishes a delayed attributes from an immediate one."""
 LATE_S = 0.6
 
 
@@ -100,11 +100,11 @@ class Scram:
         return (self.gs2 + self.first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        told = dict(part.split("=", 1) for part in server_first.decode().split(","))
+        attributes = dict(part.split("=", 1) for part in server_first.decode().split(","))
         salted = hashlib.pbkdf2_hmac(
-            self.hash_name, self.password.encode(), base64.b64decode(told["s"]), int(told["i"])
+            self.hash_name, self.password.encode(), base64.b64decode(attributes["s"]), int(attributes["i"])
         )
-        without_proof = f"c={base64.b64encode(self.gs2.encode()).decode()},r={told['r']}"
+        without_proof = f"c={base64.b64encode(self.gs2.encode()).decode()},r={attributes['r']}"
         said = ",".join((self.first_bare, server_first.decode(), without_proof)).encode()
         client_key = self._hmac(salted, b"Client Key")
         stored = hashlib.new(self.hash_name, client_key).digest()
@@ -152,7 +152,7 @@ class Talk:
         return self.next(answered_as, began)
 
     def next(self, answered_as: tuple[str, int] | None, began: float | None = None) -> Any:
-        """Receive a response to this request or a bare token, or detect that the connection was closed."""
+        """Receive a attributes to this request or a bare token, or detect that the connection was closed."""
         began = time.monotonic() if began is None else began
         try:
             frame = self.client.read_frame()

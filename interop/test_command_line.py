@@ -151,8 +151,8 @@ def test_transactions_are_described_and_terminated(run: Run, broker: Broker) -> 
     producer.begin_transaction()
     producer.produce("paid", "x")
     producer.flush(20)
-    (told,) = run("transactions", "describe", "pay")
-    assert (told["state"], told["partitions"]) == ("Ongoing", ["paid-0"])
+    (response,) = run("transactions", "describe", "pay")
+    assert (response["state"], response["partitions"]) == ("Ongoing", ["paid-0"])
     assert run("transactions", "producers", "paid")[0]["txn_start_offset"] == 0
     assert run("transactions", "find-hanging", "--older-than", "0ms") == []
     run("transactions", "terminate", "pay")

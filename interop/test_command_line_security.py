@@ -166,11 +166,11 @@ def test_plain_password_authenticates(secured: Secured, user: str) -> None:
 def test_scram_users_are_set_and_authenticate(secured: Secured, mechanism: str) -> None:
     set_password(secured, "alice")
     goes_round(secured, secured.login("SASL_PLAINTEXT", mechanism))
-    told = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
-    assert told == [{"user": "alice", "mechanism": one, "iterations": 4096} for one in SCRAM]
+    response = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
+    assert response == [{"user": "alice", "mechanism": one, "iterations": 4096} for one in SCRAM]
     secured.run(secured.login("SASL_PLAINTEXT"), "users", "delete", "alice", "--mechanism", mechanism)
-    told = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
-    assert [one["mechanism"] for one in told] == [one for one in SCRAM if one != mechanism]
+    response = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
+    assert [one["mechanism"] for one in response] == [one for one in SCRAM if one != mechanism]
     assert "(sasl authentication failed)" in secured.refused(
         "SASL_PLAINTEXT", secured.login("SASL_PLAINTEXT", mechanism)
     )
@@ -190,8 +190,8 @@ def test_delegation_token_authenticates_until_it_expires(secured: Secured) -> No
     goes_round(secured, as_token)
     sentence = secured.refused("SASL_PLAINTEXT", as_token, "tokens", "create")
     assert "use a SASL listener, and a user with a password" in sentence
-    (told,) = secured.run(mine, "tokens", "list", "alice")
-    assert told == {key: value for key, value in made.items() if key != "password"}
+    (response,) = secured.run(mine, "tokens", "list", "alice")
+    assert response == {key: value for key, value in made.items() if key != "password"}
     (renewed,) = secured.run(secured.login("SASL_PLAINTEXT", user="admin"), "tokens", "renew", made["token"])
     assert renewed["expires"] <= made["renewable_until"]
     secured.run(mine, "tokens", "expire", made["token"])

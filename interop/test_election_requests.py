@@ -70,19 +70,19 @@ class Transcript:
 
     def on_response(self, answer: Any) -> None:
         """Update epoch and leader from a response."""
-        told: Any = answer
+        response: Any = answer
         for name in ("Topics", "Responses"):
-            if told != "closed" and told.get(name):
-                told = told[name][0]["Partitions"][0]
-        told = told.get("CurrentLeader", told)
-        if "LeaderEpoch" in told:
-            self.epoch, self.leader_id = told["LeaderEpoch"], told["LeaderId"]
+            if response != "closed" and response.get(name):
+                response = response[name][0]["Partitions"][0]
+        response = response.get("CurrentLeader", response)
+        if "LeaderEpoch" in response:
+            self.epoch, self.leader_id = response["LeaderEpoch"], response["LeaderId"]
 
-    def becomes_candidate(self, asked: Request) -> bool:
+    def becomes_candidate(self, sent: Request) -> bool:
         """Return whether the request makes the voter a candidate: a valid EndQuorumEpoch of its leader."""
-        told = asked.fields["Topics"][0]["Partitions"][0] if asked.api == "EndQuorumEpoch" else {}
-        is_heard = asked.fields.get("ClusterId") is None and told.get("PartitionIndex") == 0
-        return is_heard and (told["LeaderEpoch"], told["LeaderId"]) == (self.epoch, self.leader_id)
+        response = sent.fields["Topics"][0]["Partitions"][0] if sent.api == "EndQuorumEpoch" else {}
+        is_heard = sent.fields.get("ClusterId") is None and response.get("PartitionIndex") == 0
+        return is_heard and (response["LeaderEpoch"], response["LeaderId"]) == (self.epoch, self.leader_id)
 
     def on_elected(self) -> None:
         """Record that the voter has become leader and appended one record."""
@@ -217,8 +217,8 @@ class Transcript:
         if self._rng.random() < 0.3:
             return Request("RemoveRaftVoter", 0, fields)
         if self._rng.random() < 0.5:
-            asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
-            return Request("DescribeQuorum", self._rng.randrange(3), {"Topics": asked})
+            sent = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
+            return Request("DescribeQuorum", self._rng.randrange(3), {"Topics": sent})
         listeners = [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 9}]
         return Request("AddRaftVoter", 0, {**fields, "TimeoutMs": 1_000, "Listeners": listeners})
 
@@ -275,22 +275,22 @@ def test_random_requests_get_the_same_responses(
             voter.wait_until_elected()
             transcript.on_elected()
         for _ in range(REQUESTS):
-            asked = transcript.next()
-            answer = without_times(voter.request(*asked))
-            assert not isinstance(answer, str), (f"Apache Kafka: {answer}", *exchanges[-3:], asked)
+            sent = transcript.next()
+            answer = without_times(voter.request(*sent))
+            assert not isinstance(answer, str), (f"Apache Kafka: {answer}", *exchanges[-3:], sent)
             transcript.on_response(answer)
-            becomes_candidate = others_vote and transcript.becomes_candidate(asked)
+            becomes_candidate = others_vote and transcript.becomes_candidate(sent)
             if becomes_candidate:
                 voter.wait_until_elected()
                 transcript.on_elected()
-            exchanges.append((asked, answer, becomes_candidate))
+            exchanges.append((sent, answer, becomes_candidate))
         quorum_state = voter.quorum_state()
     problems: list[str] = []
     with one(kwire) as voter:
         if stands_at_once:
             voter.wait_until_elected()
-        for number, (asked, expected, becomes_candidate) in enumerate(exchanges):
-            found = compare(f"request {number}", expected, without_times(voter.request(*asked)))
+        for number, (sent, expected, becomes_candidate) in enumerate(exchanges):
+            found = compare(f"request {number}", expected, without_times(voter.request(*sent)))
             if becomes_candidate:
                 voter.wait_until_elected()
             if found:

@@ -17,11 +17,11 @@ def test_three_java_instances_copy_exactly_once() -> None:
         copied = copy_under_kills(broker, SECONDS)
     finally:
         broker.discard()
-    told = (
+    summary = (
         f"{copied.records} records, {copied.killed_instances} instances and {copied.killed_brokers} "
         f"brokers killed"
     )
-    print(told)
-    assert not copied.wrong(), "\n".join([told, *copied.wrong()])
-    assert copied.records > SECONDS * 50, told
-    assert copied.killed_instances >= SECONDS / 20, told
+    print(summary)
+    assert not copied.wrong(), "\n".join([summary, *copied.wrong()])
+    assert copied.records > SECONDS * 50, summary
+    assert copied.killed_instances >= SECONDS / 20, summary

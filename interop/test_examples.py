@@ -74,11 +74,11 @@ def test_spark_job_of_the_compose_file_copies_records(kind: type[Broker], tmp_pa
     try:
         write(broker, "greetings")
         with (
-            (tmp_path / "said").open("w") as said,
+            (tmp_path / "said").open("w") as output,
             subprocess.Popen(
                 [spark_python(), str(COPY), broker.bootstrap, str(tmp_path / "checkpoint")],
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 cwd=tmp_path,
                 env=environment(tmp_path),
             ) as job,

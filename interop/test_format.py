@@ -170,8 +170,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
     """Compare exit status, files, modes and all content that does not depend on time or chance."""
-    told = [_formatted(kind, CASES[name], tmp_path / kind) for kind in ("apache", "kwire")]
-    assert told[0] == told[1]
+    results = [_formatted(kind, CASES[name], tmp_path / kind) for kind in ("apache", "kwire")]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("cluster", ["a=b: c#", "\xfcmlaut", "\N{SNOWMAN}"])

@@ -207,8 +207,8 @@ def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], me
                 ports = sorted(to.port for to in dialled)
                 assert ports == sorted([broker.port, broker.controller_port]), "a connection was lost"
             async with running_client(broker, lambda _: partial(sasl_client_for, unknown)) as (client, _):
-                told = await client.request_error(MetadataRequest(topics=[]))
-                assert told == f"authentication failed: {REFUSED[mechanism]}"
+                error_message = await client.request_error(MetadataRequest(topics=[]))
+                assert error_message == f"authentication failed: {REFUSED[mechanism]}"
 
         trio.run(run)
         it.check_logs()

@@ -58,9 +58,9 @@ def create(broker: Broker, prefix: str, count: int) -> None:
 
 
 def quorum(port: int) -> Fields:
-    asked = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
+    requested = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
     with RawClient(f"127.0.0.1:{port}") as client:
-        answer = client.call("DescribeQuorum", 2, Topics=asked)
+        answer = client.call("DescribeQuorum", 2, Topics=requested)
     partition: Fields = answer["Topics"][0]["Partitions"][0]
     return partition
 

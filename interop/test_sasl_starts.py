@@ -126,7 +126,7 @@ def outcome(broker: Broker) -> tuple[bool, str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_start_or_both_fail(name: str, only: str) -> None:
-    changed, told = CASES[name]
+    changed, message = CASES[name]
     for kind in (ApacheKafka, Kwire):
         if only not in ("", kind.name):
             continue
@@ -137,10 +137,10 @@ def test_both_start_or_both_fail(name: str, only: str) -> None:
                 broker.properties.pop(key, None)
                 if text is not None:
                     broker.properties[key] = text
-            serving, said = outcome(broker)
-            assert (kind.name, serving) == (kind.name, told is None), said[-2000:]
-            assert (told or "") in said
-            assert kind is ApacheKafka or "Traceback" not in said
+            serving, output = outcome(broker)
+            assert (kind.name, serving) == (kind.name, message is None), output[-2000:]
+            assert (message or "") in output
+            assert kind is ApacheKafka or "Traceback" not in output
         finally:
             broker.discard()
 
@@ -169,9 +169,9 @@ def test_jaas_file_is_read_by_both(text: str, tmp_path: Path, only: str) -> None
             broker.properties.update(BOTH)
             del broker.properties[PLAIN_TEXT]
             broker.environment[variable] = f"-Djava.security.auth.login.config={path}"
-            serving, said = outcome(broker)
-            assert (kind.name, serving) == (kind.name, "KafkaServer" in text), said[-2000:]
-            assert serving or f"{NOBODY} {path}" in said
+            serving, output = outcome(broker)
+            assert (kind.name, serving) == (kind.name, "KafkaServer" in text), output[-2000:]
+            assert serving or f"{NOBODY} {path}" in output
         finally:
             broker.discard()
 

@@ -56,7 +56,7 @@ class SwapResult:
 
 
 def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> SwapResult:
-    told, shared = SwapResult(), Shared(name, dynamic_quorum=dynamic_quorum)
+    result, shared = SwapResult(), Shared(name, dynamic_quorum=dynamic_quorum)
     workload = Workload(shared.log_dirs)
     left, last = None, ""
     try:
@@ -64,20 +64,20 @@ def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum
             broker = shared.start(order[turn % len(order)])
             if left is not None:
                 where = f"turn {turn + 1}, {broker.name} after {last}"
-                told.differences += compare(where, left, observe(broker))
+                result.differences += compare(where, left, observe(broker))
             workload.run_turn(broker)
             left, last = observe(broker), f"{broker.name} {how}"
             shared.end(how)
-            said = log_messages_by_shape(broker.log_text())
+            messages = log_messages_by_shape(broker.log_text())
             if turn and endings[turn - 1] != "stop":
-                said = {shape: line for shape, line in said.items() if not AFTER_A_KILL.search(line)}
-            told.logged.setdefault(broker.name, {}).update(said)
+                messages = {shape: line for shape, line in messages.items() if not AFTER_A_KILL.search(line)}
+            result.logged.setdefault(broker.name, {}).update(messages)
             if how == "stop":
                 for shape, line in dump_errors_by_shape(shared).items():
-                    told.dump_errors_by_shape[shape] = f"after {last}: {line}"
+                    result.dump_errors_by_shape[shape] = f"after {last}: {line}"
     finally:
         shared.discard()
-    return told
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +102,19 @@ def test_brokers_take_turns_in_a_dynamic_quorum(
     order: list[str], alone: SwapResult, differences: list[Difference]
 ) -> None:
     """Alternate brokers with voters in the metadata log, which the first broker formats (KIP-853)."""
-    told = run_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
-    report_differences(told, alone, differences)
-    assert not [line for line in told.logged["kwire"].values() if "bootstrap.servers" in line]
+    result = run_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
+    report_differences(result, alone, differences)
+    assert not [line for line in result.logged["kwire"].values() if "bootstrap.servers" in line]
 
 
-def report_differences(told: SwapResult, alone: SwapResult, differences: list[Difference]) -> None:
+def report_differences(result: SwapResult, alone: SwapResult, differences: list[Difference]) -> None:
     """Fail on unexplained differences and unexpected messages."""
-    found = [explain(difference, KNOWN_DIFFERENCES) for difference in told.differences]
+    found = [explain(difference, KNOWN_DIFFERENCES) for difference in result.differences]
     differences.extend({difference.path: difference for difference in found}.values())
     wrong = [table([difference]) for difference in found if not difference.reason]
     for what, here, there in (
-        ("kafka-dump-log", told.dump_errors_by_shape, alone.dump_errors_by_shape),
-        ("Apache Kafka", told.logged["apache"], alone.logged["apache"]),
+        ("kafka-dump-log", result.dump_errors_by_shape, alone.dump_errors_by_shape),
+        ("Apache Kafka", result.logged["apache"], alone.logged["apache"]),
     ):
         new = [line for shape, line in here.items() if shape not in there]
         wrong += [

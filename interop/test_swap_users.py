@@ -95,8 +95,8 @@ class Made:
     def are_described(self, plain: RawClient, alice: TokenClient) -> None:
         """Check that users and tokens are described as they were created."""
         for name, (mechanism, _) in self.users.items():
-            (told,) = describe(plain, name)["Results"]
-            assert told["CredentialInfos"] == [{"Mechanism": CODES[mechanism], "Iterations": ITERATIONS}]
+            (response,) = describe(plain, name)["Results"]
+            assert response["CredentialInfos"] == [{"Mechanism": CODES[mechanism], "Iterations": ITERATIONS}]
         found = {token["TokenId"]: token for token in alice.described()}
         assert set(found) == {made["TokenId"] for made in self.tokens}
         for made in self.tokens:
@@ -127,8 +127,8 @@ def test_users_and_tokens_survive_a_swap(order: list[str]) -> None:
                 made.come(listener)
             shared.end(how)
             assert shared.files("__cluster_metadata-0/*.checkpoint"), "no snapshot was written"
-            said = log_messages_by_shape(broker.log_text())
-            assert not [line for line in said.values() if "oken" in line or "cram" in line.lower()]
+            output = log_messages_by_shape(broker.log_text())
+            assert not [line for line in output.values() if "oken" in line or "cram" in line.lower()]
         assert dump_errors_by_shape(shared) == {}
     finally:
         shared.discard()

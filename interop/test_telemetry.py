@@ -76,14 +76,14 @@ class ReceivingKafka(ApacheKafka):
         counts: dict[tuple[str, ...], float] = defaultdict(float)
         for line in self.file.read_text().splitlines():
             client_id, name, is_count, value, labels = line.split("\t")
-            told = ",".join(sorted(label.replace(".", "_") for label in labels.split(",") if label))
+            response = ",".join(sorted(label.replace(".", "_") for label in labels.split(",") if label))
             name = name.replace(".", "_")
             number = float(value)
             if is_count == "true":
                 name = f"{name.removesuffix('_total')}_total"
-                counts[client_id, name, told] += number
-                number = counts[client_id, name, told]
-            yield Number(client_id, name, is_count == "true", told, number)
+                counts[client_id, name, response] += number
+                number = counts[client_id, name, response]
+            yield Number(client_id, name, is_count == "true", response, number)
 
 
 class ReceivingKwire(Kwire):

@@ -88,13 +88,15 @@ def wait_until_leading(cluster: Cluster, node_id: int) -> None:
 def wait_until_no_open_transactions(cluster: Cluster) -> None:
     """Wait until no coordinator has an open transaction and no replica has a producer in one."""
     everything = cluster.all_partitions()
-    asked = [{"Name": topic, "PartitionIndexes": list(range(count))} for topic, count in everything.items()]
+    requested = [
+        {"Name": topic, "PartitionIndexes": list(range(count))} for topic, count in everything.items()
+    ]
     for node_id in cluster.brokers:
         with RawClient(cluster.nodes[node_id].bootstrap) as client:
 
             def open_here(client: RawClient = client) -> list[object]:
                 listed = client.call("ListTransactions", 0, StateFilters=[], ProducerIdFilters=[])
-                described = client.call("DescribeProducers", 0, Topics=asked)
+                described = client.call("DescribeProducers", 0, Topics=requested)
                 assert listed["ErrorCode"] == 0, listed
                 partitions = [each for topic in described["Topics"] for each in topic["Partitions"]]
                 assert not any(each["ErrorCode"] for each in partitions), described

@@ -44,11 +44,13 @@ def identity(bootstrap: str, login: Login | None, place: Partition, offset: int)
     """Return the identity of the record at an offset, as the partition's leader has it."""
     topic, partition = place
     with connect(bootstrap.partition(",")[0], login) as client:
-        told = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)
+        response = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)
     [leader_id] = [
-        each["LeaderId"] for each in told["Topics"][0]["Partitions"] if each["PartitionIndex"] == partition
+        each["LeaderId"]
+        for each in response["Topics"][0]["Partitions"]
+        if each["PartitionIndex"] == partition
     ]
-    [leader] = [broker for broker in told["Brokers"] if broker["NodeId"] == leader_id]
+    [leader] = [broker for broker in response["Brokers"] if broker["NodeId"] == leader_id]
     with connect(f"{leader['Host']}:{leader['Port']}", login) as client:
         answer = fetch(client, topic, offset, partition=partition)
     batch = walk(answer["Responses"][0]["Partitions"][0]["Records"])[0]

@@ -373,16 +373,16 @@ class JavaWriter(Client):
             assert process.stdout is not None
             declared = 0
             for line in process.stdout:
-                said = json.loads(line)
-                if said["name"] == "producer_send_success":
-                    number = int(said["value"].partition(".")[2])
+                event = json.loads(line)
+                if event["name"] == "producer_send_success":
+                    number = int(event["value"].partition(".")[2])
                     while declared <= number + 20 * rate:
                         self.load.history.on_send(self.name, (self.load.topic, 0), b"7.%d" % declared)
                         declared += 1
-                    self.load.history.on_ack(said["value"].encode(), said["offset"])
+                    self.load.history.on_ack(event["value"].encode(), event["offset"])
                     self.acknowledged = number + 1
-                elif said["name"] == "producer_send_error":
-                    self.report_error(said["message"])
+                elif event["name"] == "producer_send_error":
+                    self.report_error(event["message"])
 
     def _ends(self, process: subprocess.Popen[bytes]) -> None:
         self.stopping.wait()

@@ -76,7 +76,7 @@ class Logins(NamedTuple):
     def properties(self) -> dict[str, str]:
         """Return the properties of every node."""
         mechanism, controllers = self.between_brokers.mechanism, self.to_controllers.mechanism
-        asked = {
+        users_by_listener = {
             BROKERS_LISTENER: [self.between_brokers, self.client],
             "CONTROLLER": [self.to_controllers, self.client],
         }
@@ -87,7 +87,7 @@ class Logins(NamedTuple):
             "sasl.mechanism.inter.broker.protocol": mechanism,
             "sasl.mechanism.controller.protocol": controllers,
         }
-        for listener, users in asked.items():
+        for listener, users in users_by_listener.items():
             prefix = f"listener.name.{listener.lower()}"
             own = users[0]
             plain = {user.username: user.password for user in users if user.mechanism == PLAIN}
@@ -117,8 +117,8 @@ def logins(between_brokers: str, to_controllers: str) -> Logins:
 
 def log_in(client: RawClient, login: Login) -> None:
     """Authenticate with PLAIN. AssertionError with the server's message if that fails."""
-    told = client.call("SaslHandshake", 1, Mechanism=PLAIN)
-    assert told["ErrorCode"] == 0, told
+    response = client.call("SaslHandshake", 1, Mechanism=PLAIN)
+    assert response["ErrorCode"] == 0, response
     said = f"\0{login.username}\0{login.password}".encode()
-    told = client.call("SaslAuthenticate", 2, AuthBytes=said)
-    assert told["ErrorCode"] == 0, told
+    response = client.call("SaslAuthenticate", 2, AuthBytes=said)
+    assert response["ErrorCode"] == 0, response

@@ -259,7 +259,7 @@ class Cluster:
 
     def create_topic_through(
         self,
-        asked: int,
+        queried_id: int,
         name: str,
         assigned: list[list[int]],
         configs: Mapping[str, str],
@@ -276,7 +276,7 @@ class Cluster:
             ],
             "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
         }
-        with self.connect(self.nodes[asked].bootstrap) as client:
+        with self.connect(self.nodes[queried_id].bootstrap) as client:
             # Apache Kafka's broker may wait for a paused controller as long as for any response.
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
@@ -286,8 +286,8 @@ class Cluster:
     def elect_preferred_leaders(self) -> None:
         """Elect the preferred leader of every partition."""
         with self.connect(self.nodes[self.brokers[0]].bootstrap) as client:
-            told = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
-        assert told["ErrorCode"] == 0, told
+            response = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
+        assert response["ErrorCode"] == 0, response
 
     # --- queries
 
@@ -300,11 +300,11 @@ class Cluster:
                 log_in(client, self.logins.client)
             yield client
 
-    def metadata(self, *topics: str, asked: int | None = None, everything: bool = False) -> Fields:
+    def metadata(self, *topics: str, queried_id: int | None = None, everything: bool = False) -> Fields:
         """Return the metadata of these topics or of all, from one broker or the first that responds."""
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
-        for node_id in [asked] if asked is not None else self.brokers:
+        for node_id in [queried_id] if queried_id is not None else self.brokers:
             if not self.nodes[node_id].is_running:
                 continue
             try:
@@ -320,9 +320,9 @@ class Cluster:
                 error = raised
         raise ConnectionError("no broker answers") from error
 
-    def partition(self, topic: str, index: int = 0, *, asked: int | None = None) -> Fields:
+    def partition(self, topic: str, index: int = 0, *, queried_id: int | None = None) -> Fields:
         """Return a partition's metadata: LeaderId, LeaderEpoch, ReplicaNodes and IsrNodes."""
-        [found] = self.metadata(topic, asked=asked)["Topics"]
+        [found] = self.metadata(topic, queried_id=queried_id)["Topics"]
         for partition in found["Partitions"]:
             if partition["PartitionIndex"] == index:
                 partition_found: Fields = partition
@@ -338,14 +338,14 @@ class Cluster:
         leader_id: int = self.partition(topic, index)["LeaderId"]
         return leader_id
 
-    def quorum(self, asked: int) -> Fields:
+    def quorum(self, queried_id: int) -> Fields:
         """Return DescribeQuorum's view of a voter: LeaderId, LeaderEpoch, HighWatermark and the replicas."""
         partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
-        with self.connect(self.nodes[asked].controller_bootstrap, timeout_s=3.0) as client:
+        with self.connect(self.nodes[queried_id].controller_bootstrap, timeout_s=3.0) as client:
             answer = client.call("DescribeQuorum", 2, Topics=partitions)
         found: Fields = answer["Topics"][0]["Partitions"][0]
         if found["ErrorCode"] or found["LeaderId"] < 0:
-            raise LookupError(f"node {asked} knows of no active controller")
+            raise LookupError(f"node {queried_id} knows of no active controller")
         return found
 
     def active_controller(self, *, than: int = 0) -> int:
@@ -353,11 +353,11 @@ class Cluster:
         found: list[int] = []
 
         def is_so() -> bool:
-            for asked in self.controllers:
-                if asked == than or not self.nodes[asked].is_running:
+            for queried_id in self.controllers:
+                if queried_id == than or not self.nodes[queried_id].is_running:
                     continue
                 with suppress(OSError, EOFError, LookupError):
-                    found[:] = [self.quorum(asked)["LeaderId"]]
+                    found[:] = [self.quorum(queried_id)["LeaderId"]]
                     if found != [than]:
                         return True
             return False
@@ -370,9 +370,10 @@ class Cluster:
 
         def is_so() -> bool:
             return all(
-                set(broker_ids) <= {each["NodeId"] for each in self.metadata(asked=asked)["Brokers"]}
-                for asked in {*broker_ids, *self.brokers[:1]}
-                if self.nodes[asked].is_running
+                set(broker_ids)
+                <= {each["NodeId"] for each in self.metadata(queried_id=queried_id)["Brokers"]}
+                for queried_id in {*broker_ids, *self.brokers[:1]}
+                if self.nodes[queried_id].is_running
             )
 
         wait_until(is_so, f"brokers {broker_ids} are not all there")
@@ -387,11 +388,11 @@ class Cluster:
         """Wait until every running broker sees all replicas of a topic in sync."""
 
         def is_so() -> bool:
-            for asked in self.brokers:
-                if not self.nodes[asked].is_running:
+            for queried_id in self.brokers:
+                if not self.nodes[queried_id].is_running:
                     continue
                 for index in range(partitions):
-                    found = self.partition(topic, index, asked=asked)
+                    found = self.partition(topic, index, queried_id=queried_id)
                     if found["LeaderId"] < 0 or set(found["IsrNodes"]) != set(found["ReplicaNodes"]):
                         return False
             return True

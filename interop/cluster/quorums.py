@@ -64,11 +64,11 @@ def under_load(
 def create_topics_through_each_broker(cluster: Cluster, title: str) -> None:
     """Create a topic through each broker, which forwards the request to the active controller."""
     awake = [each for each in cluster.brokers if cluster.nodes[each].is_running]
-    for asked in awake:
+    for queried_id in awake:
         # A broker resends the request if the controller failed. The first request may have created the
         # topic.
         expected = (0, TOPIC_ALREADY_EXISTS)
-        cluster.create_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {}, expected=expected)
+        cluster.create_topic_through(queried_id, f"{title}-{queried_id}", [awake[-2:]], {}, expected=expected)
 
 
 def check_same_metadata(cluster: Cluster) -> None:
@@ -143,7 +143,7 @@ def voter_directory_ids(cluster: Cluster) -> list[str]:
 
 def add(cluster: Cluster, node_id: int) -> None:
     """Add a voter. The tool reads the properties of the new voter."""
-    told = [f"node {node_id} does not become a voter"]
+    progress = [f"node {node_id} does not become a voter"]
 
     def is_added() -> bool:
         # A new node may not have caught up yet.
@@ -152,11 +152,11 @@ def add(cluster: Cluster, node_id: int) -> None:
             QUORUM,
             *("--bootstrap-server", cluster.bootstrap, "--command-config", properties, "add-controller"),
         )
-        told[1:] = [outcome.stdout + outcome.stderr]
+        progress[1:] = [outcome.stdout + outcome.stderr]
         # A request that timed out may have added the voter.
-        return f"Added controller {node_id} " in told[1] or node_id in voters(cluster)
+        return f"Added controller {node_id} " in progress[1] or node_id in voters(cluster)
 
-    wait_until(is_added, told)
+    wait_until(is_added, progress)
     wait_until(lambda: node_id in voters(cluster), f"node {node_id} is no voter")
 
 
@@ -167,7 +167,7 @@ def directory_id(cluster: Cluster, node_id: int) -> str:
 
 def remove(cluster: Cluster, node_id: int, directory: str) -> None:
     """Remove a voter, identified by its node id and directory id."""
-    told = [f"node {node_id} still votes"]
+    progress = [f"node {node_id} still votes"]
 
     def is_removed() -> bool:
         # A leader that removes itself may resign before it responds.
@@ -177,7 +177,7 @@ def remove(cluster: Cluster, node_id: int, directory: str) -> None:
                 *("--bootstrap-server", cluster.bootstrap, "--command-config", config, "remove-controller"),
                 *("--controller-id", str(node_id), "--controller-directory-id", directory),
             )
-        told.append(outcome.stdout + outcome.stderr)
+        progress.append(outcome.stdout + outcome.stderr)
         return node_id not in voters(cluster)
 
-    wait_until(is_removed, told)
+    wait_until(is_removed, progress)

@@ -38,18 +38,18 @@ def test_every_broker_computes_the_same_subscription_id() -> None:
         before = {get(client, own)["SubscriptionId"] for client in clients}
         assert len(before) == 1
         subscribe(clients[-1], "cluster", SETTINGS)
-        told = [
+        response = [
             get_until(client, own, lambda answer: is_subscription(set(MANY), INTERVAL_MS, answer))
             for client in clients
         ]
-        assert told == [told[0]] * len(clients)
-        assert told[0]["SubscriptionId"] not in before
+        assert response == [response[0]] * len(clients)
+        assert response[0]["SubscriptionId"] not in before
         for client in clients:
-            assert push(client, own, SubscriptionId=told[0]["SubscriptionId"]) == 0
+            assert push(client, own, SubscriptionId=response[0]["SubscriptionId"]) == 0
         unsubscribe(clients[0], "cluster", SETTINGS)
         for client in clients:
             wait_until(
-                partial(is_unknown, client, own, told[0]["SubscriptionId"]), "a broker still asks for it"
+                partial(is_unknown, client, own, response[0]["SubscriptionId"]), "a broker still asks for it"
             )
         assert {get(client, own)["SubscriptionId"] for client in clients} == before
         for client in clients:

@@ -150,6 +150,6 @@ def check_statuses(side: MirroredCluster, origin: str) -> None:
     """Check that no connector or task that writes there has ever failed."""
     topic = f"mm2-status.{origin}.internal"
     found = read_all(side.broker.bootstrap, topic, len(side.partitions_of(topic)))
-    told = [value for _, _, value in found if value]
-    assert any(b"RUNNING" in value for value in told)
-    assert not [value for value in told if b"FAILED" in value]
+    statuses = [value for _, _, value in found if value]
+    assert any(b"RUNNING" in value for value in statuses)
+    assert not [value for value in statuses if b"FAILED" in value]

@@ -63,8 +63,8 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
                     assert cluster.active_controller(than=active) != active
                     wait_until(lambda active=active: not leads(cluster, active), f"{active} still leads")  # type: ignore[misc]
                     others = [each for each in cluster.brokers if each != active]
-                    for asked in others:
-                        create_topic(cluster, asked, f"cut-{title}-{asked}", others[:2])
+                    for queried_id in others:
+                        create_topic(cluster, queried_id, f"cut-{title}-{queried_id}", others[:2])
                     if is_combined:
                         # A disconnected broker does not know the new leader, so clients that ask it may
                         # wait.
@@ -142,14 +142,14 @@ def check_rejected(cluster: Cluster, active: int, title: str) -> None:
     topic = {"Name": f"lonely-{title}", "NumPartitions": 1, "ReplicationFactor": 1}
     with RawClient(cluster.nodes[active].controller_bootstrap) as client:
         client.socket.settimeout(60.0)
-        told = client.call(
+        response = client.call(
             "CreateTopics",
             7,
             Topics=[topic | {"Assignments": [], "Configs": []}],
             timeoutMs=30_000,
             validateOnly=False,
         )
-    [made] = told["Topics"]
+    [made] = response["Topics"]
     assert made["ErrorCode"] in REFUSED, made
 
 
@@ -157,18 +157,19 @@ REFUSED = {7, 41}
 """REQUEST_TIMED_OUT, NOT_CONTROLLER."""
 
 
-def wait_for_another_leader(cluster: Cluster, asked: int, active: int) -> None:
+def wait_for_another_leader(cluster: Cluster, queried_id: int, active: int) -> None:
     wait_until(
-        lambda: cluster.partition("t", asked=asked)["LeaderId"] not in (active, -1), f"{active} still leads t"
+        lambda: cluster.partition("t", queried_id=queried_id)["LeaderId"] not in (active, -1),
+        f"{active} still leads t",
     )
 
 
-def create_topic(cluster: Cluster, asked: int, name: str, replicas: list[int]) -> None:
+def create_topic(cluster: Cluster, queried_id: int, name: str, replicas: list[int]) -> None:
     """Create a topic through the current active controller."""
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": replicas}]
-    with RawClient(cluster.nodes[asked].bootstrap) as client:
+    with RawClient(cluster.nodes[queried_id].bootstrap) as client:
         client.socket.settimeout(60.0)
-        told = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
-    [made] = told["Topics"]
+        response = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
+    [made] = response["Topics"]
     assert made["ErrorCode"] == 0, made

@@ -114,7 +114,7 @@ def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) ->
             cluster.nodes[controller].start()
 
             def is_fenced() -> bool:
-                known = {each["NodeId"] for each in cluster.metadata(asked=live[0])["Brokers"]}
+                known = {each["NodeId"] for each in cluster.metadata(queried_id=live[0])["Brokers"]}
                 assert known >= set(live), "one that lives was fenced"
                 return victim not in known
 

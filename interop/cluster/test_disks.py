@@ -133,5 +133,5 @@ def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
 
 def offline(cluster: Cluster) -> set[int]:
     """Return the partitions without a working replica on the running victim."""
-    [topic] = cluster.metadata("t", asked=1)["Topics"]
+    [topic] = cluster.metadata("t", queried_id=1)["Topics"]
     return {each["PartitionIndex"] for each in topic["Partitions"] if VICTIM in each["OfflineReplicas"]}

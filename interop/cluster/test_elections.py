@@ -105,12 +105,12 @@ class Operator(threading.Thread):
     def _until_done(self, api: str, version: int, done_before: int, wanted: Fields) -> bool:
         """Send the request to one broker after the other. Return False if the operator was stopped."""
         for number in count():
-            asked = self._cluster.brokers[number % len(self._cluster.brokers)]
-            with suppress(OSError, EOFError), RawClient(self._cluster.nodes[asked].bootstrap) as client:
-                told = client.call(api, version, **wanted)
+            queried_id = self._cluster.brokers[number % len(self._cluster.brokers)]
+            with suppress(OSError, EOFError), RawClient(self._cluster.nodes[queried_id].bootstrap) as client:
+                response = client.call(api, version, **wanted)
                 # A previous request may have succeeded without a response.
                 expected = (0, done_before) if number else (0,)
-                if (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in expected:
+                if (response.get("Topics") or response["Responses"])[0]["ErrorCode"] in expected:
                     return True
             if self._stopping.wait(0.05):
                 return False
@@ -120,10 +120,10 @@ class Operator(threading.Thread):
         """Stop, and check that every broker has the acknowledged changes."""
         self._stopping.set()
         self.join(60)
-        for asked in self._cluster.brokers:
+        for queried_id in self._cluster.brokers:
 
-            def is_so(asked: int = asked) -> bool:
-                found = self._cluster.metadata(asked=asked, everything=True)["Topics"]
+            def is_so(queried_id: int = queried_id) -> bool:
+                found = self._cluster.metadata(queried_id=queried_id, everything=True)["Topics"]
                 numbers = {int(each["Name"][5:]) for each in found if each["Name"].startswith("made-")}
                 # One more creation or deletion may have succeeded without a response.
                 return (
@@ -131,7 +131,7 @@ class Operator(threading.Thread):
                     and numbers <= set(range(self.deleted, self.made + 1))
                 )  # fmt: skip
 
-            wait_until(is_so, f"broker {asked} does not have the created topics")
+            wait_until(is_so, f"broker {queried_id} does not have the created topics")
 
 
 def force_election(cluster: Cluster, last: int = 0) -> None:
@@ -174,9 +174,9 @@ def quorum_of_the_leader(cluster: Cluster) -> Fields:
 def led_epochs(cluster: Cluster) -> list[int]:
     """Return the epochs of all controllers that know a leader."""
     found = []
-    for asked in cluster.controllers:
+    for queried_id in cluster.controllers:
         with suppress(LookupError, OSError, EOFError):
-            found.append(cluster.quorum(asked)["LeaderEpoch"])
+            found.append(cluster.quorum(queried_id)["LeaderEpoch"])
     return found
 
 

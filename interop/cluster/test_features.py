@@ -16,8 +16,8 @@ WAY = ("4.1-IV1", "4.0-IV3", "4.2-IV1", "4.0-IV3", LATEST)
 
 
 def features(cluster: Cluster, *arguments: str) -> str:
-    told = run(COMMAND, "--bootstrap-server", cluster.bootstrap, *arguments)
-    return told.stdout + told.stderr
+    output = run(COMMAND, "--bootstrap-server", cluster.bootstrap, *arguments)
+    return output.stdout + output.stderr
 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
@@ -32,8 +32,8 @@ def test_metadata_version_upgrades_and_downgrades_under_load(cluster_kind: str) 
             load.wait_until_all_write()
             for release in WAY:
                 kind = "downgrade" if release == "4.0-IV3" else "upgrade"
-                told = features(cluster, kind, "--metadata", release)
-                assert f"metadata.version was {kind}d to" in told, told
+                output = features(cluster, kind, "--metadata", release)
+                assert f"metadata.version was {kind}d to" in output, output
                 wait_until(
                     lambda release=release: (
                         f"FinalizedVersionLevel: {release}"  # type: ignore[misc]
@@ -45,8 +45,8 @@ def test_metadata_version_upgrades_and_downgrades_under_load(cluster_kind: str) 
             assert "downgrade" in features(cluster, "downgrade", "--metadata", "4.0-IV3")
             for feature in ("eligible.leader.replicas.version=1", "transaction.version=1"):
                 kind = "downgrade" if feature.startswith("transaction") else "upgrade"
-                told = features(cluster, kind, "--feature", feature)
-                assert f"was {kind}d to" in told, told
+                output = features(cluster, kind, "--feature", feature)
+                assert f"was {kind}d to" in output, output
                 load.wait_until_all_write()
             cluster.nodes[3].stop()
             cluster.wait_for_another_leader("t", 2, than=3)
@@ -64,8 +64,8 @@ def test_metadata_version_upgrades_and_downgrades_under_load(cluster_kind: str) 
 def test_unsupported_feature_upgrade_is_rejected(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         for feature in ("share.version", "streams.version"):
-            told = features(cluster, "upgrade", "--feature", f"{feature}=1")
-            assert "does not support this feature." in told, told
+            output = features(cluster, "upgrade", "--feature", f"{feature}=1")
+            assert "does not support this feature." in output, output
         assert "FinalizedVersionLevel: 1" not in [
             line for line in features(cluster, "describe").splitlines() if line.startswith("Feature: s")
         ]
@@ -77,8 +77,8 @@ def test_broker_registers_once_unsupported_features_are_downgraded() -> None:
         node.start(wait=False)
         advice = "run kafka-features downgrade --feature share.version=0 --feature streams.version=0"
         wait_until(lambda: advice in node.log_text(), "the node does not log the advice")
-        told = features(cluster, "downgrade", *FEATURES)
-        assert told.count("was downgraded to 0") == 2, told
+        output = features(cluster, "downgrade", *FEATURES)
+        assert output.count("was downgraded to 0") == 2, output
         node.wait_until_serving()
         cluster.wait_until_unfenced(3)
         assert node.log_text().count(advice) == 1

@@ -107,8 +107,8 @@ def test_committed_offsets_are_returned_below_min_insync_replicas(cluster_kind: 
         )
         seen["next one"] = commit(cluster, group, 2)
         look("with one replica")
-        told = session.run(GROUPS, "--describe", "--group", group)
-        seen["described"] = [line.replace(group, "<group>") for line in told]
+        output = session.run(GROUPS, "--describe", "--group", group)
+        seen["described"] = [line.replace(group, "<group>") for line in output]
         cluster.start_node(2)
         wait_until(
             lambda: committed(cluster, group, require_stable=True) == (0, 2),

@@ -117,9 +117,9 @@ def throttle(session: ToolSession) -> None:
     session.record_output("offsets while throttled", OFFSETS, "--topic", "c")
     with a_file(json.dumps({"version": 1, "topics": [{"topic": "c"}]})) as wanted:
         given = ("--topics-to-move-json-file", wanted, "--broker-list", "1,2,3", "--generate")
-        told = session.run(REASSIGN, *given)
+        output = session.run(REASSIGN, *given)
         # The proposed placement is random.
-        session.seen["proposed"] = [line for line in told if "Proposed" not in line][:2]
+        session.seen["proposed"] = [line for line in output if "Proposed" not in line][:2]
     with a_file(a_plan([1], "c")) as plan:
         of_it = ("--reassignment-json-file", plan)
         refused = ("--execute", "--disallow-replication-factor-change")
@@ -162,10 +162,10 @@ def delete_records(session: ToolSession) -> None:
         "group deleted": ("--delete", "--group", "g"),
         "group deleted again": ("--delete", "--group", "g"),
     }.items():
-        told = session.run(GROUPS, *arguments)
+        output = session.run(GROUPS, *arguments)
         # Any broker may be the coordinator.
         session.seen[label] = [
-            re.sub(r"127\.0\.0\.1\S* *(<port>)? *\(\d\)", "<coordinator>", line) for line in told
+            re.sub(r"127\.0\.0\.1\S* *(<port>)? *\(\d\)", "<coordinator>", line) for line in output
         ]
 
 
@@ -184,8 +184,8 @@ def list_transactions(session: ToolSession) -> None:
     of_it = ("describe", "--transactional-id", "tx")
     session.record_when("transaction", TRANSACTIONS, *of_it, shows=lambda text: "CompleteCommit" in text)
     session.seen["transaction"] = [re.sub(r"\b\d+\b", "<n>", line) for line in session.seen["transaction"]]
-    told = session.run(TRANSACTIONS, "list")
-    session.seen["transactions"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
+    output = session.run(TRANSACTIONS, "list")
+    session.seen["transactions"] = [re.sub(r"\b\d+\b", "<n>", line) for line in output]
     session.record_output("no transaction", TRANSACTIONS, "describe", "--transactional-id", "nobody")
 
 

@@ -80,15 +80,15 @@ def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
         wait_for_leader_among(cluster, leader, others)
         with RawClient(cluster.nodes[leader].bootstrap) as client:
 
-            def told(offset: int) -> int:
+            def fetch_error(offset: int) -> int:
                 answer = fetch(client, "t", offset, version=11)
                 return int(answer["Responses"][0]["Partitions"][0]["ErrorCode"])
 
             produce(client, "t", Batch([Record(b"lonely")]).encode(), acks=1)
-            assert told(1) == 0, "it is beyond the high watermark, and may come"
+            assert fetch_error(1) == 0, "the offset may still be reached"
             network.heal()
-            wait_until(lambda: told(1) == OFFSET_OUT_OF_RANGE, "the log is not cut")
-            assert told(0) == 0
+            wait_until(lambda: fetch_error(1) == OFFSET_OUT_OF_RANGE, "the log is not truncated")
+            assert fetch_error(0) == 0
         cluster.wait_until_unfenced(leader)
         cluster.wait_until_all_in_sync()
         cluster.wait_until_all_replicas_equal()
@@ -97,7 +97,7 @@ def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
 
 def wait_for_leader_among(cluster: Cluster, leader: int, others: list[int]) -> None:
     wait_until(
-        lambda: cluster.partition("t", asked=others[0])["LeaderId"] not in (leader, -1),
+        lambda: cluster.partition("t", queried_id=others[0])["LeaderId"] not in (leader, -1),
         f"{leader}, which is cut off, still leads",
     )
 
@@ -149,8 +149,8 @@ def check_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str
             TimeoutMs=2000,
             TopicData=[{"Name": "t", "PartitionData": [partition]}],
         )
-    [told] = answer["Responses"][0]["PartitionResponses"]
-    assert told["ErrorCode"] in REFUSED, told
+    [response] = answer["Responses"][0]["PartitionResponses"]
+    assert response["ErrorCode"] in REFUSED, response
 
 
 REFUSED = {6, 7, 19, 20}

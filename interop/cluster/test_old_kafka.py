@@ -40,16 +40,16 @@ def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
                 until_it_leads(cluster)
                 create_topics_through_each_broker(cluster, "led-by-the-old")
                 load.wait_until_all_write()
-            told = features(cluster, "upgrade", "--metadata", LATEST)
-            assert "Could not upgrade metadata.version" in told, told
+            output = features(cluster, "upgrade", "--metadata", LATEST)
+            assert "Could not upgrade metadata.version" in output, output
             cluster.nodes[OLD].stop()
             cluster.wait_for_another_leader("t", OLD - 1, than=OLD)
             load.wait_until_all_write()
             cluster.replace_software(OLD, successor)
             cluster.start_node(OLD)
             cluster.wait_until_in_sync("t", PARTITIONS)
-            told = features(cluster, "upgrade", "--metadata", LATEST)
-            assert "metadata.version was upgraded to" in told, told
+            output = features(cluster, "upgrade", "--metadata", LATEST)
+            assert "metadata.version was upgraded to" in output, output
             wait_until(
                 lambda: f"FinalizedVersionLevel: {LATEST}" in features(cluster, "describe"),
                 "it is not raised",

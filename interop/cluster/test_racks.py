@@ -30,7 +30,7 @@ COUNT = 300
 WAIT_S = 30.0
 
 
-def fetch(cluster: Cluster, asked: int, index: int, offset: int, rack: str = "") -> Fields:
+def fetch(cluster: Cluster, queried_id: int, index: int, offset: int, rack: str = "") -> Fields:
     """Fetch from a broker as a consumer in this rack, and return the partition's response."""
     partition = {
         "Partition": index,
@@ -40,7 +40,7 @@ def fetch(cluster: Cluster, asked: int, index: int, offset: int, rack: str = "")
         "LogStartOffset": -1,
         "PartitionMaxBytes": 1 << 20,
     }
-    with RawClient(cluster.nodes[asked].bootstrap) as client:
+    with RawClient(cluster.nodes[queried_id].bootstrap) as client:
         answer = client.call(
             "Fetch",
             VERSION,
@@ -59,8 +59,8 @@ def fetch(cluster: Cluster, asked: int, index: int, offset: int, rack: str = "")
     return found
 
 
-def preferred(cluster: Cluster, asked: int, index: int, offset: int, rack: str) -> int:
-    found = fetch(cluster, asked, index, offset, rack)
+def preferred(cluster: Cluster, queried_id: int, index: int, offset: int, rack: str) -> int:
+    found = fetch(cluster, queried_id, index, offset, rack)
     assert found["ErrorCode"] == 0
     assert found["PreferredReadReplica"] < 0 or not found["Records"]
     replica_id: int = found["PreferredReadReplica"]
@@ -78,11 +78,11 @@ def write(cluster: Cluster, name: str, *partitions: int) -> list[bytes]:
     return values
 
 
-def until_it_is_committed(cluster: Cluster, asked: int, index: int) -> None:
+def until_it_is_committed(cluster: Cluster, queried_id: int, index: int) -> None:
     def is_so() -> bool:
-        return bool(fetch(cluster, asked, index, 0)["HighWatermark"] == COUNT)
+        return bool(fetch(cluster, queried_id, index, 0)["HighWatermark"] == COUNT)
 
-    wait_until(is_so, f"{asked} never hears what is committed")
+    wait_until(is_so, f"{queried_id} never hears what is committed")
 
 
 class Reader:
@@ -168,7 +168,7 @@ def test_consumers_fetch_from_the_replica_in_their_rack(cluster_kind: str) -> No
         cluster.nodes[3].pause()
         wait_until(
             lambda: all(
-                set(cluster.partition("t", index, asked=1)["IsrNodes"]) == {1, 2} for index in (0, 1)
+                set(cluster.partition("t", index, queried_id=1)["IsrNodes"]) == {1, 2} for index in (0, 1)
             ),
             "the paused broker stays in sync",
         )

@@ -44,13 +44,13 @@ def reassign(cluster: Cluster, replicas: list[int]) -> None:
         for index in range(partitions)
     ]
     with a_file(json.dumps({"version": 1, "partitions": moves})) as plan:
-        asked = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", plan)
-        done = run(REASSIGN, *asked, "--execute", timeout_s=90)
+        tool_options = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", plan)
+        done = run(REASSIGN, *tool_options, "--execute", timeout_s=90)
         assert "Successfully started partition reassignments" in done.stdout, done
 
         def is_complete() -> bool:
-            told = run(REASSIGN, *asked, "--verify", timeout_s=90).stdout
-            return told.count("is completed.") == len(moves)
+            output = run(REASSIGN, *tool_options, "--verify", timeout_s=90).stdout
+            return output.count("is completed.") == len(moves)
 
         wait_until(is_complete, f"not everything is reassigned to {replicas}")
     for move in moves:

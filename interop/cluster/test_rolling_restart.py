@@ -32,10 +32,10 @@ def test_rolling_restart_causes_no_client_error(cluster_kind: str, record: Recor
                     cluster.wait_until_in_sync(topic, partitions)
                 load.wait_until_all_write()
             load.stop()
-            told = {
+            output = {
                 client.name: round(load.history.longest_ack_gap_s(client.name), 1) for client in load.writers
             }
-            record.save(f"cluster.rolling.{cluster_kind}", {"longest gap": told})
+            record.save(f"cluster.rolling.{cluster_kind}", {"longest gap": output})
             load.check()
             for topic, partitions in cluster.all_partitions().items():
                 cluster.wait_until_replicas_equal(topic, partitions)

@@ -235,11 +235,11 @@ def fault_order(dice: random.Random, rounds: int) -> list[str]:
 
 
 def create_topic(cluster: Cluster, name: str, but: list[int]) -> None:
-    asked, *more = [each for each in cluster.brokers if each not in but]
+    queried_id, *more = [each for each in cluster.brokers if each not in but]
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
-    topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": [asked, *more][:2]}]
+    topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": [queried_id, *more][:2]}]
     wanted = {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": False}
-    wait_until_done(cluster, asked, "CreateTopics", 7, wanted, TOPIC_ALREADY_EXISTS)
+    wait_until_done(cluster, queried_id, "CreateTopics", 7, wanted, TOPIC_ALREADY_EXISTS)
 
 
 def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
@@ -250,24 +250,24 @@ def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
         wanted = {"Topics": [name], "TimeoutMs": 10_000}
         wait_until_done(cluster, cluster.brokers[0], "DeleteTopics", 6, wanted, UNKNOWN_TOPIC)
     expected = {f"made-{each}" for each in range(first, number + 1)}
-    for asked in cluster.brokers:
+    for queried_id in cluster.brokers:
 
-        def is_so(asked: int = asked) -> bool:
-            found = cluster.metadata(asked=asked, everything=True)["Topics"]
+        def is_so(queried_id: int = queried_id) -> bool:
+            found = cluster.metadata(queried_id=queried_id, everything=True)["Topics"]
             return {each["Name"] for each in found if each["Name"].startswith("made-")} == expected
 
-        wait_until(is_so, f"broker {asked} does not have exactly {sorted(expected)}")
+        wait_until(is_so, f"broker {queried_id} does not have exactly {sorted(expected)}")
 
 
 def wait_until_done(
-    cluster: Cluster, asked: int, api: str, version: int, wanted: Fields, done_before: int
+    cluster: Cluster, queried_id: int, api: str, version: int, wanted: Fields, done_before: int
 ) -> None:
     """Wait until a request succeeds. A previous one may have succeeded without a response."""
 
     def is_so() -> bool:
-        with suppress(EOFError), RawClient(cluster.nodes[asked].bootstrap) as client:
-            told = client.call(api, version, **wanted)
-            return (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in (0, done_before)
+        with suppress(EOFError), RawClient(cluster.nodes[queried_id].bootstrap) as client:
+            response = client.call(api, version, **wanted)
+            return (response.get("Topics") or response["Responses"])[0]["ErrorCode"] in (0, done_before)
         return False
 
     wait_until(is_so, f"{api} is not done: {wanted}")

@@ -117,12 +117,12 @@ def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
         wait_until(lambda: voters(cluster) == [1, 2, 3], "not everybody has become a voter")
         cluster.make_topic("t", [[2, 3, 1]])
         committed = wait_until_metadata_replicated(cluster, cluster.active_controller())
-        told = [
+        endpoints = [
             re.findall(r"Endpoint\(name='(\w+)', host='127.0.0.1', port=\d+, security_protocol=(\d+)\)", line)
             for line in image_at(metadata_home(cluster, 1), committed - 1)
             if line.startswith(("RegisterBroker", "RegisterController"))
         ]
-        assert told == [[(BROKERS_LISTENER, "2")]] * 3 + [[("CONTROLLER", "2")]] * 3
+        assert endpoints == [[(BROKERS_LISTENER, "2")]] * 3 + [[("CONTROLLER", "2")]] * 3
         cluster.check_logs()
 
 
@@ -167,12 +167,12 @@ def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
         cluster.make_topic("t", [[1, 2, 3]])
         with a_file("".join(f"{key}={value}\n" for key, value in client.of_java().items())) as config:
             alter = ("--alter", "--entity-type", "users", "--entity-name", "broker")
-            told = run(
+            response = run(
                 "kafka.admin.ConfigCommand",
                 *("--bootstrap-server", cluster.bootstrap, "--command-config", config, *alter),
                 *("--add-config", f"{SCRAM}=[password=another]"),
             )
-        assert told.status == 0, told
+        assert response.status == 0, response
         for follower in (2, 3):
             wait_until(
                 lambda node=cluster.nodes[follower]: INVALID_CREDENTIALS in node.log_text(),  # type: ignore[misc]
@@ -218,7 +218,7 @@ def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind:
         node.start(wait=False)
         wait_until(lambda: REFUSED[PLAIN] in node.log_text(), "the joining does not say why it does not join")
         time.sleep(3)
-        assert {each["NodeId"] for each in cluster.metadata(asked=1)["Brokers"]} == {1, 2}
+        assert {each["NodeId"] for each in cluster.metadata(queried_id=1)["Brokers"]} == {1, 2}
         if joining is Kwire:
             [said] = [line for line in node.log_text().splitlines() if REFUSED[PLAIN] in line]
             assert " ERROR " in said, "said once"
@@ -244,8 +244,8 @@ def test_broker_with_a_wrong_replication_password_stays_out_of_the_isr(cluster_k
             topics = [
                 {"Name": "t", "Partitions": [{"PartitionIndex": 0, "Replicas": [1, 2, 3]}]},
             ]
-            told = client.call("AlterPartitionReassignments", 0, TimeoutMs=10_000, Topics=topics)
-        assert told["ErrorCode"] == 0, told
+            response = client.call("AlterPartitionReassignments", 0, TimeoutMs=10_000, Topics=topics)
+        assert response["ErrorCode"] == 0, response
         wait_until(lambda: REFUSED[SCRAM] in node.log_text(), "the joining does not say why it has nothing")
         time.sleep(2)
         assert set(cluster.partition("t")["IsrNodes"]) == {1, 2}

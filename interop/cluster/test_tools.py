@@ -43,12 +43,14 @@ class ToolSession:
         self.seen: dict[str, Any] = {}
 
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
-        asked = tool_arguments(main, ("--bootstrap-server", self.cluster.bootstrap), arguments)
-        return normalize_lines(lines_of(run(main, *asked, stdin=stdin, timeout_s=timeout_s)))
+        tool_options = tool_arguments(main, ("--bootstrap-server", self.cluster.bootstrap), arguments)
+        return normalize_lines(lines_of(run(main, *tool_options, stdin=stdin, timeout_s=timeout_s)))
 
     def run_on_controller(self, main: str, *arguments: str) -> list[str]:
-        asked = tool_arguments(main, ("--bootstrap-controller", self.cluster.controller_bootstrap), arguments)
-        return normalize_lines(lines_of(run(main, *asked)))
+        tool_options = tool_arguments(
+            main, ("--bootstrap-controller", self.cluster.controller_bootstrap), arguments
+        )
+        return normalize_lines(lines_of(run(main, *tool_options)))
 
     def record_output(self, label: str, main: str, *arguments: str, stdin: str = "") -> list[str]:
         """Record a tool's output."""
@@ -105,23 +107,23 @@ def describe_the_cluster(session: ToolSession) -> None:
     versions = session.run(f"{TOOLS}.BrokerApiVersionsCommand")
     session.seen["brokers with versions"] = sorted(line for line in versions if line.startswith("127.0.0.1"))
     for label, tell in {"brokers": session.run, "the controller": session.run_on_controller}.items():
-        told = tell(f"{TOOLS}.FeatureCommand", "describe")
+        output = tell(f"{TOOLS}.FeatureCommand", "describe")
         session.seen[f"features by {label}"] = sorted(
-            re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in told
+            re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in output
         )
         for what in ("--status", "--replication"):
-            told = tell(QUORUM, "describe", what)
+            output = tell(QUORUM, "describe", what)
             # Offsets and times vary. Voters and observers do not.
-            told = [
-                re.sub(r"\d{3,}", "<n>", re.sub(r"(?<=[ \t])\d+(?= ms| ago)", "<n>", line)) for line in told
+            output = [
+                re.sub(r"\d{3,}", "<n>", re.sub(r"(?<=[ \t])\d+(?= ms| ago)", "<n>", line)) for line in output
             ]
-            told = [
+            output = [
                 re.sub(r"(Offset|Lag|LagTimeMs|MaxFollowerLagTimeMs|HighWatermark): +-?\d+", r"\1: <n>", line)
-                for line in told
+                for line in output
             ]
             if what == "--replication":
-                told = sorted(" ".join((row.split(" ")[0], row.split(" ")[-1])) for row in told)
-            session.seen[f"quorum {what} by {label}"] = told
+                output = sorted(" ".join((row.split(" ")[0], row.split(" ")[-1])) for row in output)
+            session.seen[f"quorum {what} by {label}"] = output
 
 
 def create_topics(session: ToolSession) -> None:
@@ -148,7 +150,7 @@ def create_topics(session: ToolSession) -> None:
         )
     )
     session.seen["groups"] = sorted(session.run(GROUPS, "--list"))
-    told = run(
+    output = run(
         f"{TOOLS}.LogDirsCommand",
         "--bootstrap-server",
         session.cluster.bootstrap,
@@ -156,7 +158,7 @@ def create_topics(session: ToolSession) -> None:
         "--topic-list",
         "t",
     )
-    found = json.loads(told.stdout.splitlines()[-1])
+    found = json.loads(output.stdout.splitlines()[-1])
     # Sizes depend on how the records were batched.
     session.seen["log dirs"] = sorted(
         (broker["broker"], each["partition"], each["offsetLag"], each["isFuture"])
@@ -170,12 +172,12 @@ def find_transactions(session: ToolSession) -> None:
     """Ask each broker about all its replicas. It leads some of them."""
     transactions = f"{TOOLS}.TransactionsCommand"
     for broker_id in ("1", "2", "3"):
-        told = session.run(transactions, "find-hanging", "--broker-id", broker_id)
-        session.seen[f"hanging transactions of {broker_id}"] = told
+        output = session.run(transactions, "find-hanging", "--broker-id", broker_id)
+        session.seen[f"hanging transactions of {broker_id}"] = output
         one = ("--topic", "t", "--partition", "0", "--broker-id", broker_id)
-        told = session.run(transactions, "describe-producers", *one)
+        output = session.run(transactions, "describe-producers", *one)
         # Producer ids and times vary.
-        session.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
+        session.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in output]
 
 
 def alter_configs(session: ToolSession) -> None:
@@ -297,7 +299,7 @@ def moves(session: ToolSession) -> None:
 
 def verify_replicas(session: ToolSession) -> None:
     """Read four reports of kafka-replica-verification, which runs until it is killed."""
-    asked = (
+    tool_options = (
         "--broker-list",
         session.cluster.bootstrap,
         "--topics-include",
@@ -305,12 +307,12 @@ def verify_replicas(session: ToolSession) -> None:
         "--report-interval-ms",
         "1000",
     )
-    process = start_tool(f"{TOOLS}.ReplicaVerificationTool", *asked, stderr=subprocess.DEVNULL)
+    process = start_tool(f"{TOOLS}.ReplicaVerificationTool", *tool_options, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
-    told = [process.stdout.readline().decode() for _ in range(4)]
+    output = [process.stdout.readline().decode() for _ in range(4)]
     process.terminate()
     process.wait()
-    lines = [steady(line.partition(": ")[2]) for line in told]
+    lines = [steady(line.partition(": ")[2]) for line in output]
     session.seen["replicas verified"] = [
         re.sub(r"partition \S+ at offset \d+", "partition <any> at offset <n>", line) for line in lines
     ]

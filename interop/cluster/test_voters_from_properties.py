@@ -48,5 +48,7 @@ def test_static_quorum_becomes_dynamic(cluster_kind: str) -> None:
 
 def is_raised(cluster: Cluster) -> bool:
     """Return whether the upgrade succeeded. Some voters may not have reported their directory ids yet."""
-    told = run(FEATURES, "--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "kraft.version=1")
-    return told.status == 0
+    response = run(
+        FEATURES, "--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "kraft.version=1"
+    )
+    return response.status == 0

@@ -88,13 +88,14 @@ def _transactions(evidence: Evidence) -> Iterator[Finding]:
             for index in range(count)
         }
         found = present[key]
-        told = {outcome for outcome, _ in transaction.told}
-        if Outcome.ABORTED in told and Outcome.COMMITTED in told:
+        outcomes = {outcome for outcome, _ in transaction.outcomes}
+        if Outcome.ABORTED in outcomes and Outcome.COMMITTED in outcomes:
             yield Finding("fenced", f"{name} was replaced, and could commit")
-        why = f"{transaction.outcome.value} {transaction.told[-1][1] if transaction.told else ''}".strip()
+        reason = transaction.outcomes[-1][1] if transaction.outcomes else ""
+        why = f"{transaction.outcome.value} {reason}".strip()
         if transaction.outcome is Outcome.COMMITTED and found != wanted:
             yield Finding("lost", f"{name} ({why}): {_some(wanted - found)}")
-        elif Outcome.ABORTED in told and found and Outcome.COMMITTED not in told:
+        elif Outcome.ABORTED in outcomes and found and Outcome.COMMITTED not in outcomes:
             yield Finding("aborted", f"{name} ({why}): {_some(found)}")
         elif transaction.outcome is Outcome.UNKNOWN and found and found != wanted:
             yield Finding("torn", f"{name} ({why}): without {_some(wanted - found)}")

@@ -1,5 +1,4 @@
-"""Three instances of a transactional copy program in Java, in one group, with random kills of instances and
-broker.
+"""A transactional copy program in Java, in three instances, with random kills.
 
 A producer that is not killed writes the source meanwhile. At the end each partition of the copy must equal
 that of the source.

@@ -114,16 +114,16 @@ def commit_acknowledged_too_early() -> None:
         done: ProducerDone,
         **other: Any,
     ) -> CoordinatorResult:
-        is_told = False
+        is_acknowledged = False
 
-        def tell(outcome: ProducerIdAndEpoch | ApiError) -> None:
-            if not is_told:
+        def acknowledge(outcome: ProducerIdAndEpoch | ApiError) -> None:
+            if not is_acknowledged:
                 done(outcome)
 
-        result = decide(self, transactional_id, producer, commit=commit, done=tell, **other)
+        result = decide(self, transactional_id, producer, commit=commit, done=acknowledge, **other)
         if not commit or not result.records:
             return result
-        is_told = True
+        is_acknowledged = True
         after = self.transactions[transactional_id]
         done(ProducerIdAndEpoch(after.producer_id, after.producer_epoch))
         self._context.schedule(TOO_EARLY_MS, lambda: result)

@@ -51,12 +51,12 @@ class Transaction:
     number: int
     counts: dict[int, int]
     """The number of records by partition."""
-    told: list[tuple[Outcome, str]] = field(default_factory=list)
+    outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
     """Each outcome that the producer learned, with the reason."""
 
     @property
     def outcome(self) -> Outcome:
-        return self.told[-1][0] if self.told else Outcome.UNKNOWN
+        return self.outcomes[-1][0] if self.outcomes else Outcome.UNKNOWN
 
 
 class Ledger:
@@ -91,5 +91,5 @@ def read_ledgers(paths: list[Path]) -> dict[tuple[str, int], Transaction]:
                 counts = {int(partition): count for partition, count in line["counts"].items()}
                 transactions[key] = Transaction(*key, counts)
             else:
-                transactions[key].told.append((Outcome(line["outcome"]), line["why"]))
+                transactions[key].outcomes.append((Outcome(line["outcome"]), line["why"]))
     return transactions

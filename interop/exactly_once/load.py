@@ -68,8 +68,8 @@ class Outcomes:
         return sum(transaction.outcome is outcome for transaction in self.transactions.values())
 
     def __str__(self) -> str:
-        told = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
-        lines = [f"{told}; {self.records} records"]
+        summary = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        lines = [f"{summary}; {self.records} records"]
         return "\n".join(lines + [f"{finding.kind}: {finding.text}" for finding in self.findings[:30]])
 
 
@@ -200,13 +200,13 @@ def settled_ends(client: RawClient) -> dict[int, tuple[int, int]]:
 
 
 def _latest(client: RawClient, isolation: int) -> dict[int, int]:
-    asked = [{"PartitionIndex": partition, "Timestamp": -1} for partition in range(PARTITIONS)]
+    partitions = [{"PartitionIndex": partition, "Timestamp": -1} for partition in range(PARTITIONS)]
     answer = client.call(
         "ListOffsets",
         5,
         ReplicaId=-1,
         IsolationLevel=isolation,
-        Topics=[{"Name": TOPIC, "Partitions": asked}],
+        Topics=[{"Name": TOPIC, "Partitions": partitions}],
     )
     found = answer["Topics"][0]["Partitions"]
     assert not any(partition["ErrorCode"] for partition in found), found

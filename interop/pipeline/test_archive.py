@@ -72,9 +72,9 @@ def offsets_of(archive: Path) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def last_line(said: str) -> str:
-    assert "Traceback" not in said, said
-    return [line for line in said.splitlines() if line][-1]
+def last_line(output: str) -> str:
+    assert "Traceback" not in output, output
+    return [line for line in output.splitlines() if line][-1]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -92,8 +92,8 @@ def test_archive_rejects_a_recreated_topic(broker: Broker, tmp_path: Path, forma
     admin.delete_topics(["rec"])["rec"].result(WAIT_S)
     create(broker, "rec")
     produce(broker, "rec", 150)
-    said = last_line(jobs.run("archive", config, status=1))
-    assert said.startswith("kwire pipeline: topic rec was deleted and recreated after it was")
+    output = last_line(jobs.run("archive", config, status=1))
+    assert output.startswith("kwire pipeline: topic rec was deleted and recreated after it was")
     assert offsets_of(directory) == {"rec": [(0, 99)]}
 
 

@@ -40,8 +40,8 @@ def test_invalid_event_times_are_counted_and_skipped(broker: Broker, format_: st
     good, bad = GOOD_AND_BAD[format_]
     name = f"times-{format_}"
     send(broker, name, *bad, *good)
-    said = Jobs(tmp_path).run("windows", windows(broker, name, tmp_path, event_time_format=format_))
-    assert f"{len(bad)} " in said.splitlines()[-1], said
+    output = Jobs(tmp_path).run("windows", windows(broker, name, tmp_path, event_time_format=format_))
+    assert f"{len(bad)} " in output.splitlines()[-1], output
     assert counted(broker, name, 1) == {DAY: len(good)}
 
 
@@ -51,8 +51,8 @@ def test_events_before_1970_get_their_windows(broker: Broker, tmp_path: Path) ->
     moments += [datetime(1970, 1, 1, tzinfo=UTC), datetime(2013, 6, 1, 12, tzinfo=UTC)]
     send(broker, name, *(f'"{moment.isoformat()}"' for moment in moments))
     job = windows(broker, name, tmp_path, window="7 hours", slide="5 hours", watermark="1000000 days")
-    said = Jobs(tmp_path).run("windows", job)
-    assert " 0 late, " in said.splitlines()[-1], said
+    output = Jobs(tmp_path).run("windows", job)
+    assert " 0 late, " in output.splitlines()[-1], output
     expected = sliding(moments, timedelta(hours=7), timedelta(hours=5))
     assert counted(broker, name, len(expected)) == expected
 
@@ -72,8 +72,8 @@ def test_event_too_far_ahead_does_not_move_the_watermark(broker: Broker, tmp_pat
     name, job = "times-ahead", windows(broker, "times-ahead", tmp_path, watermark="1 day", ahead="100 days")
     for times in (['"9999-01-01"', '"2023-11-14"'], ['"2023-11-14T05:00"']):
         send(broker, name, *times)
-        said = Jobs(tmp_path).run("windows", job)
-    assert " 0 late, 0 not JSON, 1 without event time;" in said.splitlines()[-1], said
+        output = Jobs(tmp_path).run("windows", job)
+    assert " 0 late, 0 not JSON, 1 without event time;" in output.splitlines()[-1], output
     assert counted(broker, name, 2) == {DAY: 2}
 
 
@@ -86,14 +86,14 @@ def test_windows_reject_a_recreated_topic(broker: Broker, tmp_path: Path) -> Non
     until(lambda: name not in admin.list_topics(timeout=30).topics)
     make_topic(broker, name)
     send(broker, name, *['"2023-11-14"'] * 3)
-    said = Jobs(tmp_path).run("windows", job, status=1)
-    assert f"topic {name} was deleted and recreated after the checkpoint {tmp_path}" in said
+    output = Jobs(tmp_path).run("windows", job, status=1)
+    assert f"topic {name} was deleted and recreated after the checkpoint {tmp_path}" in output
     other = {**job, "input": kafka(broker, "times-anew-counted")}
-    said = Jobs(tmp_path).run("windows", other, status=1)
-    assert "is also a topic of the input, so the job would count its results as events" in said
+    output = Jobs(tmp_path).run("windows", other, status=1)
+    assert "is also a topic of the input, so the job would count its results as events" in output
     make_topic(broker, "times-other")
-    said = Jobs(tmp_path).run("windows", {**job, "input": kafka(broker, "times-other")}, status=1)
-    assert f"belongs to {name}, and the input is times-other: choose another checkpoint" in said
+    output = Jobs(tmp_path).run("windows", {**job, "input": kafka(broker, "times-other")}, status=1)
+    assert f"belongs to {name}, and the input is times-other: choose another checkpoint" in output
     assert counted(broker, name, 1) == {DAY: 1}
 
 

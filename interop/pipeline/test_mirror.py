@@ -86,11 +86,11 @@ def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
     found: dict[int, int] = {}
     reached = None
     for record in read(broker, topic + ".offset-map")[topic + ".offset-map", partition].values():
-        told = json.loads(record.value or b"")
-        assert record.key == b"m/%d/%d" % (partition, told["source"])
-        assert reached in (None, told["source"]), "the ranges have a hole, or overlap"
-        reached = told["end"]
-        source, target, numbers = told["source"], told["target"], told["runs"]
+        entry = json.loads(record.value or b"")
+        assert record.key == b"m/%d/%d" % (partition, entry["source"])
+        assert reached in (None, entry["source"]), "the ranges have a hole, or overlap"
+        reached = entry["end"]
+        source, target, numbers = entry["source"], entry["target"], entry["runs"]
         for at in range(0, len(numbers), 3):
             source, target = source + numbers[at], target + numbers[at + 1]
             found |= {source + step: target + step for step in range(numbers[at + 2])}
@@ -200,7 +200,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     # A lost checkpoint has no effect, and a new run finds nothing to do.
     before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
-    said = jobs.run("mirror", config).splitlines()
-    assert f"flights-0: 0 records, up to offset {ends['flights', 0]}, lag 0" in said
+    output = jobs.run("mirror", config).splitlines()
+    assert f"flights-0: 0 records, up to offset {ends['flights', 0]}, lag 0" in output
     assert {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places} == before
     assert committed(pair.target) == expected

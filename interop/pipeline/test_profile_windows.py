@@ -152,14 +152,14 @@ def test_windows_equal_plain_python_despite_duplicates_and_kills(
                 time.sleep(0.01)
         finally:
             process.end()
-    said = jobs.run("windows", tables)
+    output = jobs.run("windows", tables)
     wanted = expected()
     found, results = latest(broker, "flights.hourly")
     check(found, wanted)
     assert results > len(wanted), "a window was sent whenever it had changed"
     counts = counted(checkpoint)
-    assert f"{counts['records']} records, {counts['duplicates']} duplicates" in said
-    if "without counts" not in said:
+    assert f"{counts['records']} records, {counts['duplicates']} duplicates" in output
+    if "without counts" not in output:
         assert counts["records"] == FLIGHTS + len(again) + len(junk)
         assert counts["duplicates"] == len(again)
         assert counts["not_json"] == len(junk)
@@ -282,9 +282,9 @@ def of_flights(found: dict[str, Any], flights: list[Any], ends: list[int]) -> No
     assert sum(point["records"] for point in found["rates"]["points"]) == FLIGHTS
     assert abs(found["keys"]["distinct_estimate"] - len(keys)) <= 0.03 * len(keys)
     # Equally frequent keys are reported in random order.
-    told = [(one["key"].encode(), one["records"]) for one in found["keys"]["top"]]
-    assert [count for _, count in told] == sorted(keys.values(), reverse=True)[: len(told)]
-    assert all(keys[key] == count for key, count in told)
+    top_keys = [(one["key"].encode(), one["records"]) for one in found["keys"]["top"]]
+    assert [count for _, count in top_keys] == sorted(keys.values(), reverse=True)[: len(top_keys)]
+    assert all(keys[key] == count for key, count in top_keys)
     assert found["sizes"]["value"]["bytes"] == sum(sizes)
     quantiles = found["sizes"]["value"]["quantiles"]
     assert (quantiles["min"], quantiles["max"]) == (sizes[0], sizes[-1])
@@ -328,9 +328,9 @@ def test_audit_page_lists_the_differences(broker: Broker, flights: list[Any], tm
         "right": kafka(broker, "flights", endingOffsets=less),
     }
     jobs = jobs_in(tmp_path)
-    said = jobs.run("audit", tables, status=3)
+    output = jobs.run("audit", tables, status=3)
     text = report.read_text()
-    differing = sum(line.startswith("flights-0 ") for line in said.splitlines())
+    differing = sum(line.startswith("flights-0 ") for line in output.splitlines())
     assert differing > 10
     assert f"Audit: {differing} of " in text
     assert "flights-0 2013-01-02 00:00: missing" in text

@@ -141,14 +141,18 @@ def assert_unmoved(broker: Broker) -> None:
 
 def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
     """Check that new records are appended at the end, and that everything survives a restart."""
-    told: list[int] = []
+    delivered: list[int] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(
-        ODD, b"new", partition=0, timestamp=BEGAN_MS, on_delivery=lambda _, sent: told.append(sent.offset())
+        ODD,
+        b"new",
+        partition=0,
+        timestamp=BEGAN_MS,
+        on_delivery=lambda _, sent: delivered.append(sent.offset()),
     )
     assert producer.flush(WAIT_S) == 0
     (start, end), records = before[ODD, 0]
-    assert told == [end]
+    assert delivered == [end]
     broker.restart()
     after = logs_of(broker, *TOPICS)
     ends, found = after[ODD, 0]
@@ -189,9 +193,9 @@ def test_corrupt_segment_is_reported_or_skipped(source: Broker, tmp_path: Path) 
     assert said.startswith(f"kwire pipeline: {path} is corrupt at byte ")
     jobs.run("archive", config, "--on-corrupt", "skip")
     [manifest] = (archive / "_manifests").glob("*.json")
-    [told] = json.loads(manifest.read_text())["skipped"]
-    assert (told["topic"], told["partition"], told["file"]) == (DENSE, 0, str(path))
-    gone = range(told["start_offset"], told["end_offset"])
+    [skipped] = json.loads(manifest.read_text())["skipped"]
+    assert (skipped["topic"], skipped["partition"], skipped["file"]) == (DENSE, 0, str(path))
+    gone = range(skipped["start_offset"], skipped["end_offset"])
     assert start <= gone.start < gone.stop <= end
     assert len(gone) < len(records) // 2
     directory = tmp_path / "data"

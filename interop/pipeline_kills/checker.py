@@ -146,10 +146,12 @@ def check_file(archive: Path, file: Listed) -> tuple[list[Record], list[Finding]
     if hashlib.sha256(data).hexdigest() != file.sha256:
         findings.append(Finding(CHECKSUM, file.path))
     offsets = [record.offset for record in records]
-    told = (file.size_bytes, file.records, file.first_offset, file.last_offset)
+    listed = (file.size_bytes, file.records, file.first_offset, file.last_offset)
     is_so = (len(data), len(records), min(offsets, default=-1), max(offsets, default=-1))
-    if told != is_so:
-        findings.append(Finding(MANIFEST, f"{file.path}: size, records, first and last {told}, not {is_so}"))
+    if listed != is_so:
+        findings.append(
+            Finding(MANIFEST, f"{file.path}: size, records, first and last {listed}, not {is_so}")
+        )
     where = f"topic={file.topic}/date={file.date}/partition={file.partition}/"
     if where not in file.path:
         findings.append(Finding(MANIFEST, f"{file.path} is not below {where}"))

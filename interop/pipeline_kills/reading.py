@@ -140,15 +140,15 @@ def read_manifests(archive: Path) -> list[Manifest]:
     found = []
     for path in sorted((archive / "_manifests").glob("*.json")):
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            described = json.loads(path.read_text(encoding="utf-8"))
             ranges = {
                 (topic, int(partition)): (start, end)
-                for topic, partitions in told["ranges"].items()
+                for topic, partitions in described["ranges"].items()
                 for partition, (start, end) in partitions.items()
-                if told["batch_id"] >= 0
+                if described["batch_id"] >= 0
             }
-            files = [Listed(*(file[name] for name in Listed._fields)) for file in told["files"]]
-            found.append(Manifest(int(path.stem), ranges, files, told["replaced"]))
+            files = [Listed(*(file[name] for name in Listed._fields)) for file in described["files"]]
+            found.append(Manifest(int(path.stem), ranges, files, described["replaced"]))
         except (ValueError, KeyError, TypeError) as error:
             raise Unreadable(f"{path}: {error!r}") from None
     return found
@@ -203,15 +203,15 @@ def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> li
                 job, partition, _ = (record.key or b"").decode().rsplit("/", 2)
                 if (job, int(partition)) != (wanted_job, wanted_partition):
                     continue
-                told = json.loads(record.value or b"")
-                source, target = told["source"], told["target"]
+                described = json.loads(record.value or b"")
+                source, target = described["source"], described["target"]
                 pairs: list[tuple[int, int]] = []
-                numbers = told["runs"]
+                numbers = described["runs"]
                 for at in range(0, len(numbers), 3):
                     source, target = source + numbers[at], target + numbers[at + 1]
                     pairs += [(source + step, target + step) for step in range(numbers[at + 2])]
                     source, target = source + numbers[at + 2], target + numbers[at + 2]
-                found.append(Entry(told["source"], told["end"], pairs))
+                found.append(Entry(described["source"], described["end"], pairs))
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise Unreadable(f"entry {record.key!r} of an offset map: {error!r}") from None
     return found

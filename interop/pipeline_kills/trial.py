@@ -69,11 +69,11 @@ class Report(NamedTuple):
     """The end of the job's output if there is a finding."""
 
     def __str__(self) -> str:
-        told = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nothing'}"
-        told += f", not {', '.join(self.missed)}" if self.missed else ""
-        told += f"; {self.starts} starts, {self.seconds:.0f} s"
+        summary = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nothing'}"
+        summary += f", not {', '.join(self.missed)}" if self.missed else ""
+        summary += f"; {self.starts} starts, {self.seconds:.0f} s"
         wrong = "".join(f"\n  {finding}" for finding in self.findings)
-        return f"{told}{wrong or ', clean'}" + (f"\n{self.log}" if self.findings else "")
+        return f"{summary}{wrong or ', clean'}" + (f"\n{self.log}" if self.findings else "")
 
 
 @contextmanager
@@ -235,8 +235,8 @@ class _Trial:
                     self.kills[self.starts - 1] if self.starts <= len(self.kills) else ()
                 ):
                     who = self._kill(process, victim, kill_point)
-                    told = f"{who or victim} {kill_point}"
-                    (self.killed if who else self.missed).append(told)
+                    summary = f"{who or victim} {kill_point}"
+                    (self.killed if who else self.missed).append(summary)
                 status = process.wait(JOB_S)
                 if status is None:
                     self._findings.append(Finding(STUCK, f"start {self.starts} took over {JOB_S:.0f} s"))

@@ -31,7 +31,7 @@ def write(records_: DataFrame, bootstrap: str, **options: str) -> None:
     sink.options(**{name.replace("_", "."): value for name, value in options.items()}).save()
 
 
-def told(read: DataFrame) -> dict[str, Any]:
+def content(read: DataFrame) -> dict[str, Any]:
     """Return the content of a topic that is the same on every broker."""
     rows = read.selectExpr(
         "topic",
@@ -78,7 +78,7 @@ def main() -> None:
     write(rows, bootstrap, topic="spark-batch")
     read = reader(spark, bootstrap, subscribe="spark-batch", includeHeaders="true")
     seen["schema"] = read.schema.simpleString()
-    seen["whole"] = told(read)
+    seen["whole"] = content(read)
     sent = rows.selectExpr(
         "key", "value", "transform(headers, header -> struct(header.key, header.value)) AS headers"
     )
@@ -115,7 +115,7 @@ def main() -> None:
     seen["append time"] = [list(row) for row in append_time.select("timestampType").distinct().collect()]
 
     from_client = reader(spark, bootstrap, subscribe="spark-from-client", includeHeaders="true")
-    seen["from a client"] = told(from_client)
+    seen["from a client"] = content(from_client)
     seen["from a client, timestamps"] = digest(
         list(row) for row in from_client.selectExpr("partition", "offset", "unix_millis(timestamp)").collect()
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from interop.spark_jobs.batch import told
+from interop.spark_jobs.batch import content
 from interop.spark_jobs.session import in_words, outcome, reader, session, settings, stream, tell
 
 RECORDS = 400
@@ -48,8 +48,8 @@ class Options:
 
         return outcome(save)
 
-    def told(self, topic: str) -> Any:
-        return told(reader(self.spark, self.bootstrap, subscribe=topic, includeHeaders="true"))
+    def content(self, topic: str) -> Any:
+        return content(reader(self.spark, self.bootstrap, subscribe=topic, includeHeaders="true"))
 
     def batches(self, name: str, trigger: dict[str, Any], enough: int, **options: Any) -> Any:
         """Return the number of records of each batch until there are `enough`, or no more arrive."""
@@ -184,8 +184,8 @@ def sink(it: Options) -> dict[str, Any]:
     value = "CAST(id AS STRING) AS value"
     place = "CAST(id % 2 AS INT) AS partition"
     by_column = it.rows(40, value, place, "concat('spark-sink-', id % 2) AS topic")
-    seen["topics by column"] = [it.write(by_column), it.told("spark-sink-0"), it.told("spark-sink-1")]
-    seen["the option wins"] = [it.write(by_column, topic="spark-sink-2"), it.told("spark-sink-2")]
+    seen["topics by column"] = [it.write(by_column), it.content("spark-sink-0"), it.content("spark-sink-1")]
+    seen["the option wins"] = [it.write(by_column, topic="spark-sink-2"), it.content("spark-sink-2")]
     for name, columns, options in (
         ("no value", ["CAST(id AS STRING) AS key"], {"topic": "spark-sink-3"}),
         ("no topic", [value], {}),
@@ -208,7 +208,7 @@ def sink(it: Options) -> dict[str, Any]:
     for number, settings_ in enumerate(producers, 4):
         topic = f"spark-sink-{number}"
         written = it.write(it.rows(200, value, "CAST(0 AS INT) AS partition"), topic=topic, **settings_)
-        seen[json.dumps(settings_)] = [written, settled(partial(it.told, topic))]
+        seen[json.dumps(settings_)] = [written, settled(partial(it.content, topic))]
     seen["modes"] = [
         outcome(partial(written_with, it, mode)) for mode in ("append", "overwrite", "ignore", "error")
     ]
@@ -244,13 +244,13 @@ def streaming_sink(it: Options) -> dict[str, Any]:
     copied = records().select("key", "value", "partition")
     seen["append"] = [
         it.streamed("append", copied, "append", topic="spark-streamed-1"),
-        it.told("spark-streamed-1"),
+        it.content("spark-streamed-1"),
     ]
     per_partition = records().groupBy("partition").count()
     result = per_partition.selectExpr("CAST(partition AS STRING) AS key", "CAST(count AS STRING) AS value")
     for mode in ("update", "complete"):
         topic = f"spark-streamed-{mode}"
-        seen[mode] = [it.streamed(mode, result, mode, topic=topic), it.told(topic)]
+        seen[mode] = [it.streamed(mode, result, mode, topic=topic), it.content(topic)]
     seen["append without a watermark"] = it.streamed("wrong", result, "append", topic="spark-streamed-wrong")
     return seen
 

@@ -27,14 +27,14 @@ def main() -> None:
         .trigger(processingTime="100 milliseconds")
         .start()
     )
-    told = -1
+    reported = -1
     while query.isActive:
         query.awaitTermination(0.05)
         for progress in query.recentProgress:
-            if progress["batchId"] > told and progress["numInputRows"]:
-                told = progress["batchId"]
+            if progress["batchId"] > reported and progress["numInputRows"]:
+                reported = progress["batchId"]
                 end = json.loads(progress["sources"][0]["endOffset"])
-                tell(batch=told, rows=progress["numInputRows"], end=end)
+                tell(batch=reported, rows=progress["numInputRows"], end=end)
     query.awaitTermination()
 
 

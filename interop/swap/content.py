@@ -315,9 +315,9 @@ def delete_topic(client: RawClient, name: str) -> None:
     answer = client.call("DeleteTopics", 5, TopicNames=[name], TimeoutMs=10_000)
     assert answer["Responses"][0]["ErrorCode"] == 0, answer
     deadline = time.monotonic() + 10
-    asked = [{"PartitionIndex": 0, "Timestamp": -2}]
+    partitions = [{"PartitionIndex": 0, "Timestamp": -2}]
     while True:
-        found = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": name, "Partitions": asked}])
+        found = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": name, "Partitions": partitions}])
         if found["Topics"][0]["Partitions"][0]["ErrorCode"] == 3:
             return
         assert time.monotonic() < deadline, f"{name} is still there"

@@ -23,8 +23,8 @@ def records(*marks: tuple[str, int, int, int], first: int = 0) -> list[tuple[int
     return [(first + 2 * at, encode_value(Mark(*mark))) for at, mark in enumerate(marks)]
 
 
-def transaction(name: str, number: int, counts: dict[int, int], *told: Outcome) -> Transaction:
-    return Transaction(name, number, counts, [(outcome, "") for outcome in told])
+def transaction(name: str, number: int, counts: dict[int, int], *outcomes: Outcome) -> Transaction:
+    return Transaction(name, number, counts, [(outcome, "") for outcome in outcomes])
 
 
 def kinds(

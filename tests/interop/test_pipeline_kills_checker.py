@@ -75,15 +75,15 @@ class Archive:
     def commit(
         self, start: int, end: int, *files: dict[str, Any], replaced: Sequence[str] = (), batch_id: int = 0
     ) -> None:
-        told = {
+        response = {
             "batch_id": batch_id,
             "ranges": {"flights": {"0": [start, end]}},
             "files": files,
             "replaced": replaced,
         }
         path = self.directory / "_manifests" / f"{len(self.manifests):020d}.json"
-        path.write_text(json.dumps(told))
-        self.manifests.append(told)
+        path.write_text(json.dumps(response))
+        self.manifests.append(response)
 
     def kinds(self) -> set[str]:
         return {finding.kind for finding in check_archive({PLACE: TRUTH}, ENDS, self.directory)}
@@ -182,8 +182,8 @@ def test_gap_between_manifests_is_found(archive: Archive) -> None:
 
 def test_step_listed_twice_is_found(archive: Archive) -> None:
     whole(archive)
-    told = archive.manifests[1]
-    archive.commit(8, 8, *told["files"])
+    response = archive.manifests[1]
+    archive.commit(8, 8, *response["files"])
     assert "manifest" in archive.kinds()
 
 
@@ -240,9 +240,9 @@ def test_faults_of_an_offset_map_are_found(entries: list[Entry]) -> None:
 
 def test_offset_map_entries_are_read() -> None:
     value = b'{"source": 4, "end": 8, "target": 5, "runs": [0, 0, 1, 1, 0, 2]}'
-    told = {("flights.offset-map", 0): [Record(0, 0, 0, b"job/0/4", value, ())]}
-    assert read_entries(told, 0, "job") == [MAP[1]]
-    assert read_entries(told, 1, "job") == []
+    response = {("flights.offset-map", 0): [Record(0, 0, 0, b"job/0/4", value, ())]}
+    assert read_entries(response, 0, "job") == [MAP[1]]
+    assert read_entries(response, 1, "job") == []
 
 
 def flight(offset: int, carrier: str, **changes: Any) -> Record:
