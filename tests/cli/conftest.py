@@ -1,4 +1,4 @@
-"""One broker for all commands: each test uses names of its own."""
+"""Fixtures that run commands against one shared broker; each test uses its own topic names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient
 
 from kwire.cli.tools import main
 from kwire.testing import Broker
-from tests.cli.running import Desk, Ran
+from tests.cli.run_command import CommandResult, RunCommand
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    # Many a message is of years ago, and is to stay.
+    # Some tests write records with old timestamps, so retention is off.
     settings = {"num.partitions": 1, "offsets.topic.num.partitions": 2, "log.retention.hours": -1}
     with Broker(settings) as running:
         yield running
@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def admin(broker: Broker) -> AdminClient:
-    """A stock client, which says whether it was done."""
+    """Return a confluent-kafka admin client, to check the results."""
     return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
 
@@ -35,27 +35,27 @@ def producer(broker: Broker) -> Producer:
 
 
 @pytest.fixture
-def offline(capsys: pytest.CaptureFixture[str]) -> Desk:
-    """Run a command that asks no broker, or that says which."""
+def offline(capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    """Return a function that runs a command without adding --bootstrap-server."""
 
-    def run(*arguments: str) -> Ran:
+    def run_command(*arguments: str) -> CommandResult:
         capsys.readouterr()
         try:
             status = main(arguments[0], arguments[1:], {})
         except SystemExit as ended:
             status = int(str(ended.code))
-        return Ran(status, *capsys.readouterr())
+        return CommandResult(status, *capsys.readouterr())
 
-    return run
+    return run_command
 
 
 @pytest.fixture
-def desk(broker: Broker, offline: Desk) -> Desk:
-    """Run a command against the broker."""
+def run(broker: Broker, offline: RunCommand) -> RunCommand:
+    """Return a function that runs a command against the shared broker."""
     return lambda *arguments: offline(*arguments, "--bootstrap-server", broker.bootstrap_servers)
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    """Puts bytes on the standard input."""
+def set_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Return a function that puts bytes on standard input."""
     return lambda data: monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))

@@ -1,4 +1,4 @@
-"""What the command says before a broker starts: one line where something is wrong, and how much it loads."""
+"""`kwire` before a broker starts: error messages, help and imports."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _collector() -> Iterator[None]:
-    """The command switches the garbage collector off, in a process that is its own elsewhere."""
+    """Enable the garbage collector again: the command disables it for its own process."""
     yield
     gc.enable()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["serve", "--set", "num.partitions"], 2, "--set num.partitions: expected KEY=VALUE"),
         (["serve", "--set", "num.partition=3"], 1, "did you mean num.partitions?"),
@@ -48,46 +48,42 @@ def _collector() -> Iterator[None]:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_main_errors_are_one_line(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == status
-    told = capsys.readouterr().err
-    assert told.startswith("kwire: ")
-    assert said in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("kwire: ")
+    assert message in output
+    assert output.count("\n") == 1
 
 
-def test_a_file_that_says_too_little_is_told_with_the_way_without_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_required_key_suggests_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=3\n")
     assert main(["serve", str(path)]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith('kwire: Missing required configuration "process.roles"')
-    assert told.endswith(f": add it to {path}, or omit the file and set keys with --set")
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output.startswith('kwire: Missing required configuration "process.roles"')
+    assert output.endswith(f": add it to {path}, or omit the file and set keys with --set")
 
 
-def test_a_port_in_use_is_told_with_the_way_to_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_used_port_suggests_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        setting = f"listeners=PLAINTEXT://{where}"
+        argument = f"127.0.0.1:{taken.getsockname()[1]}"
+        setting = f"listeners=PLAINTEXT://{argument}"
         assert main(["serve", "--data", str(tmp_path), "--set", setting]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert where in told
-    assert told.endswith(f"as {OTHER_PORT_EXAMPLE} does")
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert argument in output
+    assert output.endswith(f"as {OTHER_PORT_EXAMPLE} does")
     assert (
         main(["serve", "--data", str(tmp_path), *OTHER_PORT_EXAMPLE.split(), "--set", "num.partitions=no"])
         == 1
     )
-    assert "num.partitions" in capsys.readouterr().err, "what is proposed is taken as far as that"
+    assert "num.partitions" in capsys.readouterr().err, "the suggested option is accepted"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["serve", "--htp", "8080"],
@@ -113,46 +109,44 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
         (["bogus"], "kwire: argument COMMAND: invalid choice: 'bogus' (choose from 'serve', "),
     ],
 )
-def test_arguments_that_are_wrong_are_told_in_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
-    told = capsys.readouterr().err
-    assert told.startswith(said)
-    assert (ended.value.code, told.count("\n")) == (2, 1)
+    output = capsys.readouterr().err
+    assert output.startswith(message)
+    assert (ended.value.code, output.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("KWIRE_HTTP", "eighty"), ("KWIRE_CONSOLE", "yes")])
-def test_what_the_environment_says_wrongly_of_the_http_port_is_told(
+@pytest.mark.parametrize(("name", "value"), [("KWIRE_HTTP", "eighty"), ("KWIRE_CONSOLE", "yes")])
+def test_invalid_http_environment_variable_is_an_error(
     name: str,
-    wrong: str,
+    value: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv(name, wrong)
+    monkeypatch.setenv(name, value)
     assert main(["serve", "--data", str(tmp_path / "data")]) == 2
-    assert wrong in capsys.readouterr().err
+    assert value in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 
-def test_a_variable_that_is_empty_asks_for_no_http_port(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    served: list[object] = []
+def test_empty_http_variable_opens_no_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    http_addresses: list[object] = []
 
     async def serve(config: object, http: object, *others: object) -> str:
-        served.append(http)
+        http_addresses.append(http)
         return "enough"
 
     monkeypatch.setattr("kwire.cli.server.serve._serve", serve)
     monkeypatch.setenv("KWIRE_HTTP", "")
     assert main(["serve", "--data", str(tmp_path)]) == 1
-    assert served == [None]
+    assert http_addresses == [None]
 
 
-def test_a_level_of_logging_that_is_none_is_refused(
+def test_invalid_log_level_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KWIRE_LOG_LEVEL", "loud")
@@ -162,10 +156,10 @@ def test_a_level_of_logging_that_is_none_is_refused(
     )
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    told = capsys.readouterr().out
-    assert all(command in told for command in ("serve", "format", "pipeline"))
+    output = capsys.readouterr().out
+    assert all(command in output for command in ("serve", "format", "pipeline"))
 
 
 @pytest.mark.parametrize(
@@ -185,15 +179,15 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"usage: kwire {command} ")
-    assert f"\n  kwire {command}" in told[told.index("\nexample") :]
+    output = capsys.readouterr().out
+    assert output.startswith(f"usage: kwire {command} ")
+    assert f"\n  kwire {command}" in output[output.index("\nexample") :]
 
 
-def test_what_is_not_asked_for_is_not_loaded() -> None:
-    look = "import sys; from kwire.cli.main import main; main(['--version']); print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    loaded = {name for name in ran.stdout.split() if name.startswith(("kwire.", "trio"))}
+def test_version_imports_few_modules() -> None:
+    program = "import sys; from kwire.cli.main import main; main(['--version']); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name for name in result.stdout.split() if name.startswith(("kwire.", "trio"))}
     modules = (
         "",
         ".main",
@@ -207,29 +201,29 @@ def test_what_is_not_asked_for_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "by"),
+    ("command", "program"),
     [
         ("--version", "kwire"),
         ("format -t VR3DnY0PSo6BogqnlFV8Vg --data", "kwire format"),
         ("cluster down --dir", "kwire cluster"),
     ],
 )
-def test_that_standard_output_is_full_is_told(tmp_path: Path, command: str, by: str) -> None:
-    place = tmp_path / "place"
+def test_full_standard_output_is_an_error(tmp_path: Path, command: str, program: str) -> None:
+    directory = tmp_path / "place"
     if "cluster" in command:
-        ClusterDirectory(str(place)).create(NodeCounts(combined=1), 19_092, {})
-    where = "" if command == "--version" else place
-    ran = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m kwire {command} {where} >/dev/full"],
+        ClusterDirectory(str(directory)).create(NodeCounts(combined=1), 19_092, {})
+    argument = "" if command == "--version" else directory
+    result = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m kwire {command} {argument} >/dev/full"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
-    assert ran.stderr == f"{by}: standard output cannot be written: No space left on device\n"
-    assert ran.returncode == 1
+    assert result.stderr == f"{program}: standard output cannot be written: No space left on device\n"
+    assert result.returncode == 1
 
 
-def test_a_broker_serves_whose_standard_output_is_full(tmp_path: Path) -> None:
+def test_broker_serves_with_a_full_standard_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data")]
     command += ["--set", "listeners=PLAINTEXT://127.0.0.1:0"]
     with (
@@ -237,7 +231,9 @@ def test_a_broker_serves_whose_standard_output_is_full(tmp_path: Path) -> None:
         subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT) as broker,
     ):
         assert broker.stderr is not None
-        assert any("kwire serves on 127.0.0.1:" in line for line in broker.stderr), "what it would have said"
+        assert any("kwire serves on 127.0.0.1:" in line for line in broker.stderr), (
+            "the address is logged instead"
+        )
         broker.terminate()
         assert "Exception" not in broker.stderr.read()
     assert broker.returncode == 0

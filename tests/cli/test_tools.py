@@ -1,4 +1,4 @@
-"""What all commands have in common: help, errors, exit statuses."""
+"""Help, errors and exit statuses of all commands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kwire.cli.main import TOOLS
 from kwire.cli.main import main as kwire
 from kwire.cli.tools import TOOL_MODULES, main, parser_of
 from kwire.testing import Broker
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _commands() -> Iterator[tuple[str, ...]]:
-    """Commands, and those of them that have actions with each of these."""
+    """Yield each command, and each command with each of its actions."""
     yield from _actions()
     yield from {command[:1] for command in _actions() if len(command) > 1}
 
@@ -36,17 +36,17 @@ def _actions() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("command", sorted(_commands()), ids=" ".join)
-def test_help_has_a_sentence_and_an_example(command: tuple[str, ...], offline: Desk) -> None:
-    ran = offline(*command, "--help")
-    assert ran.status == 0
-    paragraphs = ran.out.split("\n\n")
+def test_tool_help_has_a_sentence_and_an_example(command: tuple[str, ...], offline: RunCommand) -> None:
+    result = offline(*command, "--help")
+    assert result.status == 0
+    paragraphs = result.out.split("\n\n")
     assert paragraphs[0].startswith(f"usage: kwire {' '.join(command)} ")
     assert paragraphs[1].endswith(".")
-    assert re.search(f"examples?:\n  kwire {' '.join(command)}", ran.out)
-    assert "--json" in ran.out or (command[0],) == command
+    assert re.search(f"examples?:\n  kwire {' '.join(command)}", result.out)
+    assert "--json" in result.out or (command[0],) == command
 
 
-def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
+def test_every_command_is_in_kwire_and_in_the_documentation() -> None:
     assert list(TOOLS) == list(TOOL_MODULES)
     page = (ROOT / "docs" / "command-line.md").read_text()
     for command in _actions():
@@ -54,53 +54,58 @@ def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
         assert len(command) == 1 or f"`{command[1]}`" in page, command
 
 
-def test_kwire_runs_them(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kwire_runs_the_tools(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert kwire(["topics", "list", "--json", "nothing-*", "-b", broker.bootstrap_servers]) == 1
     assert "there is no topic 'nothing-*': 'kwire topics list' lists the topics" in capsys.readouterr().err
 
 
-def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> None:
-    desk("topics", "create", "a-long-name" * 20)
+def test_closed_pipe_is_no_error(broker: Broker, run: RunCommand) -> None:
+    run("topics", "create", "a-long-name" * 20)
     command = [sys.executable, "-m", "kwire", "topics", "describe", "a-long*", "-b", broker.bootstrap_servers]
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        ran = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     finally:
         os.close(writer)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("redirected", "sentence"),
+    ("redirected", "message"),
     [
         (">/dev/full", "standard output cannot be written: No space left on device"),
         (">&-", "standard output is closed: leave it open for the command's output"),
         (">&- 2>&-", None),
     ],
 )
-@pytest.mark.parametrize("command", ["topics list", "consume told --from 0 --until end", "completion bash"])
-def test_what_cannot_be_told_is_one_sentence(
-    broker: Broker, desk: Desk, command: str, redirected: str, sentence: str | None
+@pytest.mark.parametrize(
+    "command", ["topics list", "consume written --from 0 --until end", "completion bash"]
+)
+def test_unwritable_standard_output_is_one_sentence(
+    broker: Broker, run: RunCommand, command: str, redirected: str, message: str | None
 ) -> None:
-    desk("produce", "told", "x")
+    run("produce", "written", "x")
     at = "" if "completion" in command else f"-b {broker.bootstrap_servers}"
-    ran = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m kwire {command} {at} {redirected}"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
-    said = f"kwire {command.split()[0]}: {sentence}\n" if sentence else ""
-    assert (ran.returncode, ran.stderr) == (1, said)
+    expected = f"kwire {command.split()[0]}: {message}\n" if message else ""
+    assert (result.returncode, result.stderr) == (1, expected)
 
 
-def test_standard_input_that_is_closed_is_told(broker: Broker) -> None:
+def test_closed_standard_input_is_an_error(broker: Broker) -> None:
     command = f"{sys.executable} -m kwire produce closed -b {broker.bootstrap_servers}"
-    for rest, status, said in (("<&-", 2, "standard input is closed: give lines on it"), ("x <&-", 0, "")):
-        ran = subprocess.run(["sh", "-c", f"{command} {rest}"], capture_output=True, text=True, cwd=ROOT)
-        assert ran.returncode == status
-        assert said in ran.stderr
+    for rest, status, expected in (
+        ("<&-", 2, "standard input is closed: give lines on it"),
+        ("x <&-", 0, ""),
+    ):
+        result = subprocess.run(["sh", "-c", f"{command} {rest}"], capture_output=True, text=True, cwd=ROOT)
+        assert result.returncode == status
+        assert expected in result.stderr
 
 
 def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,19 +116,19 @@ def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main("topics", ["list"], {}) == 130
 
 
-def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None:
+def test_unreachable_broker_suggests_kwire_serve(offline: RunCommand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    ran = offline("topics", "list", "--bootstrap-server", f"127.0.0.1:{port}")
-    assert ran.status == 1
-    assert ran.sentence == (
+    result = offline("topics", "list", "--bootstrap-server", f"127.0.0.1:{port}")
+    assert result.status == 1
+    assert result.sentence == (
         f"kwire topics: no broker is reachable (127.0.0.1:{port}: connection refused): start one with 'kwire "
         f"serve', or name another with --bootstrap-server"
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ("topics",),
@@ -140,12 +145,10 @@ def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None
         (("produce", "a", "--acks", "5"), "invalid choice: '5' (choose from '0', '1', 'all')"),
     ],
 )
-def test_arguments_that_are_wrong_are_told_in_one_sentence(
-    offline: Desk, arguments: tuple[str, ...], told: str
-) -> None:
-    ran = offline(*arguments)
-    assert ran.status == 2
-    assert told in ran.sentence
+def test_usage_error_is_one_sentence(offline: RunCommand, arguments: tuple[str, ...], message: str) -> None:
+    result = offline(*arguments)
+    assert result.status == 2
+    assert message in result.sentence
 
 
 @pytest.mark.parametrize(
@@ -157,14 +160,14 @@ def test_arguments_that_are_wrong_are_told_in_one_sentence(
         ("CreateTopics", "CLUSTER_AUTHORIZATION_FAILED", ("topics", "create", "x"), "cluster"),
     ],
 )
-def test_who_may_not_is_told_what_would_let_him(
-    broker: Broker, desk: Desk, api: str, code: str, arguments: tuple[str, ...], what: str
+def test_authorization_error_suggests_acls(
+    broker: Broker, run: RunCommand, api: str, code: str, arguments: tuple[str, ...], what: str
 ) -> None:
-    desk("topics", "create", "hidden", "--if-not-exists")
+    run("topics", "create", "hidden", "--if-not-exists")
     fault = broker.faults.return_error(api, code)
-    ran = desk(*arguments)
+    result = run(*arguments)
     assert fault.is_over
-    assert f"; use a user with access, or change the {what}'s ACLs" in ran.sentence
+    assert f"; use a user with access, or change the {what}'s ACLs" in result.sentence
 
 
 @pytest.mark.parametrize(
@@ -177,11 +180,11 @@ def test_who_may_not_is_told_what_would_let_him(
         ),
     ],
 )
-def test_arguments_stand_behind_options_too(command: list[str], found: dict[str, object]) -> None:
+def test_arguments_may_follow_options(command: list[str], found: dict[str, object]) -> None:
     assert found.items() <= vars(parser_of(command[0]).parse_args(command[1:])).items()
 
 
-def test_one_argument_too_many_is_told(offline: Desk) -> None:
-    ran = offline("configs", "describe", "topic", "orders", "--all", "bills")
-    assert ran.status == 2
-    assert ran.sentence.startswith("kwire configs describe: unrecognized arguments: bills; ")
+def test_extra_argument_is_an_error(offline: RunCommand) -> None:
+    result = offline("configs", "describe", "topic", "orders", "--all", "bills")
+    assert result.status == 2
+    assert result.sentence.startswith("kwire configs describe: unrecognized arguments: bills; ")

@@ -1,10 +1,10 @@
-"""`kwire configs`, and what a stock client reads."""
+"""`kwire configs`, checked with confluent-kafka."""
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 
 
 def _value(admin: AdminClient, kind: str, name: str, key: str) -> str:
@@ -13,61 +13,60 @@ def _value(admin: AdminClient, kind: str, name: str, key: str) -> str:
     return value
 
 
-def test_a_topic_is_configured(desk: Desk, admin: AdminClient) -> None:
-    desk("topics", "create", "set-up", "--config", "segment.ms=5000")
-    told = desk("configs", "alter", "topic", "set-up", "--set", "retention.ms=77", "--delete", "segment.ms",
+def test_topic_keys_are_set_deleted_appended_and_subtracted(run: RunCommand, admin: AdminClient) -> None:
+    run("topics", "create", "set-up", "--config", "segment.ms=5000")
+    result = run("configs", "alter", "topic", "set-up", "--set", "retention.ms=77", "--delete", "segment.ms",
                 "--append", "cleanup.policy=compact")  # fmt: skip
-    assert told.out == "changed 3 keys of topic set-up\n"
+    assert result.out == "changed 3 keys of topic set-up\n"
     assert _value(admin, "topic", "set-up", "retention.ms") == "77"
     assert _value(admin, "topic", "set-up", "cleanup.policy") == "delete,compact"
     assert _value(admin, "topic", "set-up", "segment.ms") == "604800000"
-    assert desk("configs", "alter", "topic", "set-up", "--subtract", "cleanup.policy=delete").status == 0
-    rows = desk("configs", "describe", "topic", "set-up", "--json").json
+    assert run("configs", "alter", "topic", "set-up", "--subtract", "cleanup.policy=delete").status == 0
+    rows = run("configs", "describe", "topic", "set-up", "--json").json
     assert {row["key"]: (row["value"], row["source"]) for row in rows} == {
         "cleanup.policy": ("compact", "topic"),
         "retention.ms": ("77", "topic"),
     }
-    every = desk("configs", "describe", "topic", "set-up", "--all", "--json").json
+    every = run("configs", "describe", "topic", "set-up", "--all", "--json").json
     assert len(every) > 20
     assert {row["source"] for row in every} >= {"topic", "default"}
 
 
-def test_keys_are_told_with_what_they_do(desk: Desk) -> None:
-    desk("topics", "create", "documented")
-    ran = desk("configs", "describe", "topic", "documented", "--key", "retention.ms", "--docs", "--json")
-    (row,) = ran.json
+def test_describe_shows_the_documentation_of_a_key(run: RunCommand) -> None:
+    run("topics", "create", "documented")
+    result = run("configs", "describe", "topic", "documented", "--key", "retention.ms", "--docs", "--json")
+    (row,) = result.json
     assert row["key"] == "retention.ms"
     assert "milliseconds" in row["documentation"]
     assert (
-        "no key retention"
-        in desk("configs", "describe", "topic", "documented", "--key", "retention").sentence
+        "no key retention" in run("configs", "describe", "topic", "documented", "--key", "retention").sentence
     )
 
 
-def test_brokers_are_configured_one_or_all(desk: Desk, admin: AdminClient) -> None:
-    assert desk("configs", "alter", "broker", "1", "--set", "log.cleaner.threads=2").status == 0
+def test_configs_of_one_broker_and_of_all_brokers(run: RunCommand, admin: AdminClient) -> None:
+    assert run("configs", "alter", "broker", "1", "--set", "log.cleaner.threads=2").status == 0
     assert _value(admin, "broker", "1", "log.cleaner.threads") == "2"
-    assert desk("configs", "alter", "broker", "--set", "log.cleaner.backoff.ms=16000").out == (
+    assert run("configs", "alter", "broker", "--set", "log.cleaner.backoff.ms=16000").out == (
         "changed 1 key of all brokers\n"
     )
-    rows = desk("configs", "describe", "broker", "1", "--json").json
+    rows = run("configs", "describe", "broker", "1", "--json").json
     assert {(row["key"], row["value"], row["source"]) for row in rows} >= {
         ("log.cleaner.threads", "2", "broker"),
         ("log.cleaner.backoff.ms", "16000", "all brokers"),
     }
-    listed = desk("configs", "list", "--json").json
+    listed = run("configs", "list", "--json").json
     assert {"kind": "broker", "name": "1"} in listed
-    desk("configs", "alter", "broker", "1", "--delete", "log.cleaner.threads")
-    desk("configs", "alter", "broker", "--delete", "log.cleaner.backoff.ms")
-    rows = desk("configs", "describe", "broker", "--json").json
-    assert [row["key"] for row in rows] == ["min.insync.replicas"]  # which the cluster has from its beginning
-    desk("topics", "create", "as-by-default")
-    told = desk("configs", "describe", "topic", "as-by-default")
-    assert (told.out, told.err) == ("", "every key has its default value: --all shows them\n")
+    run("configs", "alter", "broker", "1", "--delete", "log.cleaner.threads")
+    run("configs", "alter", "broker", "--delete", "log.cleaner.backoff.ms")
+    rows = run("configs", "describe", "broker", "--json").json
+    assert [row["key"] for row in rows] == ["min.insync.replicas"]  # set when the cluster is formatted
+    run("topics", "create", "as-by-default")
+    result = run("configs", "describe", "topic", "as-by-default")
+    assert (result.out, result.err) == ("", "every key has its default value: --all shows them\n")
 
 
-def test_what_is_removed_is_a_key(desk: Desk) -> None:
-    desk("topics", "create", "removed-from")
+def test_delete_of_an_unknown_key_is_refused(run: RunCommand) -> None:
+    run("topics", "create", "removed-from")
     for where, what in (
         (("topic", "removed-from"), "topic removed-from"),
         (("broker", "1"), "broker 1"),
@@ -75,32 +74,32 @@ def test_what_is_removed_is_a_key(desk: Desk) -> None:
         (("group", "g"), "group g"),
     ):
         alter = ("configs", "alter", *where, "--delete")
-        assert f"{what} has no key nosuch: 'kwire configs describe" in desk(*alter, "nosuch").sentence
-    removed = desk("configs", "alter", "broker", "--delete", "log.cleaner.threads", "--json")
+        assert f"{what} has no key nosuch: 'kwire configs describe" in run(*alter, "nosuch").sentence
+    removed = run("configs", "alter", "broker", "--delete", "log.cleaner.threads", "--json")
     assert removed.json == [{"kind": "broker", "name": "", "keys": ["log.cleaner.threads"], "dry_run": False}]
 
 
-def test_loggers_are_told(desk: Desk) -> None:
-    levels = desk("configs", "describe", "logger", "1", "--json").json
+def test_describe_logger_lists_levels(run: RunCommand) -> None:
+    levels = run("configs", "describe", "logger", "1", "--json").json
     assert {row["value"] for row in levels} <= {"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"}
 
 
-def test_what_is_wrong_is_one_sentence(desk: Desk, admin: AdminClient) -> None:
-    desk("topics", "create", "wrongly-set")
-    bad = desk("configs", "alter", "topic", "wrongly-set", "--set", "retention.ms=soon")
+def test_configs_errors_are_one_sentence(run: RunCommand, admin: AdminClient) -> None:
+    run("topics", "create", "wrongly-set")
+    bad = run("configs", "alter", "topic", "wrongly-set", "--set", "retention.ms=soon")
     assert "retention.ms" in bad.sentence
     assert (
         "retention.mss"
-        in desk("configs", "alter", "topic", "wrongly-set", "--set", "retention.mss=1").sentence
+        in run("configs", "alter", "topic", "wrongly-set", "--set", "retention.mss=1").sentence
     )
-    dry = desk("configs", "alter", "topic", "wrongly-set", "--set", "retention.ms=1", "--dry-run")
+    dry = run("configs", "alter", "topic", "wrongly-set", "--set", "retention.ms=1", "--dry-run")
     assert "would change" in dry.out
     assert _value(admin, "topic", "wrongly-set", "retention.ms") == "-1"
-    assert "the cluster has 1" in desk("configs", "describe", "broker", "7").sentence
-    assert desk("configs", "describe", "topic").status == 2
-    assert desk("configs", "describe", "nothing").status == 2
-    assert desk("configs", "alter", "broker", "1", "--set", "log.dirs=elsewhere").sentence.endswith(
+    assert "the cluster has 1" in run("configs", "describe", "broker", "7").sentence
+    assert run("configs", "describe", "topic").status == 2
+    assert run("configs", "describe", "nothing").status == 2
+    assert run("configs", "alter", "broker", "1", "--set", "log.dirs=elsewhere").sentence.endswith(
         "; set it in the broker's configuration file, and restart the broker"
     )
-    assert desk("configs", "alter", "topic", "wrongly-set").status == 2
-    assert desk("configs", "alter", "topic", "wrongly-set", "--set", "a=1", "--delete", "a").status == 2
+    assert run("configs", "alter", "topic", "wrongly-set").status == 2
+    assert run("configs", "alter", "topic", "wrongly-set", "--set", "a=1", "--delete", "a").status == 2

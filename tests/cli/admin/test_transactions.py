@@ -1,4 +1,4 @@
-"""`kwire transactions`, beside a stock producer."""
+"""`kwire transactions`, with a confluent-kafka producer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kwire.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 
-Opened = Callable[[str, str], Producer]
+OpenTransaction = Callable[[str, str], Producer]
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def opened(broker: Broker) -> Opened:
-    """Opens a transaction of this id in a topic."""
+def open_transaction(broker: Broker) -> OpenTransaction:
+    """Return a function that opens a transaction with an id in a topic."""
 
     def open_(name: str, topic: str) -> Producer:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})
@@ -46,55 +46,59 @@ def opened(broker: Broker) -> Opened:
     return open_
 
 
-def test_an_open_transaction_is_told_and_terminated(desk: Desk, opened: Opened) -> None:
-    producer = opened("pay", "paid")
-    (row,) = desk("transactions", "list", "--state", "Ongoing", "--json").json
+def test_open_transaction_is_listed_described_and_terminated(
+    run: RunCommand, open_transaction: OpenTransaction
+) -> None:
+    producer = open_transaction("pay", "paid")
+    (row,) = run("transactions", "list", "--state", "Ongoing", "--json").json
     assert (row["transactional_id"], row["coordinator"]) == ("pay", 1)
-    (told,) = desk("transactions", "describe", "pay", "--json").json
-    assert (told["state"], told["partitions"]) == ("Ongoing", ["paid-0"])
-    assert told["start_time"].endswith("Z")
-    (writer,) = desk("transactions", "producers", "paid", "--json").json
+    (described,) = run("transactions", "describe", "pay", "--json").json
+    assert (described["state"], described["partitions"]) == ("Ongoing", ["paid-0"])
+    assert described["start_time"].endswith("Z")
+    (writer,) = run("transactions", "producers", "paid", "--json").json
     assert (writer["producer_id"], writer["txn_start_offset"]) == (row["producer_id"], 0)
-    assert desk("transactions", "list", "--older-than", "1h", "--json").json == []
+    assert run("transactions", "list", "--older-than", "1h", "--json").json == []
     assert (
-        desk("transactions", "find-hanging", "paid", "--older-than", "0ms").err
+        run("transactions", "find-hanging", "paid", "--older-than", "0ms").err
         == "there are no hanging transactions\n"
     )
-    assert desk("transactions", "terminate", "pay", "--json").json == [
+    assert run("transactions", "terminate", "pay", "--json").json == [
         {"transactional_id": "pay", "terminated": True}
     ]
-    assert desk("transactions", "describe", "pay", "--json").json[0]["state"] in ("CompleteAbort", "Empty")
+    assert run("transactions", "describe", "pay", "--json").json[0]["state"] in ("CompleteAbort", "Empty")
     with pytest.raises(KafkaException):
         producer.commit_transaction(5)
-    assert desk("consume", "paid", "--from", "0", "--until", "end", "--read-committed", "--values").out == ""
+    assert run("consume", "paid", "--from", "0", "--until", "end", "--read-committed", "--values").out == ""
 
 
-def test_what_hangs_is_found_and_aborted(desk: Desk, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk("produce", "hung", "before")
-    _hang(broker, "hung", monkeypatch)
-    (row,) = desk("transactions", "find-hanging", "--older-than", "0ms", "--json").json
+def test_hanging_transaction_is_found_and_aborted(
+    run: RunCommand, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("produce", "hung", "before")
+    _append_hanging_transaction(broker, "hung", monkeypatch)
+    (row,) = run("transactions", "find-hanging", "--older-than", "0ms", "--json").json
     assert (row["topic"], row["start_offset"]) == ("hung", 1)
     abort = ("transactions", "abort", "hung", "--partition", "0", "--start-offset")
-    assert "open transactions start at 1" in desk(*abort, "0").sentence
-    assert "would be aborted" in desk(*abort, "1").out
+    assert "open transactions start at 1" in run(*abort, "0").sentence
+    assert "would be aborted" in run(*abort, "1").out
     committed = ("consume", "hung", "--from", "0", "--until", "end", "--values", "--read-committed")
-    assert len(desk("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json) == 1
-    assert "was aborted" in desk(*abort, "1", "--execute").out
-    assert desk("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json == []
-    desk("produce", "hung", "after")
-    assert desk(*committed).out == "before\nafter\n"
+    assert len(run("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json) == 1
+    assert "was aborted" in run(*abort, "1", "--execute").out
+    assert run("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json == []
+    run("produce", "hung", "after")
+    assert run(*committed).out == "before\nafter\n"
 
 
-def _hang(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record of a transaction that the coordinator knows nothing of, as brokers of old let in."""
+def _append_hanging_transaction(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append a record of a transaction that is unknown to its coordinator (possible before KIP-890)."""
     with CommandClient(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
-        made = cluster.send(
+        allocated = cluster.send(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), InitProducerIdResponse
         )
         batch = build(
             [(1, None, b"void", [])],
-            producer_id=made.producer_id,
-            producer_epoch=made.producer_epoch,
+            producer_id=allocated.producer_id,
+            producer_epoch=allocated.producer_epoch,
             base_sequence=0,
             transactional=True,
         )
@@ -107,23 +111,23 @@ def _hang(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
             ],
         )
         monkeypatch.setitem(MAX_VERSIONS, ApiKey.PRODUCE, 11)  # from 12 on it begins a transaction (KIP-890)
-        answer = cluster.send(request, ProduceResponse)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = cluster.send(request, ProduceResponse)
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
-def test_what_is_wrong_is_one_sentence(desk: Desk) -> None:
-    desk("topics", "create", "no-txn")
-    assert "kwire transactions list" in desk("transactions", "describe", "nobody").sentence
-    assert "kwire transactions list" in desk("transactions", "terminate", "nobody").sentence
-    assert "expected Ongoing" in desk("transactions", "list", "--state", "Open").sentence
+def test_transactions_errors_are_one_sentence(run: RunCommand) -> None:
+    run("topics", "create", "no-txn")
+    assert "kwire transactions list" in run("transactions", "describe", "nobody").sentence
+    assert "kwire transactions list" in run("transactions", "terminate", "nobody").sentence
+    assert "expected Ongoing" in run("transactions", "list", "--state", "Open").sentence
     assert (
         "the partition has no open transaction"
-        in desk("transactions", "abort", "no-txn", "--partition", "0", "--start-offset", "0").sentence
+        in run("transactions", "abort", "no-txn", "--partition", "0", "--start-offset", "0").sentence
     )
     assert (
         "only partition 0, not 5"
-        in desk("transactions", "abort", "no-txn", "--partition", "5", "--start-offset", "0").sentence
+        in run("transactions", "abort", "no-txn", "--partition", "5", "--start-offset", "0").sentence
     )
-    beyond = desk("transactions", "producers", "no-txn", "--partition", "5")
+    beyond = run("transactions", "producers", "no-txn", "--partition", "5")
     assert "only partition 0, not 5" in beyond.sentence
-    assert "expected 10m for ten minutes" in desk("transactions", "list", "--older-than", "x").sentence
+    assert "expected 10m for ten minutes" in run("transactions", "list", "--older-than", "x").sentence

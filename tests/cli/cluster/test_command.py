@@ -1,4 +1,4 @@
-"""`kwire cluster`: nodes that are processes, and a folder that says all there is to know of them."""
+"""`kwire cluster`: node processes and the directory that describes them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from kwire.cli.main import main
 from kwire.cli.shared.command_error import CommandError
 
 
-class Desk:
-    """Somebody who types commands about one cluster."""
+class ClusterCommand:
+    """Runs `kwire cluster` commands for one directory."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory = directory
         self.option = f"--dir {directory}"
         self._capsys = capsys
 
-    def says(self, *arguments: str, status: int = 0) -> str:
-        """What a command prints that ends in this status."""
+    def output(self, *arguments: str, status: int = 0) -> str:
+        """Run a command, check its exit status, and return what it prints."""
         assert main(["cluster", *arguments, "--dir", str(self.directory)]) == status
-        told = self._capsys.readouterr()
-        return told.out if status == 0 else told.err
+        output = self._capsys.readouterr()
+        return output.out if status == 0 else output.err
 
     def status(self) -> Any:
-        return json.loads(self.says("status", "--json"))
+        return json.loads(self.output("status", "--json"))
 
-    def until_led(self) -> int:
-        """The active controller, once there is one."""
+    def wait_for_leader(self) -> int:
+        """Wait for an active controller and return its id."""
         while (quorum := self.status()["quorum"]) is None:
             pass
         leader: int = quorum["leader"]
@@ -55,18 +55,18 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    made = Desk(tmp_path / "cluster", capsys)
-    yield made
-    if made.directory.exists():
-        main(["cluster", "down", "--dir", str(made.directory)])
-    gc.enable()  # which the command switches off, in a process that is its own elsewhere
+def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[ClusterCommand]:
+    cluster_command = ClusterCommand(tmp_path / "cluster", capsys)
+    yield cluster_command
+    if cluster_command.directory.exists():
+        main(["cluster", "down", "--dir", str(cluster_command.directory)])
+    gc.enable()  # the command disables it for its own process
 
 
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on.
+def first_free_port(count: int) -> int:
+    """Return the first of `count` consecutive free ports.
 
-    Below those that the system chooses: the near end of a connection between two nodes may have one of those.
+    The ports are below the ephemeral range, so that no outgoing connection between nodes uses one.
     """
     while True:
         port = random.randrange(20_000, 32_000)
@@ -79,172 +79,174 @@ def is_free(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
-    port = free_ports(3)
-    told = desk.says("up", "--brokers", "2", "--port", str(port), "--set", "num.partitions=4")
-    assert told.startswith(f"2 brokers serve on 127.0.0.1:{port},127.0.0.1:{port + 1}, ")
-    status = desk.status()
+def test_cluster_is_started_stopped_restarted_and_removed(cluster: ClusterCommand) -> None:
+    port = first_free_port(3)
+    output = cluster.output("up", "--brokers", "2", "--port", str(port), "--set", "num.partitions=4")
+    assert output.startswith(f"2 brokers serve on 127.0.0.1:{port},127.0.0.1:{port + 1}, ")
+    status = cluster.status()
     assert [(node["node"], node["roles"]) for node in status["nodes"]] == [
         (100, "controller"),
         (1, "broker"),
         (2, "broker"),
     ]
-    assert desk.states() == {100: "running", 1: "running", 2: "running"}
+    assert cluster.states() == {100: "running", 1: "running", 2: "running"}
     pids = {node["node"]: node["pid"] for node in status["nodes"]}
 
     assert (
-        desk.says("kill", "2") == f"node 2 killed, 'kwire cluster restart 2 {desk.option}' starts it again\n"
+        cluster.output("kill", "2")
+        == f"node 2 killed, 'kwire cluster restart 2 {cluster.option}' starts it again\n"
     )
     assert not is_alive(pids[2])
-    assert desk.states()[2] == "stopped"
-    assert desk.says("kill", "2") == desk.says("stop", "2") == "node 2 is not running\n"
-    assert desk.says("restart", "1") == f"node 1 serves on 127.0.0.1:{port}\n"
+    assert cluster.states()[2] == "stopped"
+    assert cluster.output("kill", "2") == cluster.output("stop", "2") == "node 2 is not running\n"
+    assert cluster.output("restart", "1") == f"node 1 serves on 127.0.0.1:{port}\n"
     assert (
-        desk.says("stop", "1") == f"node 1 stopped, 'kwire cluster restart 1 {desk.option}' starts it again\n"
+        cluster.output("stop", "1")
+        == f"node 1 stopped, 'kwire cluster restart 1 {cluster.option}' starts it again\n"
     )
-    desk.says("restart", "1")
-    kept = f"the data is kept in {desk.directory}; 'kwire cluster up {desk.option}' starts them again"
-    assert desk.says("stop") == f"2 nodes stopped, {kept}\n"
-    assert desk.says("stop") == "no node is running\n"
-    assert set(desk.states().values()) == {"stopped"}
+    cluster.output("restart", "1")
+    kept = f"the data is kept in {cluster.directory}; 'kwire cluster up {cluster.option}' starts them again"
+    assert cluster.output("stop") == f"2 nodes stopped, {kept}\n"
+    assert cluster.output("stop") == "no node is running\n"
+    assert set(cluster.states().values()) == {"stopped"}
     assert not any(map(is_alive, pids.values()))
-    assert "no broker is reachable" in desk.says("status")
+    assert "no broker is reachable" in cluster.output("status")
 
-    desk.says("up", "--brokers", "2")
-    assert desk.states() == {100: "running", 1: "running", 2: "running"}
-    (desk.directory / "notes.txt").touch()
-    assert desk.says("down") == f"removed the cluster in {desk.directory} and its data\n"
-    assert [path.name for path in desk.directory.iterdir()] == ["notes.txt"]
+    cluster.output("up", "--brokers", "2")
+    assert cluster.states() == {100: "running", 1: "running", 2: "running"}
+    (cluster.directory / "notes.txt").touch()
+    assert cluster.output("down") == f"removed the cluster in {cluster.directory} and its data\n"
+    assert [path.name for path in cluster.directory.iterdir()] == ["notes.txt"]
 
 
-def test_three_nodes_that_are_both_elect_another(desk: Desk) -> None:
-    told = desk.says("up", "--port", str(free_ports(6)))
-    assert told.startswith("3 brokers serve on ")
-    status = desk.status()
+def test_combined_nodes_elect_another_controller(cluster: ClusterCommand) -> None:
+    output = cluster.output("up", "--port", str(first_free_port(6)))
+    assert output.startswith("3 brokers serve on ")
+    status = cluster.status()
     assert {node["roles"] for node in status["nodes"]} == {"broker,controller"}
     first = status["quorum"]["leader"]
     assert sorted(voter["node"] for voter in status["quorum"]["voters"]) == [1, 2, 3]
-    desk.says("kill", str(first))
-    other = desk.until_led()
+    cluster.output("kill", str(first))
+    other = cluster.wait_for_leader()
     assert other != first
-    desk.says("restart", str(first))
-    desk.says("up")
-    assert set(desk.states().values()) == {"running"}
-    table = desk.says("status")
+    cluster.output("restart", str(first))
+    cluster.output("up")
+    assert set(cluster.states().values()) == {"running"}
+    table = cluster.output("status")
     assert re.search(rf"^ *{first} .* running +voter ", table, re.MULTILINE)
-    assert f"node {desk.until_led()} leads the quorum in leader epoch " in table
+    assert f"node {cluster.wait_for_leader()} leads the quorum in leader epoch " in table
 
-    # Who is left with no majority hands over to nobody.
-    desk.says("stop")
-    assert set(desk.states().values()) == {"stopped"}
+    # The last nodes have no majority, so they stop without a controlled shutdown.
+    cluster.output("stop")
+    assert set(cluster.states().values()) == {"stopped"}
 
 
-def test_controllers_of_their_own_become_more(desk: Desk) -> None:
-    desk.says("up", "--brokers", "1", "--port", str(free_ports(4)))
-    desk.says("up", "--controllers", "3")
-    status = desk.status()
+def test_dedicated_controllers_are_added(cluster: ClusterCommand) -> None:
+    cluster.output("up", "--brokers", "1", "--port", str(first_free_port(4)))
+    cluster.output("up", "--controllers", "3")
+    status = cluster.status()
     assert {node["node"]: node["quorum"] for node in status["nodes"]} == {
         100: "leader",
         101: "voter",
         102: "voter",
         1: "observer",
     }
-    desk.says("stop", "100")
-    assert desk.until_led() in (101, 102)
-    desk.says("kill", "101")
-    desk.says("kill", "102")
-    told = desk.says("stop", "1", status=1)
-    assert told.startswith("kwire: the quorum has no leader, which brokers need for a controlled shutdown")
-    desk.says("kill", "1")
+    cluster.output("stop", "100")
+    assert cluster.wait_for_leader() in (101, 102)
+    cluster.output("kill", "101")
+    cluster.output("kill", "102")
+    output = cluster.output("stop", "1", status=1)
+    assert output.startswith("kwire: the quorum has no leader, which brokers need for a controlled shutdown")
+    cluster.output("kill", "1")
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; of one that has ended and was not asked for yet, nothing is told there."""
+    """Return whether a process runs: the cmdline of a zombie process is empty."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except FileNotFoundError:
         return False
 
 
-def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
-    port = free_ports(2)
-    # It may be taken though connections to who had it before are remembered, which nodes take no offence at.
+def test_node_with_a_used_port_reports_the_failure(cluster: ClusterCommand) -> None:
+    port = first_free_port(2)
+    # Listening succeeds although closed connections to this port are in TIME_WAIT.
     with socket.create_server(("127.0.0.1", port)):
-        told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
-    assert told.startswith("kwire: node 1 did not start: ")
-    assert str(port) in told
-    assert f"; running: 100; 'kwire cluster down {desk.option}' and " in told
-    assert f" and 'kwire cluster up --port PORT {desk.option}' start over" in told
+        output = cluster.output("up", "--brokers", "1", "--port", str(port), status=1)
+    assert output.startswith("kwire: node 1 did not start: ")
+    assert str(port) in output
+    assert f"; running: 100; 'kwire cluster down {cluster.option}' and " in output
+    assert f" and 'kwire cluster up --port PORT {cluster.option}' start over" in output
 
 
-def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:
-    desk.says("up", "--brokers", "2", "--port", str(free_ports(3)))
-    desk.says("kill", "2")
-    edited = desk.directory / "node-2.properties"
-    whole = edited.read_text()
-    edited.write_text(f"{whole}num.partitions=many\n")
-    (desk.directory / "node-2.old.properties").write_text(whole)
+def test_invalid_properties_of_a_node_do_not_affect_other_nodes(cluster: ClusterCommand) -> None:
+    cluster.output("up", "--brokers", "2", "--port", str(first_free_port(3)))
+    cluster.output("kill", "2")
+    edited = cluster.directory / "node-2.properties"
+    original = edited.read_text()
+    edited.write_text(f"{original}num.partitions=many\n")
+    (cluster.directory / "node-2.old.properties").write_text(original)
 
-    status = desk.status()
+    status = cluster.status()
     assert {node["node"]: (node["roles"], node["state"]) for node in status["nodes"]} == {
         100: ("controller", "running"),
         1: ("broker", "running"),
         2: (None, "stopped"),
     }
     assert f"{edited}: Invalid value many" in status["config_errors"]["2"]
-    assert f"{edited}: Invalid value many" in desk.says("status")
-    desk.says("kill", "1")
-    told = desk.says("up", "--brokers", "2", status=1)
-    assert told.startswith(f"kwire: {edited}: Invalid value many")
-    assert told.endswith("; running: 100, 1\n")
-    assert "num.partitions" in desk.says("restart", "2", status=1)
-    desk.says("stop", "1")
-    edited.write_text(whole)
-    desk.says("up", "--brokers", "2")
-    assert set(desk.states().values()) == {"running"}
+    assert f"{edited}: Invalid value many" in cluster.output("status")
+    cluster.output("kill", "1")
+    output = cluster.output("up", "--brokers", "2", status=1)
+    assert output.startswith(f"kwire: {edited}: Invalid value many")
+    assert output.endswith("; running: 100, 1\n")
+    assert "num.partitions" in cluster.output("restart", "2", status=1)
+    cluster.output("stop", "1")
+    edited.write_text(original)
+    cluster.output("up", "--brokers", "2")
+    assert set(cluster.states().values()) == {"running"}
 
 
-def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
-    told = desk.says("up", "--brokers", "1", "--port", str(free_ports(3)))
-    assert told.startswith("1 broker serves on ")
-    assert told.count("\n") == 1
-    told = desk.says("up", "--brokers", "2")
-    assert told.startswith("2 brokers serve on ")
-    assert "nodes 100, 1 still create topics with fewer than 2" in told
+def test_adding_a_broker_warns_about_replication_factors(cluster: ClusterCommand) -> None:
+    output = cluster.output("up", "--brokers", "1", "--port", str(first_free_port(3)))
+    assert output.startswith("1 broker serves on ")
+    assert output.count("\n") == 1
+    output = cluster.output("up", "--brokers", "2")
+    assert output.startswith("2 brokers serve on ")
+    assert "nodes 100, 1 still create topics with fewer than 2" in output
     for node_id in (100, 1):
-        edited = desk.directory / f"node-{node_id}.properties"
+        edited = cluster.directory / f"node-{node_id}.properties"
         edited.write_text(edited.read_text().replace("replication.factor=1", "replication.factor=2"))
-    assert desk.says("up", "--brokers", "2").count("\n") == 1
-    told = desk.says("up", "--brokers", "2", "--set", "min.insync.replicas=2")
-    assert "existing nodes 100, 1, 2 keep" in told
+    assert cluster.output("up", "--brokers", "2").count("\n") == 1
+    output = cluster.output("up", "--brokers", "2", "--set", "min.insync.replicas=2")
+    assert "existing nodes 100, 1, 2 keep" in output
 
 
-def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
-    directory = ClusterDirectory(str(desk.directory))
-    directory.create(NodeCounts(1), free_ports(2), {})
-    meta = desk.directory / "node-1" / "meta.properties"
-    own_id = (desk.directory / "cluster.id").read_text().strip()
+def test_failure_before_serving_is_reported(cluster: ClusterCommand) -> None:
+    directory = ClusterDirectory(str(cluster.directory))
+    directory.create(NodeCounts(1), first_free_port(2), {})
+    meta = cluster.directory / "node-1" / "meta.properties"
+    own_id = (cluster.directory / "cluster.id").read_text().strip()
     meta.write_text(meta.read_text().replace(own_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
-    assert "node 1 did not start: the quorum belongs to another cluster" in desk.says(
+    assert "node 1 did not start: the quorum belongs to another cluster" in cluster.output(
         "up", "--brokers", "1", status=1
     )
 
 
-def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
-    desk.directory.mkdir()
-    (desk.directory / "cluster.id").touch()
-    properties = desk.directory / "node-1.properties"
+def test_reused_pid_counts_as_stopped(cluster: ClusterCommand) -> None:
+    cluster.directory.mkdir()
+    (cluster.directory / "cluster.id").touch()
+    properties = cluster.directory / "node-1.properties"
     properties.write_text(
         "process.roles=broker\nnode.id=1\ncontroller.quorum.voters=100@127.0.0.1:1\n"
         "controller.listener.names=CONTROLLER\nlisteners=PLAINTEXT://127.0.0.1:2\n"
     )
-    (desk.directory / "node-1.pid").write_text(f"{os.getpid()}\n")
-    assert desk.states() == {1: "stopped"}
-    desk.says("kill", "1")
+    (cluster.directory / "node-1.pid").write_text(f"{os.getpid()}\n")
+    assert cluster.states() == {1: "stopped"}
+    cluster.output("kill", "1")
 
 
-def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    ClusterDirectory(str(desk.directory)).create(NodeCounts(combined=1), 20_001, {})
+def test_status_watch_repeats_until_ctrl_c(cluster: ClusterCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    ClusterDirectory(str(cluster.directory)).create(NodeCounts(combined=1), 20_001, {})
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -253,13 +255,13 @@ def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", pause)
-    told = desk.says("status", "--watch", "5")
+    output = cluster.output("status", "--watch", "5")
     assert pauses == [5, 5, 5]
-    assert told.count("the quorum has no leader\nno broker is reachable\n") == 3
+    assert output.count("the quorum has no leader\nno broker is reachable\n") == 3
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["status"], "there is no cluster in"),
         (["kill", "7"], "there is no cluster in"),
@@ -273,40 +275,40 @@ def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch
         (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
 )
-def test_what_is_wrong_is_one_line(desk: Desk, arguments: list[str], said: str) -> None:
-    told = desk.says(*arguments, status=2 if arguments[0] == "up" else 1)
-    assert told.startswith("kwire: ")
-    assert said in told
-    assert told.count("\n") == 1
+def test_errors_are_one_line(cluster: ClusterCommand, arguments: list[str], message: str) -> None:
+    output = cluster.output(*arguments, status=2 if arguments[0] == "up" else 1)
+    assert output.startswith("kwire: ")
+    assert message in output
+    assert output.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_is_told_of(desk: Desk, tmp_path: Path) -> None:
+def test_unusable_directory_is_reported(cluster: ClusterCommand, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    desk.directory = tmp_path / "file" / "cluster"
-    told = desk.says("up", status=1)
-    assert told == f"kwire: {desk.directory}: Not a directory: choose a writable directory with --dir\n"
+    cluster.directory = tmp_path / "file" / "cluster"
+    output = cluster.output("up", status=1)
+    assert output == f"kwire: {cluster.directory}: Not a directory: choose a writable directory with --dir\n"
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
-    desk.directory.mkdir()
-    (desk.directory / "thesis.tex").touch()
-    assert "is not empty and has no cluster" in desk.says("up", status=1)
-    assert [path.name for path in desk.directory.iterdir()] == ["thesis.tex"]
-    (desk.directory / "thesis.tex").unlink()
+def test_directory_with_other_files_is_refused_and_unchanged(cluster: ClusterCommand) -> None:
+    cluster.directory.mkdir()
+    (cluster.directory / "thesis.tex").touch()
+    assert "is not empty and has no cluster" in cluster.output("up", status=1)
+    assert [path.name for path in cluster.directory.iterdir()] == ["thesis.tex"]
+    (cluster.directory / "thesis.tex").unlink()
 
 
-def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
-    directory = ClusterDirectory(str(desk.directory))
+def test_node_properties_load_as_a_kafka_configuration(cluster: ClusterCommand) -> None:
+    directory = ClusterDirectory(str(cluster.directory))
     directory.create(NodeCounts(3), 20_001, {})
-    broker = load(str(desk.directory / "node-2.properties"), {}, {})
+    broker = load(str(cluster.directory / "node-2.properties"), {}, {})
     assert (broker.node_id, broker.process_roles) == (2, ["broker"])
-    assert broker.log_dirs == [str(desk.directory / "node-2")]
+    assert broker.log_dirs == [str(cluster.directory / "node-2")]
     assert broker.default_replication_factor == 3
     assert broker.min_insync_replicas == 2
 
 
-def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
-    directory = ClusterDirectory(str(desk.directory))
+def test_added_brokers_have_their_own_ports(cluster: ClusterCommand) -> None:
+    directory = ClusterDirectory(str(cluster.directory))
     directory.create(NodeCounts(2), 20_001, {})
     directory.create(NodeCounts(4), None, {})
     with pytest.raises(CommandError, match="--port 9092: this cluster already uses ports from 20001 on"):
@@ -320,19 +322,19 @@ def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
     }
 
 
-def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
-    """One controller, which all properties name."""
-    desk.directory.mkdir()
-    (desk.directory / "cluster.id").write_text("4L6g3nShT-eMCtK--X86sw\n")
-    first = free_ports(3)
+def test_cluster_with_static_voters_still_starts(cluster: ClusterCommand) -> None:
+    """The properties of every node name one controller, as older versions wrote them."""
+    cluster.directory.mkdir()
+    (cluster.directory / "cluster.id").write_text("4L6g3nShT-eMCtK--X86sw\n")
+    first = first_free_port(3)
     listeners = {100: f"CONTROLLER://127.0.0.1:{first + 1}", 1: f"PLAINTEXT://127.0.0.1:{first}"}
     for node_id, listener in listeners.items():
-        path = desk.directory / f"node-{node_id}.properties"
+        path = cluster.directory / f"node-{node_id}.properties"
         path.write_text(
             f"process.roles={'controller' if node_id == 100 else 'broker'}\nnode.id={node_id}\n"
             f"controller.quorum.voters=100@127.0.0.1:{first + 1}\ncontroller.listener.names=CONTROLLER\n"
             f"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={desk.directory / f'node-{node_id}'}\nlisteners={listener}\n"
+            f"log.dirs={cluster.directory / f'node-{node_id}'}\nlisteners={listener}\n"
         )
         format_directories(
             load(str(path), {}, {}),
@@ -342,53 +344,53 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             cluster_id="4L6g3nShT-eMCtK--X86sw",
             initial_metadata=InitialMetadata(unserved_feature_levels()),
         )
-    assert "has static controller.quorum.voters" in desk.says("up", "--controllers", "3", status=1)
-    desk.says("up", "--brokers", "2")
-    assert desk.states() == {100: "running", 1: "running", 2: "running"}
+    assert "has static controller.quorum.voters" in cluster.output("up", "--controllers", "3", status=1)
+    cluster.output("up", "--brokers", "2")
+    assert cluster.states() == {100: "running", 1: "running", 2: "running"}
 
 
-def test_a_beginning_that_was_cut_short_goes_on_or_is_removed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_creation_is_continued_or_removed(
+    cluster: ClusterCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = ClusterDirectory(str(desk.directory))
+    directory = ClusterDirectory(str(cluster.directory))
 
-    def interrupted(*arguments: Any, **options: Any) -> None:
+    def format_then_interrupt(*arguments: Any, **options: Any) -> None:
         format_directories(*arguments, **options)
         raise KeyboardInterrupt
 
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr(cluster_directory, "format_directories", interrupted)
+            patched.setattr(cluster_directory, "format_directories", format_then_interrupt)
             with pytest.raises(KeyboardInterrupt):
                 directory.create(NodeCounts(1), 20_001, {})
-        assert "no node in" in desk.says("status", status=1)
+        assert "no node in" in cluster.output("status", status=1)
     directory.create(NodeCounts(1), 20_001, {})
-    assert desk.states() == {100: "stopped", 1: "stopped"}
-    desk.says("down")
-    assert not desk.directory.exists()
+    assert cluster.states() == {100: "stopped", 1: "stopped"}
+    cluster.output("down")
+    assert not cluster.directory.exists()
     with monkeypatch.context() as patched:
-        patched.setattr(cluster_directory, "format_directories", interrupted)
+        patched.setattr(cluster_directory, "format_directories", format_then_interrupt)
         with pytest.raises(KeyboardInterrupt):
             directory.create(NodeCounts(1), 20_001, {})
-    desk.says("down")
-    assert not desk.directory.exists()
+    cluster.output("down")
+    assert not cluster.directory.exists()
 
 
-def test_a_beginning_that_was_cut_short_at_its_end_is_finished(desk: Desk) -> None:
-    """Whoever votes is formatted with the others, and may have run by now."""
-    directory = ClusterDirectory(str(desk.directory))
+def test_creation_interrupted_before_the_last_rename_is_finished(cluster: ClusterCommand) -> None:
+    """All voters are formatted together, and some of them may already have run."""
+    directory = ClusterDirectory(str(cluster.directory))
     directory.create(NodeCounts(combined=3), 20_001, {})
-    meta = (desk.directory / "node-2" / "meta.properties").read_text()
-    (desk.directory / "node-2.properties").rename(desk.directory / "node-2.unfinished")
+    meta = (cluster.directory / "node-2" / "meta.properties").read_text()
+    (cluster.directory / "node-2.properties").rename(cluster.directory / "node-2.unfinished")
     assert directory.create(NodeCounts(), None, {}) == []
-    assert desk.states() == {1: "stopped", 2: "stopped", 3: "stopped"}
-    assert (desk.directory / "node-2" / "meta.properties").read_text() == meta
+    assert cluster.states() == {1: "stopped", 2: "stopped", 3: "stopped"}
+    assert (cluster.directory / "node-2" / "meta.properties").read_text() == meta
 
 
-def test_a_folder_may_hold_a_module_of_the_standard_librarys_name(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_module_in_the_working_directory_is_not_imported(
+    cluster: ClusterCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "copy.py").write_text("raise SystemExit('not the standard library')\n")
     monkeypatch.chdir(tmp_path)
-    desk.says("up", "--brokers", "1", "--port", str(free_ports(2)))
-    assert desk.states() == {100: "running", 1: "running"}
+    cluster.output("up", "--brokers", "1", "--port", str(first_free_port(2)))
+    assert cluster.states() == {100: "running", 1: "running"}

@@ -1,4 +1,4 @@
-"""Which nodes a cluster is to have, by what was asked for and what is there."""
+"""The nodes of a cluster, computed from the options and the existing nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMBINED = {1: BC, 2: BC, 3: BC}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "known", "nodes"),
+    ("requested", "known", "nodes"),
     [
         (NodeCounts(), {}, COMBINED),
         (NodeCounts(combined=1), {}, {1: BC}),
@@ -34,12 +34,14 @@ COMBINED = {1: BC, 2: BC, 3: BC}
         (NodeCounts(combined=3), {1: BC}, COMBINED),
     ],
 )
-def test_what_there_is_to_be(wanted: NodeCounts, known: dict[int, Roles], nodes: dict[int, Roles]) -> None:
-    assert wanted.nodes(known) == nodes
+def test_node_counts_give_the_nodes_of_the_cluster(
+    requested: NodeCounts, known: dict[int, Roles], nodes: dict[int, Roles]
+) -> None:
+    assert requested.nodes(known) == nodes
 
 
 @pytest.mark.parametrize(
-    ("wanted", "known", "said"),
+    ("requested", "known", "message"),
     [
         (NodeCounts(combined=3, controllers=3), {}, "option, --combined or --controllers"),
         (NodeCounts(combined=3), SEPARATE, "option, --combined or --controllers"),
@@ -53,12 +55,14 @@ def test_what_there_is_to_be(wanted: NodeCounts, known: dict[int, Roles], nodes:
         (NodeCounts(controllers=0), {}, "--controllers 0: expected 1 to 7"),
     ],
 )
-def test_what_cannot_be(wanted: NodeCounts, known: dict[int, Roles], said: str) -> None:
-    with pytest.raises(CommandError, match=said):
-        wanted.nodes(known)
+def test_impossible_node_counts_are_refused(
+    requested: NodeCounts, known: dict[int, Roles], message: str
+) -> None:
+    with pytest.raises(CommandError, match=message):
+        requested.nodes(known)
 
 
-def test_ports_of_brokers_come_first() -> None:
+def test_broker_ports_come_before_controller_ports() -> None:
     assert addresses({100: C, 1: B, 2: BC}, 9092) == {
         100: Address(None, 9095),
         1: Address(9092, None),
@@ -66,7 +70,7 @@ def test_ports_of_brokers_come_first() -> None:
     }
 
 
-def test_who_comes_later_makes_itself_a_voter() -> None:
+def test_added_controller_joins_the_quorum() -> None:
     quorum = ControllerAddresses(["127.0.0.1:9094", "127.0.0.1:9095"])
     lines = quorum.lines(C, joins=True)
     assert lines == {

@@ -1,4 +1,4 @@
-"""What `kwire cluster status` makes of what the nodes answer."""
+"""The output of `kwire cluster status`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kwire.wire.messages.metadata import MetadataResponse, MetadataResponseParti
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[ClusterNode]:
-    """Three of both roles, none of which runs."""
+    """Return three combined nodes that do not run."""
     directory = ClusterDirectory(str(tmp_path))
     directory.create(NodeCounts(combined=3), 20_001, {})
     return directory.nodes()
@@ -43,7 +43,7 @@ QUORUM = ResponsePartitionData(
 
 
 def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> MetadataResponseTopic:
-    """Leader, replicas and ISR of each partition."""
+    """Return a topic; each partition is its leader, replicas and ISR."""
     return MetadataResponseTopic(
         name=name,
         partitions=[
@@ -55,12 +55,12 @@ def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> MetadataR
     )
 
 
-def told(*topics: MetadataResponseTopic) -> ClusterMetadata:
+def cluster_metadata(*topics: MetadataResponseTopic) -> ClusterMetadata:
     return ClusterMetadata(DescribeClusterResponse(), MetadataResponse(topics=list(topics)))
 
 
-def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
-    status = ClusterStatus(nodes, told(), QUORUM)
+def test_status_shows_the_quorum(nodes: list[ClusterNode]) -> None:
+    status = ClusterStatus(nodes, cluster_metadata(), QUORUM)
     lines = list(status.lines())
     assert lines[0].split()[5:7] == ["quorum", "lag"]
     assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
@@ -75,12 +75,12 @@ def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
     assert [each["node"] for each in quorum["observers"]] == [9]
 
 
-def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> None:
+def test_status_lists_under_replicated_partitions(nodes: list[ClusterNode]) -> None:
     topics = [
         topic("orders", (1, [1, 2, 3], [1, 3]), (2, [2, 3, 1], [2, 3, 1])),
         topic("paid", (-1, [2], [])),
     ]
-    status = ClusterStatus(nodes, told(*topics), None)
+    status = ClusterStatus(nodes, cluster_metadata(*topics), None)
     lines = list(status.lines())
     assert lines[4:] == [
         "the quorum has no leader",
@@ -95,13 +95,13 @@ def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> No
     ]
 
 
-def test_one_is_no_plural(nodes: list[ClusterNode]) -> None:
-    lines = list(ClusterStatus(nodes, told(topic("orders", (1, [1], [1]))), None).lines())
+def test_status_uses_the_singular_for_one(nodes: list[ClusterNode]) -> None:
+    lines = list(ClusterStatus(nodes, cluster_metadata(topic("orders", (1, [1], [1]))), None).lines())
     assert lines[5:] == ["1 topic, 1 partition, 0 under-replicated, 0 offline"]
 
 
-def test_a_table_has_an_end(nodes: list[ClusterNode]) -> None:
+def test_long_table_is_shortened(nodes: list[ClusterNode]) -> None:
     many = topic("t", *[(1, [1, 2], [1])] * (MAX_LINES + 3))
-    *_, last, more = ClusterStatus(nodes, told(many), None).lines()
+    *_, last, more = ClusterStatus(nodes, cluster_metadata(many), None).lines()
     assert last.startswith(f"t-{MAX_LINES - 1} ")
     assert more == "and 3 more"

@@ -1,4 +1,4 @@
-"""Data directories, as a doctor sees them."""
+"""Findings of `kwire doctor` about log directories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 LATE_MS = 4_000_000_000_000
 
 
-def _found(*paths: Path, now_ms: int = LATE_MS, node_id: int = 1) -> list[Finding]:
+def _findings_of(*paths: Path, now_ms: int = LATE_MS, node_id: int = 1) -> list[Finding]:
     directories = ",".join(map(str, paths))
     return list(findings(load(None, {}, {"log.dirs": directories, "node.id": str(node_id)}), now_ms))
 
@@ -31,49 +31,49 @@ def _problems(found: list[Finding]) -> list[Finding]:
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("used")
     with Broker(log_dir=path):
-        assert "in use by a running broker" in [one.message for one in _found(path)]
+        assert "in use by a running broker" in [one.message for one in _findings_of(path)]
     return path
 
 
-def test_a_new_directory_is_fine_and_stays_as_it_is(tmp_path: Path) -> None:
-    found = _found(tmp_path / "new" / "data")
+def test_new_directory_has_no_problems_and_is_not_created(tmp_path: Path) -> None:
+    found = _findings_of(tmp_path / "new" / "data")
     assert not _problems(found)
     assert "empty: the first start formats it" in [one.message for one in found]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_used_directory_says_whose_it_is(used: Path) -> None:
+def test_used_directory_names_its_node_and_cluster(used: Path) -> None:
     before = sorted(used.iterdir())
-    found = _found(used)
+    found = _findings_of(used)
     assert not _problems(found)
     assert any("belongs to node 1 of cluster" in one.message for one in found)
     assert not any("in use" in one.message for one in found)
     assert sorted(used.iterdir()) == before
 
 
-def test_what_keeps_a_broker_from_starting_is_a_problem(used: Path, tmp_path: Path) -> None:
-    (other,) = _problems(_found(used, node_id=7))
+def test_directory_that_prevents_a_start_is_a_problem(used: Path, tmp_path: Path) -> None:
+    (other,) = _problems(_findings_of(used, node_id=7))
     assert "belongs to node 1, and node.id is 7" in (other.fix or "")
-    (half,) = _problems(_found(used, tmp_path))
+    (half,) = _problems(_findings_of(used, tmp_path))
     assert "there is no meta.properties" in (half.fix or "")
     (tmp_path / "file").touch()
-    assert "is not a directory" in _problems(_found(tmp_path / "file"))[0].message
+    assert "is not a directory" in _problems(_findings_of(tmp_path / "file"))[0].message
 
 
-def test_a_clock_that_was_ahead_is_told(used: Path) -> None:
-    assert any("in the future" in one.message for one in _found(used, now_ms=NOW_MS))
-    assert not any("in the future" in one.message for one in _found(used))
+def test_files_from_the_future_are_reported(used: Path) -> None:
+    assert any("in the future" in one.message for one in _findings_of(used, now_ms=NOW_MS))
+    assert not any("in the future" in one.message for one in _findings_of(used))
 
 
-def test_a_damaged_checkpoint_is_a_problem(tmp_path: Path) -> None:
+def test_corrupt_checkpoint_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("0\n9\n")
-    assert any("a checkpoint is corrupt" in one.message for one in _problems(_found(tmp_path)))
+    assert any("a checkpoint is corrupt" in one.message for one in _problems(_findings_of(tmp_path)))
 
 
-def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Who runs this may be root, who may write anywhere.
+def test_missing_write_permission_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tests may run as root, which can write everywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    assert "cannot write" in _problems(_found(tmp_path))[0].message
+    assert "cannot write" in _problems(_findings_of(tmp_path))[0].message
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (0, 500, 0, ["ok"]),
     ],
 )
-def test_room(blocks: int, free: int, inodes: int, verdicts: list[str]) -> None:
+def test_free_space_and_inodes(blocks: int, free: int, inodes: int, verdicts: list[str]) -> None:
     volume: Any = SimpleNamespace(f_blocks=blocks, f_frsize=1 << 30, f_bavail=free, f_favail=inodes)
     assert [one.severity for one in volume_findings("x", lambda path: volume)] == verdicts
 
 
-def test_the_kind_of_a_file_system_is_known() -> None:
+def test_filesystem_type_is_known() -> None:
     assert filesystem("/proc/self") == "proc"
     assert filesystem("/dev/shm") in ("tmpfs", "")

@@ -1,4 +1,4 @@
-"""`kwire doctor`: configurations, ports, and what the command makes of it all."""
+"""`kwire doctor`: findings about the configuration, ports and the console."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kwire.broker.config.jaas import PLAIN_MODULE
 from kwire.cli.doctor.doctor import configuration_findings, console_findings
 from kwire.cli.doctor.machine import MachineFacts
 from kwire.testing import Broker
-from tests.cli.doctor.test_machine import FINE
-from tests.cli.running import Desk
+from tests.cli.doctor.test_machine import GOOD_FACTS
+from tests.cli.run_command import RunCommand
 
 
 @pytest.fixture(autouse=True)
 def _fine_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def gather_facts() -> MachineFacts:
-        return FINE
+        return GOOD_FACTS
 
     monkeypatch.setattr("kwire.cli.doctor.machine.gather_facts", gather_facts)
     monkeypatch.setattr("kwire.cli.doctor.directories.SLOW_SYNC_MS", 1e9)
     monkeypatch.setattr("kwire.cli.doctor.directories.MIN_FREE_BYTES", 0)
 
 
-def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
+def test_new_broker_has_no_problems(offline: RunCommand, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     at = ("--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path / "data"))
@@ -38,37 +38,39 @@ def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
         "message": f"127.0.0.1:{port} of PLAINTEXT is free",
         "fix": None,
     } in rows
-    told = offline("doctor", *at)
-    assert told.status == 0
-    assert told.out.splitlines()[-1].startswith("0 problems, ")
+    messages = offline("doctor", *at)
+    assert messages.status == 0
+    assert messages.out.splitlines()[-1].startswith("0 problems, ")
 
 
-def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Broker, tmp_path: Path) -> None:
+def test_used_port_names_the_broker_or_is_a_problem(
+    offline: RunCommand, broker: Broker, tmp_path: Path
+) -> None:
     at = f"listeners=PLAINTEXT://{broker.bootstrap_servers}"
     rows = offline("doctor", "--set", at, "--data", str(broker.log_dir), "--json").json
     assert f"a broker listens on {broker.bootstrap_servers} of PLAINTEXT" in [row["message"] for row in rows]
-    elsewhere = offline("doctor", "--set", at, "--data", str(tmp_path))
-    assert elsewhere.status == 1
-    assert f"another broker listens on {broker.bootstrap_servers} of PLAINTEXT, with" in elsewhere.out
+    other_directory = offline("doctor", "--set", at, "--data", str(tmp_path))
+    assert other_directory.status == 1
+    assert f"another broker listens on {broker.bootstrap_servers} of PLAINTEXT, with" in other_directory.out
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.close()
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", port))
-            ran = offline(
+            result = offline(
                 "doctor", "--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path)
             )
-    assert ran.status == 1
-    assert f"127.0.0.1:{port} of PLAINTEXT cannot be used: address already in use" in ran.out
-    assert "→ choose another port" in ran.out
+    assert result.status == 1
+    assert f"127.0.0.1:{port} of PLAINTEXT cannot be used: address already in use" in result.out
+    assert "→ choose another port" in result.out
 
 
-def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None:
+def test_configuration_file_is_read_as_serve_reads_it(offline: RunCommand, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("num.partition=3\nnode.id=1\nprocess.roles=broker,controller\n"
                     f"log.dirs={tmp_path}\nlisteners=PLAINTEXT://127.0.0.1:1\n")  # fmt: skip
-    ran = offline("doctor", str(path))
-    assert "did you mean num.partitions?" in ran.out
+    result = offline("doctor", str(path))
+    assert "did you mean num.partitions?" in result.out
     assert (
         "No such file or directory: give the path of a broker's configuration file"
         in offline("doctor", str(tmp_path / "none")).sentence
@@ -99,15 +101,15 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_nobody_would_want_is_told(settings: dict[str, str], fix: str | None) -> None:
-    found = list(configuration_findings(load(None, {}, settings)))
+def test_questionable_configuration_is_reported_with_a_fix(settings: dict[str, str], fix: str | None) -> None:
+    findings = list(configuration_findings(load(None, {}, settings)))
     if fix is None:
-        assert found == []
+        assert findings == []
     else:
-        assert fix in (found[0].fix or "")
+        assert fix in (findings[0].fix or "")
 
 
-def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
+def sasl_settings(options: str, host: str = "127.0.0.1") -> dict[str, str]:
     return {
         "listeners": f"SASL_PLAINTEXT://{host}:9092",
         "advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
@@ -119,15 +121,15 @@ def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "messages"),
     [
-        (login('username="me" password="mine" user_me="mine"'), []),
+        (sasl_settings('username="me" password="mine" user_me="mine"'), []),
         (
-            login('username="me" password="mine" user_me="yours"'),
+            sasl_settings('username="me" password="mine" user_me="yours"'),
             ["nodes authenticate at SASL_PLAINTEXT as me, which is rejected"],
         ),
         (
-            login(""),
+            sasl_settings(""),
             [
                 "SASL_PLAINTEXT has PLAIN enabled, but no users",
                 "nodes authenticate at SASL_PLAINTEXT as nobody, which is rejected",
@@ -135,18 +137,18 @@ def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
         ),
     ],
 )
-def test_who_is_let_in_is_looked_at(settings: dict[str, str], told: list[str]) -> None:
-    assert [finding.message for finding in configuration_findings(load(None, {}, settings))] == told
+def test_inter_broker_credentials_are_checked(settings: dict[str, str], messages: list[str]) -> None:
+    assert [finding.message for finding in configuration_findings(load(None, {}, settings))] == messages
 
 
-def test_passwords_do_not_go_to_other_machines_unseen() -> None:
-    settings = login('username="me" password="mine" user_me="mine"', host="")
-    found = [finding.message for finding in configuration_findings(load(None, {}, settings))]
-    assert "SASL_PLAINTEXT sends passwords in clear text (PLAIN), and listens on other interfaces" in found
+def test_plain_passwords_in_clear_text_are_reported() -> None:
+    settings = sasl_settings('username="me" password="mine" user_me="mine"', host="")
+    findings = [finding.message for finding in configuration_findings(load(None, {}, settings))]
+    assert "SASL_PLAINTEXT sends passwords in clear text (PLAIN), and listens on other interfaces" in findings
 
 
 @pytest.mark.parametrize(
-    ("where", "console", "is_told"),
+    ("address", "console", "is_reported"),
     [
         ("0.0.0.0:8080", "true", True),
         ("[::]:8080", "true", True),
@@ -157,15 +159,15 @@ def test_passwords_do_not_go_to_other_machines_unseen() -> None:
         ("", "true", False),
     ],
 )
-def test_a_console_that_shows_everybody_what_listeners_do_not(
-    where: str, console: str, is_told: bool
+def test_open_console_beside_authenticated_listeners_is_reported(
+    address: str, console: str, is_reported: bool
 ) -> None:
-    environ = {"KWIRE_HTTP": where, "KWIRE_CONSOLE": console}
-    closed = load(None, {}, login('username="me" password="mine" user_me="mine"'))
-    found = [finding.message for finding in console_findings(closed, environ)]
+    environ = {"KWIRE_HTTP": address, "KWIRE_CONSOLE": console}
+    closed = load(None, {}, sasl_settings('username="me" password="mine" user_me="mine"'))
+    findings = [finding.message for finding in console_findings(closed, environ)]
     assert (
-        found
-        == [f"the console at {where} (KWIRE_HTTP) requires no authentication, while every listener does"]
-        * is_told
+        findings
+        == [f"the console at {address} (KWIRE_HTTP) requires no authentication, while every listener does"]
+        * is_reported
     )
     assert list(console_findings(load(None, {}, {}), environ)) == []

@@ -1,4 +1,4 @@
-"""What is made of a machine's facts."""
+"""Findings of `kwire doctor` about the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING
 from kwire.cli.doctor.machine import MachineFacts, findings, gather_facts
 
-FINE = MachineFacts(
+GOOD_FACTS = MachineFacts(
     python=(3, 11),
     platform="linux",
     cores=4,
@@ -20,8 +20,8 @@ FINE = MachineFacts(
 )
 
 
-def test_a_fine_machine_needs_nothing() -> None:
-    assert {one.severity for one in findings(FINE, 50)} == {OK}
+def test_good_machine_has_no_findings() -> None:
+    assert {one.severity for one in findings(GOOD_FACTS, 50)} == {OK}
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_a_fine_machine_needs_nothing() -> None:
         ({"max_backlog": 10}, WARNING, "net.core.somaxconn=50"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_to_do(facts: dict[str, object], severity: str, fix: str) -> None:
-    machine = MachineFacts(**{**FINE._asdict(), **facts})  # type: ignore[arg-type]
+def test_finding_has_a_severity_and_a_fix(facts: dict[str, object], severity: str, fix: str) -> None:
+    machine = MachineFacts(**{**GOOD_FACTS._asdict(), **facts})
     (found,) = [one for one in findings(machine, 50) if one.severity != OK]
     assert found.severity == severity
     assert fix in (found.fix or "")
 
 
-def test_what_cannot_be_told_is_no_fault() -> None:
-    unknown = FINE._replace(
+def test_unknown_facts_are_no_findings() -> None:
+    unknown = GOOD_FACTS._replace(
         memory_bytes=None, free_memory_bytes=None, is_clock_synchronized=None, max_backlog=None
     )
     assert {one.severity for one in findings(unknown, 50)} == {OK}
 
 
-def test_this_machine_has_facts() -> None:
+def test_facts_of_this_machine_are_plausible() -> None:
     machine = gather_facts()
     assert machine.cores >= 1
     assert 0 < machine.open_files <= machine.max_open_files

@@ -1,4 +1,4 @@
-"""`kwire dump`, of a directory that a broker has written and left."""
+"""`kwire dump` of the log directory of a stopped broker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from confluent_kafka import Producer
 from kwire.cli.shared.errors import cannot_read
 from kwire.cli.tools import main
 from kwire.testing import Broker
-from tests.cli.running import Desk, Ran
+from tests.cli.run_command import CommandResult, RunCommand
 
 FIRST = "00000000000000000000"
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three records, transactions, void and good, and what a group has committed."""
+    """Return a directory with records, an aborted and a committed transaction, and a committed offset."""
     path = tmp_path_factory.mktemp("dump")
     settings = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1,
                 "log.index.interval.bytes": 0}  # fmt: skip
@@ -43,11 +43,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def dump(offline: Desk, data: Path) -> Callable[..., list[Any]]:
+def dump(offline: RunCommand, data: Path) -> Callable[..., list[Any]]:
     def run(path: str, *arguments: str) -> list[Any]:
-        ran = offline("dump", str(data / path), *arguments, "--json")
-        assert ran.status == 0, ran.err
-        return [json.loads(line) for line in ran.out.splitlines()]
+        result = offline("dump", str(data / path), *arguments, "--json")
+        assert result.status == 0, result.err
+        return [json.loads(line) for line in result.out.splitlines()]
 
     return run
 
@@ -55,7 +55,7 @@ def dump(offline: Desk, data: Path) -> Callable[..., list[Any]]:
 Dump = Callable[..., list[Any]]
 
 
-def test_batches_and_records_of_a_segment(dump: Dump) -> None:
+def test_dump_shows_batches_and_records_of_a_segment(dump: Dump) -> None:
     rows = dump(f"dumped-0/{FIRST}.log", "--records")
     assert [row["batch"] for row in rows if "batch" in row] == [0, 1]
     first, second = (row for row in rows if "batch" in row)
@@ -74,7 +74,7 @@ def test_batches_and_records_of_a_segment(dump: Dump) -> None:
     assert [row["offset"] for row in only if "offset" in row] == [2]
 
 
-def test_a_partition_is_all_its_files(dump: Dump, data: Path) -> None:
+def test_dump_of_a_partition_shows_all_its_files(dump: Dump, data: Path) -> None:
     rows = dump("dumped-0")
     by_file: dict[str, list[Any]] = {}
     for row in rows:
@@ -88,7 +88,7 @@ def test_a_partition_is_all_its_files(dump: Dump, data: Path) -> None:
     assert by_file["partition.metadata"][0]["version"] == "0"
 
 
-def test_transactions_have_markers_and_the_void_an_index(dump: Dump) -> None:
+def test_dump_shows_markers_and_the_transaction_index(dump: Dump) -> None:
     rows = dump("dumped-txn-0", "--records")
     assert [row["marker"] for row in rows if "marker" in row] == ["abort", "commit"]
     (aborted,) = [row for row in rows if row["file"].endswith(".txnindex")]
@@ -97,13 +97,13 @@ def test_transactions_have_markers_and_the_void_an_index(dump: Dump) -> None:
     assert (producer["producer_id"], producer["txn_start_offset"]) == (aborted["producer_id"], None)
 
 
-def test_internal_topics_say_what_they_say(dump: Dump) -> None:
+def test_dump_decodes_records_of_internal_topics(dump: Dump) -> None:
     offsets = [row for row in dump(f"__consumer_offsets-0/{FIRST}.log", "--records") if "offset" in row]
-    (told,) = [row for row in offsets if row["key"]["type"] == "OffsetCommitKey"]
+    (offset_commit,) = [row for row in offsets if row["key"]["type"] == "OffsetCommitKey"]
     assert (
-        told["key"]["group"],
-        told["key"]["topic"],
-        told["value"]["offset"],
+        offset_commit["key"]["group"],
+        offset_commit["key"]["topic"],
+        offset_commit["value"]["offset"],
     ) == ("dumper", "dumped", 2)
     states = [row for row in dump(f"__transaction_state-0/{FIRST}.log", "--records") if "offset" in row]
     assert {row["key"]["transactional_id"] for row in states} == {"dumping"}
@@ -117,7 +117,7 @@ def test_internal_topics_say_what_they_say(dump: Dump) -> None:
     assert plain[1]["key"].startswith("0001")
 
 
-def test_a_data_directory_is_its_checkpoints(dump: Dump) -> None:
+def test_dump_of_a_log_directory_shows_its_checkpoints(dump: Dump) -> None:
     rows = dump(".")
     points = {
         (row["topic"], row["partition"]): row["checkpoint"]
@@ -133,26 +133,26 @@ def damaged(data: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(data / "dumped-0", tmp_path / "dumped-0"))
 
 
-def _problems(ran: Ran) -> list[str]:
-    assert ran.status == 1
-    assert ran.err.startswith("problems found: ")
-    return [line.strip() for line in ran.out.splitlines() if "PROBLEM" in line]
+def _problems(result: CommandResult) -> list[str]:
+    assert result.status == 1
+    assert result.err.startswith("problems found: ")
+    return [line.strip() for line in result.out.splitlines() if "PROBLEM" in line]
 
 
-def test_nothing_is_wrong_with_what_a_broker_still_writes(offline: Desk) -> None:
-    """Its indexes are made of room for entries."""
+def test_dump_of_a_running_broker_finds_no_problems(offline: RunCommand) -> None:
+    """Indexes of active segments are preallocated."""
     with Broker() as broker:
         broker.produce("written", "one")
-        place = Path(broker.log_dir) / "written-0"
-        assert (place / f"{FIRST}.timeindex").stat().st_size > 1_000
-        ran = offline("dump", str(place), "--json")
-    assert ran.status == 0, ran.out
-    files = [Path(json.loads(line)["file"]).name for line in ran.out.splitlines()]
+        partition_directory = Path(broker.log_dir) / "written-0"
+        assert (partition_directory / f"{FIRST}.timeindex").stat().st_size > 1_000
+        result = offline("dump", str(partition_directory), "--json")
+    assert result.status == 0, result.out
+    files = [Path(json.loads(line)["file"]).name for line in result.out.splitlines()]
     assert f"{FIRST}.log" in files
     assert f"{FIRST}.timeindex" not in files
 
 
-def test_a_batch_that_has_changed_is_found(offline: Desk, damaged: Path) -> None:
+def test_batch_with_a_wrong_crc_is_found(offline: RunCommand, damaged: Path) -> None:
     log = damaged / f"{FIRST}.log"
     content = bytearray(log.read_bytes())
     content[70] ^= 1
@@ -162,16 +162,16 @@ def test_a_batch_that_has_changed_is_found(offline: Desk, damaged: Path) -> None
     ]
 
 
-def test_what_is_cut_off_is_found(offline: Desk, damaged: Path) -> None:
+def test_truncated_batch_is_found(offline: RunCommand, damaged: Path) -> None:
     log = damaged / f"{FIRST}.log"
     log.write_bytes(log.read_bytes()[:-3])
-    (told,) = _problems(offline("dump", str(log)))
-    assert "invalid data after the last batch" in told
+    (offset_commit,) = _problems(offline("dump", str(log)))
+    assert "invalid data after the last batch" in offset_commit
     log.write_bytes(b"x" * 100)
     assert "invalid data after" in _problems(offline("dump", str(log)))[0]
 
 
-def test_indexes_that_lead_elsewhere_are_found(offline: Desk, damaged: Path) -> None:
+def test_wrong_index_entries_are_found(offline: RunCommand, damaged: Path) -> None:
     index = damaged / f"{FIRST}.index"
     index.write_bytes(b"\0\0\0\1\0\0\0\7")
     assert _problems(offline("dump", str(index))) == [
@@ -191,14 +191,14 @@ def test_indexes_that_lead_elsewhere_are_found(offline: Desk, damaged: Path) -> 
         ("quorum-state", b"{}"),
     ],
 )
-def test_small_files_that_make_no_sense_are_found(
-    offline: Desk, tmp_path: Path, name: str, content: bytes
+def test_corrupt_small_files_are_found(
+    offline: RunCommand, tmp_path: Path, name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert len(_problems(offline("dump", str(tmp_path / name)))) == 1
 
 
-def test_wrong_use(offline: Desk, tmp_path: Path) -> None:
+def test_dump_errors_are_one_sentence(offline: RunCommand, tmp_path: Path) -> None:
     assert "no such file" in offline("dump", str(tmp_path / f"{FIRST}.log")).sentence
     refused = PermissionError(13, "Permission denied")
     assert (

@@ -1,4 +1,4 @@
-"""Avro values: by the id of a registry, by the fingerprint of a file."""
+"""Avro values, with schemas from a registry or from files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kwire.cli.records.avro import AvroDecoder
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import FormatMismatch
 from kwire.testing import Broker
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 from tests.pipeline.schema_registry import SchemaRegistry
 
 ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "long"}]}
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}
-ANSWERS: dict[str, Any] = {
+RESPONSES: dict[str, Any] = {
     "/schemas/ids/7": {
         "schema": json.dumps(ORDER),
         "references": [{"name": "Item", "subject": "the item", "version": 2}],
@@ -38,7 +38,7 @@ ANSWERS: dict[str, Any] = {
 
 class _Registry(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        found = ANSWERS.get(self.path)
+        found = RESPONSES.get(self.path)
         self.send_response(200 if found else 404)
         self.end_headers()
         self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
@@ -57,34 +57,34 @@ def registry() -> Iterator[str]:
         thread.join()
 
 
-def _written(schema: Any, value: Any) -> bytes:
+def _encode(schema: Any, value: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
 
 
-BY_ID = b"\0\0\0\0\x07" + _written(ITEM, {"n": 5})  # an order has nothing around its item
+BY_ID = b"\0\0\0\0\x07" + _encode(ITEM, {"n": 5})  # the encoding of an order is that of its item
 
 
-def test_a_schema_is_asked_for_by_its_id_with_what_it_refers_to(registry: str) -> None:
-    values = AvroDecoder(registry, [])
-    assert values.decode(BY_ID) == {"item": {"n": 5}}
-    assert values.decode(BY_ID) == {"item": {"n": 5}}
+def test_schema_is_fetched_by_id_with_its_references(registry: str) -> None:
+    decoder = AvroDecoder(registry, [])
+    assert decoder.decode(BY_ID) == {"item": {"n": 5}}
+    assert decoder.decode(BY_ID) == {"item": {"n": 5}}
 
 
-def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
+def test_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "int.avsc"
     path.write_text('{"type": "int", "doc": "what is not canonical does not count"}')
-    # The specification's fingerprint of "int", 7275d51a3f395c8f, begins with its least byte here.
+    # The specification's fingerprint of "int" is 7275d51a3f395c8f; it is written in little-endian order.
     data = b"\xc3\x01" + bytes.fromhex("7275d51a3f395c8f")[::-1] + b"\x06"
-    values = AvroDecoder(None, [str(path)])
-    assert values.decode(data) == 3
+    decoder = AvroDecoder(None, [str(path)])
+    assert decoder.decode(data) == 3
     with pytest.raises(FormatMismatch, match="no --schema has the fingerprint 0000000000000000"):
-        values.decode(b"\xc3\x01" + bytes(8) + b"\x06")
+        decoder.decode(b"\xc3\x01" + bytes(8) + b"\x06")
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (b"{}", "not with 7b 7d"),
         (b"", "Avro values start with"),
@@ -95,12 +95,12 @@ def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
         (BY_ID[:-1], "does not match its schema"),
     ],
 )
-def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) -> None:
-    with pytest.raises(FormatMismatch, match=why):
+def test_value_that_is_not_avro_is_refused_with_a_reason(registry: str, data: bytes, reason: str) -> None:
+    with pytest.raises(FormatMismatch, match=reason):
         AvroDecoder(registry, []).decode(data)
 
 
-def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
+def test_unusable_registry_or_schema_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         CommandError, match=r"is not reachable \(Connection refused\): start it, or name another"
     ):
@@ -116,17 +116,17 @@ def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
         AvroDecoder(None, []).decode(BY_ID)
 
 
-def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fastavro_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kwire.cli.records.avro.find_spec", lambda name: None)
     with pytest.raises(CommandError, match="pip install fastavro"):
         AvroDecoder("http://127.0.0.1:1", [])
 
 
-def test_values_are_shown_as_json(desk: Desk, registry: str) -> None:
-    desk("produce", "avro", BY_ID.hex(), "--value-format", "hex")
-    ran = desk("consume", "avro", "--from", "0", "-n", "1", "--values", "--value-format", "avro",
+def test_consume_prints_avro_values_as_json(run: RunCommand, registry: str) -> None:
+    run("produce", "avro", BY_ID.hex(), "--value-format", "hex")
+    result = run("consume", "avro", "--from", "0", "-n", "1", "--values", "--value-format", "avro",
                "--registry", registry)  # fmt: skip
-    assert json.loads(ran.out) == {"item": {"n": 5}}
+    assert json.loads(result.out) == {"item": {"n": 5}}
 
 
 POINT = json.dumps(
@@ -151,33 +151,33 @@ def subjects() -> Iterator[SchemaRegistry]:
         yield registry
 
 
-def test_what_is_produced_by_a_subject_is_what_confluents_deserializer_reads(
-    desk: Desk, broker: Broker, subjects: SchemaRegistry
+def test_avro_produced_by_subject_is_read_by_confluents_deserializer(
+    run: RunCommand, broker: Broker, subjects: SchemaRegistry
 ) -> None:
-    desk("produce", "points", '{"x": 1, "label": "a"}', '{"x": -2}', "--key", "7", "--key-format", "avro",
+    run("produce", "points", '{"x": 1, "label": "a"}', '{"x": -2}', "--key", "7", "--key-format", "avro",
          "--value-format", "avro", "--registry", subjects.url)  # fmt: skip
     found = broker.records("points", count=2)
     with SchemaRegistryClient({"url": subjects.url}) as client:
         read = AvroDeserializer(client)
-        values = [read(one.value, SerializationContext("points", MessageField.VALUE)) for one in found]
-        assert values == [{"x": 1, "label": "a"}, {"x": -2, "label": None}]
+        decoder = [read(one.value, SerializationContext("points", MessageField.VALUE)) for one in found]
+        assert decoder == [{"x": 1, "label": "a"}, {"x": -2, "label": None}]
         assert read(found[0].key, SerializationContext("points", MessageField.KEY)) == 7
 
 
-def test_what_is_produced_by_a_file_is_consumed_by_it(
-    desk: Desk, tmp_path: Path, typed: Callable[[bytes], None]
+def test_avro_is_produced_and_consumed_with_a_schema_file(
+    run: RunCommand, tmp_path: Path, set_stdin: Callable[[bytes], None]
 ) -> None:
     (tmp_path / "point.avsc").write_text(POINT)
     path = str(tmp_path / "point.avsc")
-    typed(b'{"value": {"x": 3, "label": "b"}}\n{"value": null}\n')
-    desk("produce", "filed", "--records", "--value-format", "avro", "--value-schema", path)
-    ran = desk("consume", "filed", "--from", "0", "--until", "end", "--values", "--value-format", "avro",
+    set_stdin(b'{"value": {"x": 3, "label": "b"}}\n{"value": null}\n')
+    run("produce", "filed", "--records", "--value-format", "avro", "--value-schema", path)
+    result = run("consume", "filed", "--from", "0", "--until", "end", "--values", "--value-format", "avro",
                "--schema", path)  # fmt: skip
-    assert ran.out == '{"x": 3, "label": "b"}\nnull\n'
+    assert result.out == '{"x": 3, "label": "b"}\nnull\n'
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "reason"),
     [
         ('{"x": 1.5}', "does not match its schema"),
         ('{"x": 4294967296}', "does not match its schema"),
@@ -186,20 +186,20 @@ def test_what_is_produced_by_a_file_is_consumed_by_it(
         ("x", "line 1: not JSON"),
     ],
 )
-def test_what_is_not_of_the_schema_is_not_written(
-    desk: Desk, subjects: SchemaRegistry, value: str, why: str
+def test_value_that_does_not_match_the_schema_is_not_sent(
+    run: RunCommand, subjects: SchemaRegistry, value: str, reason: str
 ) -> None:
-    desk("topics", "create", "points", "--if-not-exists")
-    before = desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"]
-    ran = desk("produce", "points", value, "--value-format", "avro", "--registry", subjects.url)
-    assert why in ran.sentence
-    assert desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"] == before
+    run("topics", "create", "points", "--if-not-exists")
+    before = run("topics", "describe", "points", "--offsets", "--json").json[0]["end"]
+    result = run("produce", "points", value, "--value-format", "avro", "--registry", subjects.url)
+    assert reason in result.sentence
+    assert run("topics", "describe", "points", "--offsets", "--json").json[0]["end"] == before
 
 
-def test_where_there_is_no_schema_to_write_with_it_is_said(desk: Desk, subjects: SchemaRegistry) -> None:
+def test_missing_schema_is_an_error(run: RunCommand, subjects: SchemaRegistry) -> None:
     avro = ("1", "--value-format", "avro")
-    assert "--registry URL or --value-schema FILE" in desk("produce", "other", *avro).sentence
-    unknown = desk("produce", "other", *avro, "--registry", subjects.url)
+    assert "--registry URL or --value-schema FILE" in run("produce", "other", *avro).sentence
+    unknown = run("produce", "other", *avro, "--registry", subjects.url)
     assert "the registry has no subject other-value: register an Avro schema" in unknown.sentence
-    protobuf = desk("produce", "else", *avro, "--registry", subjects.url)
+    protobuf = run("produce", "else", *avro, "--registry", subjects.url)
     assert "subject else-value is not Avro, but PROTOBUF" in protobuf.sentence

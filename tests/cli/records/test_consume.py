@@ -1,4 +1,4 @@
-"""`kwire consume` of what a stock producer has written."""
+"""`kwire consume`, with records of a confluent-kafka producer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Producer
 
 from kwire.testing import Broker
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 
 
 @pytest.fixture(scope="module")
 def shop(broker: Broker, producer: Producer) -> str:
-    """A topic of ten records, a second apart from each other."""
+    """Return a topic of ten records with timestamps one second apart."""
     for number in range(10):
         producer.produce(
             "shop",
@@ -28,14 +28,14 @@ def shop(broker: Broker, producer: Producer) -> str:
     return "shop"
 
 
-def _values(desk: Desk, *arguments: str) -> list[int]:
-    ran = desk("consume", *arguments, "--values", "--value-format", "json", "--idle", "2")
-    assert ran.status == 0, ran.err
-    return [json.loads(line)["n"] for line in ran.out.splitlines()]
+def _values(run: RunCommand, *arguments: str) -> list[int]:
+    result = run("consume", *arguments, "--values", "--value-format", "json", "--idle", "2")
+    assert result.status == 0, result.err
+    return [json.loads(line)["n"] for line in result.out.splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("place", "values"),
+    ("options", "values"),
     [
         (["--from", "beginning"], list(range(10))),
         (["--from", "7"], [7, 8, 9]),
@@ -51,20 +51,22 @@ def _values(desk: Desk, *arguments: str) -> list[int]:
         (["--from", "2", "--until", "-5"], [2, 3, 4]),
     ],
 )
-def test_places(desk: Desk, shop: str, place: list[str], values: list[int]) -> None:
-    until = [] if "--until" in place else ["--until", "end"]
-    assert _values(desk, shop, *place, *until) == values
+def test_from_and_until_select_records(
+    run: RunCommand, shop: str, options: list[str], values: list[int]
+) -> None:
+    until = [] if "--until" in options else ["--until", "end"]
+    assert _values(run, shop, *options, *until) == values
 
 
-def test_a_line_tells_place_headers_key_and_value(desk: Desk, shop: str) -> None:
-    assert desk("consume", shop, "--from", "3", "--max", "1").out == (
+def test_line_has_offset_headers_key_and_value(run: RunCommand, shop: str) -> None:
+    assert run("consume", shop, "--from", "3", "--max", "1").out == (
         'shop-0@3 2023-11-14T22:13:23.000Z h=x none=null k3 → {"n": 3}\n'
     )
 
 
-def test_json_is_a_record_a_line(desk: Desk, shop: str) -> None:
-    ran = desk("consume", shop, "--from", "9", "--max", "1", "--json", "--key-format", "hex")
-    assert ran.json == {
+def test_json_output_has_one_record_per_line(run: RunCommand, shop: str) -> None:
+    result = run("consume", shop, "--from", "9", "--max", "1", "--json", "--key-format", "hex")
+    assert result.json == {
         "topic": "shop",
         "partition": 0,
         "offset": 9,
@@ -75,8 +77,8 @@ def test_json_is_a_record_a_line(desk: Desk, shop: str) -> None:
     }
 
 
-def test_what_comes_is_followed(desk: Desk, producer: Producer) -> None:
-    desk("topics", "create", "followed", "--partitions", "2")
+def test_new_records_are_printed_as_they_arrive(run: RunCommand, producer: Producer) -> None:
+    run("topics", "create", "followed", "--partitions", "2")
 
     def write() -> None:
         for number in range(4):
@@ -86,13 +88,13 @@ def test_what_comes_is_followed(desk: Desk, producer: Producer) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    ran = desk("consume", "followed", "--from", "beginning", "--max", "4", "--values")
+    result = run("consume", "followed", "--from", "beginning", "--max", "4", "--values")
     thread.join()
-    assert sorted(ran.out.split()) == ["v0", "v1", "v2", "v3"]
-    assert desk("consume", "followed", "--partition", "1", "--from", "0", "-n", "1", "--values").out == "v1\n"
+    assert sorted(result.out.split()) == ["v0", "v1", "v2", "v3"]
+    assert run("consume", "followed", "--partition", "1", "--from", "0", "-n", "1", "--values").out == "v1\n"
 
 
-def test_void_and_open_transactions_are_left_out(desk: Desk, broker: Broker) -> None:
+def test_read_committed_omits_aborted_and_open_transactions(run: RunCommand, broker: Broker) -> None:
     transactional = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t", "linger.ms": 0}
     )
@@ -106,34 +108,34 @@ def test_void_and_open_transactions_are_left_out(desk: Desk, broker: Broker) -> 
     transactional.produce("txn", "open")
     transactional.flush(5)
     arguments = ("consume", "txn", "--from", "beginning", "--until", "end", "--values")
-    assert desk(*arguments).out.split() == ["void", "good", "open"]
-    assert desk(*arguments, "--read-committed").out.split() == ["good"]
+    assert run(*arguments).out.split() == ["void", "good", "open"]
+    assert run(*arguments, "--read-committed").out.split() == ["good"]
     transactional.abort_transaction(5)
-    assert desk(*arguments, "--read-committed").out.split() == ["good"]
+    assert run(*arguments, "--read-committed").out.split() == ["good"]
 
 
-def test_an_offset_that_is_gone_is_told(desk: Desk) -> None:
-    desk("produce", "gone", "a", "b", "c")
-    desk("topics", "trim", "gone", "--before", "2")
-    ran = desk("consume", "gone", "--from", "0", "--until", "end", "--values")
-    assert (ran.out, ran.err) == ("c\n", "gone-0 has no offset 0: continuing at 2\n")
-    ran = desk("consume", "gone", "--from", "99", "--until", "end")
-    assert (ran.out, ran.err) == ("", "there are no records from 99 until end\n")
+def test_deleted_offset_is_reported(run: RunCommand) -> None:
+    run("produce", "gone", "a", "b", "c")
+    run("topics", "trim", "gone", "--before", "2")
+    result = run("consume", "gone", "--from", "0", "--until", "end", "--values")
+    assert (result.out, result.err) == ("c\n", "gone-0 has no offset 0: continuing at 2\n")
+    result = run("consume", "gone", "--from", "99", "--until", "end")
+    assert (result.out, result.err) == ("", "there are no records from 99 until end\n")
 
 
-def test_what_is_not_json_is_shown_as_it_is(desk: Desk) -> None:
-    desk("produce", "mixed", "{", "2")
-    ran = desk("consume", "mixed", "--from", "0", "-n", "2", "--values", "--value-format", "json")
-    assert ran.out == '{"hex": "7b"}\n2\n'
-    assert ran.err.startswith("mixed-0@0: printing the value as hex: not JSON: ")
+def test_invalid_json_value_is_printed_as_hex(run: RunCommand) -> None:
+    run("produce", "mixed", "{", "2")
+    result = run("consume", "mixed", "--from", "0", "-n", "2", "--values", "--value-format", "json")
+    assert result.out == '{"hex": "7b"}\n2\n'
+    assert result.err.startswith("mixed-0@0: printing the value as hex: not JSON: ")
 
 
-def test_wrong_use(desk: Desk, shop: str) -> None:
-    assert "did you mean 'shop'?" in desk("consume", "shopp").sentence
-    assert "expected 'beginning', 'end'" in desk("consume", shop, "--from", "soon").sentence
-    assert desk("consume", shop, "--from", "soon").status == 2
-    assert "has only partition 0, not 4" in desk("consume", shop, "--partition", "4").sentence
-    assert "--registry" in desk("consume", shop, "--value-format", "avro").sentence
-    assert desk("consume", shop, "--values", "--json").status == 2
-    assert desk("consume", shop, "--max", "0").status == 2
-    assert "--idle -1: expected 0 or more" in desk("consume", shop, "--idle", "-1").sentence
+def test_consume_errors_are_one_sentence(run: RunCommand, shop: str) -> None:
+    assert "did you mean 'shop'?" in run("consume", "shopp").sentence
+    assert "expected 'beginning', 'end'" in run("consume", shop, "--from", "soon").sentence
+    assert run("consume", shop, "--from", "soon").status == 2
+    assert "has only partition 0, not 4" in run("consume", shop, "--partition", "4").sentence
+    assert "--registry" in run("consume", shop, "--value-format", "avro").sentence
+    assert run("consume", shop, "--values", "--json").status == 2
+    assert run("consume", shop, "--max", "0").status == 2
+    assert "--idle -1: expected 0 or more" in run("consume", shop, "--idle", "-1").sentence

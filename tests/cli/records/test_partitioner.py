@@ -1,4 +1,4 @@
-"""Keys go where other producers send them."""
+"""Keys are hashed to the same partitions as by other producers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.wire import kafka_json
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    # Of Kafka's own test of `Utils.murmur2`, in clients/src/test/.../UtilsTest.java.
+    # From Kafka's test of `Utils.murmur2`, clients/src/test/.../UtilsTest.java.
     [
         (b"21", -973932308),
         (b"foobar", -790332482),
@@ -23,11 +23,11 @@ from tests.wire import kafka_json
         (b"abc", 479470107),
     ],
 )
-def test_hashes_are_kafkas(key: bytes, hashed: int) -> None:
+def test_murmur2_matches_kafka(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed % (1 << 32)
 
 
-def test_partitions_are_those_of_another_client() -> None:
+def test_partitions_match_kafka_python() -> None:
     other: Any = kafka_json.reference("kafka.partitioner.default")
     rng = random.Random(7)
     for length in range(40):

@@ -1,4 +1,4 @@
-"""What `kwire container` makes of its environment, as Apache Kafka's image does."""
+"""Settings of `kwire container` from the environment, as in Apache Kafka's image."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ QUORUM = {
 }
 
 
-def test_a_cluster_has_an_id_though_nobody_names_one() -> None:
+def test_cluster_id_has_a_default() -> None:
     assert apply_image_defaults({})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
     assert apply_image_defaults({"CLUSTER_ID": ""})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
     assert apply_image_defaults({"CLUSTER_ID": "mine"})["CLUSTER_ID"] == "mine"
 
 
-def test_arguments_win_over_the_environment() -> None:
+def test_arguments_override_the_environment() -> None:
     settings = apply_image_defaults({"A": "1", "B": "2"}, ["A=3=4", "C="])
     assert {name: settings[name] for name in "ABC"} == {"A": "3=4", "B": "2", "C": ""}
     for wrong in ("A", "=1"):
@@ -40,14 +40,14 @@ def test_arguments_win_over_the_environment() -> None:
             apply_image_defaults({}, [wrong])
 
 
-def test_a_broker_listens_everywhere_at_the_ports_that_it_advertises() -> None:
+def test_listeners_default_to_the_advertised_ports_on_all_interfaces() -> None:
     advertised = {"KAFKA_ADVERTISED_LISTENERS": "A://kafka:19092,B://localhost:9092"}
     assert apply_image_defaults(advertised)["KAFKA_LISTENERS"] == "A://0.0.0.0:19092,B://0.0.0.0:9092"
     given = {**advertised, "KAFKA_LISTENERS": "A://:1"}
     assert apply_image_defaults(given)["KAFKA_LISTENERS"] == "A://:1"
 
 
-def test_a_controller_advertises_nothing() -> None:
+def test_controller_has_no_advertised_listeners() -> None:
     controller = {"KAFKA_PROCESS_ROLES": "controller", "KAFKA_ADVERTISED_LISTENERS": ""}
     assert "KAFKA_ADVERTISED_LISTENERS" not in apply_image_defaults(controller)
     with pytest.raises(CommandError, match="leave it out"):
@@ -64,7 +64,7 @@ def test_a_controller_advertises_nothing() -> None:
         ({}, None),
     ],
 )
-def test_the_level_of_log4j_is_that_of_the_log(given: dict[str, str], level: str | None) -> None:
+def test_log4j_root_level_sets_the_log_level(given: dict[str, str], level: str | None) -> None:
     assert apply_image_defaults(given).get("KWIRE_LOG_LEVEL") == level
 
 
@@ -78,11 +78,11 @@ def test_the_level_of_log4j_is_that_of_the_log(given: dict[str, str], level: str
         ({"KAFKA_NODE_ID": "1"}, " \n", "mounted"),
         ({"KAFKA_NODE_ID": "1"}, None, os.devnull),
         ({"KAFKA_LISTENER_NAME_A_SSL_CLIENT_AUTH": "none"}, None, os.devnull),
-        # What speaks to a JVM, or what Kubernetes says of a service called kafka, sets up no broker.
+        # Variables for the JVM, or those that Kubernetes sets for a service named kafka, are no broker keys.
         ({"KAFKA_HEAP_OPTS": "-Xmx1g", "KAFKA_PORT": "tcp://10.0.0.1:9092"}, None, "default"),
     ],
 )
-def test_the_file_of_the_image_counts_where_nothing_is_said(
+def test_default_properties_file_applies_without_other_settings(
     environ: dict[str, str], text: str | None, chosen: str, tmp_path: Path
 ) -> None:
     mounted = tmp_path / "server.properties"
@@ -93,7 +93,7 @@ def test_the_file_of_the_image_counts_where_nothing_is_said(
 
 
 @pytest.mark.parametrize(
-    ("listeners", "asked"),
+    ("listeners", "expected"),
     [
         ("", ("127.0.0.1", 9092)),
         ("PLAINTEXT://:9192", ("127.0.0.1", 9192)),
@@ -103,30 +103,30 @@ def test_the_file_of_the_image_counts_where_nothing_is_said(
         ("HOST://kafka:9192,CONTROLLER://kafka:9093", ("kafka", 9192)),
     ],
 )
-def test_health_is_asked_where_brokers_answer_first(
-    listeners: str, asked: tuple[str, int], tmp_path: Path
+def test_health_check_prefers_a_broker_listener(
+    listeners: str, expected: tuple[str, int], tmp_path: Path
 ) -> None:
     file = tmp_path / "server.properties"
     file.write_text("controller.listener.names=CONTROLLER\nlisteners=HOST://:1\n")
-    assert health_address(str(file), {"KAFKA_LISTENERS": listeners}) == asked
+    assert health_address(str(file), {"KAFKA_LISTENERS": listeners}) == expected
 
 
-def test_a_file_that_is_not_there_is_told() -> None:
+def test_missing_properties_file_is_an_error() -> None:
     with pytest.raises(CommandError, match=r"/none/server\.properties: No such file"):
         health_address("/none/server.properties", {})
 
 
-def test_listeners_that_are_none_are_told() -> None:
+def test_invalid_listeners_are_an_error() -> None:
     with pytest.raises(CommandError, match="expected NAME://host:port"):
         health_address(os.devnull, {"KAFKA_LISTENERS": "9092"})
 
 
-def ran(place: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A start that is to fail, and so ends by itself."""
+def run_container(directory: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a container that fails to start."""
     return subprocess.run(
-        [sys.executable, "-m", "kwire", "container", "run", "--mounted-configs-dir", str(place)],
+        [sys.executable, "-m", "kwire", "container", "run", "--mounted-configs-dir", str(directory)],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        cwd=place,
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,
@@ -134,26 +134,26 @@ def ran(place: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str
     )
 
 
-def test_directories_of_another_cluster_are_refused(tmp_path: Path) -> None:
+def test_log_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     meta = "version=1\ncluster.id=one\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABQ\n"
     (data / "meta.properties").write_text(meta)
-    told = ran(tmp_path, {**QUORUM, "KAFKA_LOG_DIRS": str(data), "CLUSTER_ID": "other"})
-    assert told.returncode == 1
-    assert told.stderr.startswith("kwire: ")
-    assert "one" in told.stderr
-    assert "other" in told.stderr
+    result = run_container(tmp_path, {**QUORUM, "KAFKA_LOG_DIRS": str(data), "CLUSTER_ID": "other"})
+    assert result.returncode == 1
+    assert result.stderr.startswith("kwire: ")
+    assert "one" in result.stderr
+    assert "other" in result.stderr
     assert (data / "meta.properties").read_text() == meta
 
 
-def test_who_votes_has_to_be_said(tmp_path: Path) -> None:
+def test_missing_quorum_voters_are_an_error(tmp_path: Path) -> None:
     environ = {**QUORUM, "KAFKA_LOG_DIRS": str(tmp_path / "data")}
     del environ["KAFKA_CONTROLLER_QUORUM_VOTERS"]
     environ["KAFKA_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
-    told = ran(tmp_path, environ)
-    assert told.returncode == 1
-    assert told.stderr.startswith(
+    result = run_container(tmp_path, environ)
+    assert result.returncode == 1
+    assert result.stderr.startswith(
         "kwire: controller.quorum.voters is not set, so the voters are unknown: set "
     )
     assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""How a cluster is reached: options, and a client's properties file."""
+"""Client settings from options and from a properties file."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def _settings(**options: Any) -> ClientSettings:
         ("PLAINTEXT://a:1", (("a", 1),)),
     ],
 )
-def test_servers(text: str, servers: object) -> None:
+def test_servers_of_parses_addresses(text: str, servers: object) -> None:
     assert servers_of(text) == servers
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:99999", "::1"])
-def test_what_are_no_servers_is_refused(text: str) -> None:
+def test_invalid_servers_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         servers_of(text)
 
 
-def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
+def test_properties_file_has_the_keys_of_kafkas_tools(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=there:1\nclient.id=me\ndefault.api.timeout.ms=1500\nacks=1\n")
-    found = _settings(command_config=str(path))
-    assert found[:3] == ((("there", 1),), "me", 1.5)
-    assert found.properties["acks"] == "1"
+    settings = _settings(command_config=str(path))
+    assert settings[:3] == ((("there", 1),), "me", 1.5)
+    assert settings.properties["acks"] == "1"
     assert _settings(command_config=str(path), bootstrap_server="here:2", timeout=3)[:3] == (
         (("here", 2),),
         "me",
@@ -59,7 +59,7 @@ def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
     assert _settings(timeout=2).request_timeout_ms == 1800
 
 
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+def test_invalid_properties_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     with pytest.raises(
         CommandError, match="No such file or directory: give the path of a client's properties file"
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
             _settings(timeout=seconds)
 
 
-def test_servers_that_are_empty_are_not_those_of_nobody(tmp_path: Path) -> None:
+def test_empty_bootstrap_servers_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--bootstrap-server is empty: expected HOST:PORT"):
         _settings(bootstrap_server="")
     path = tmp_path / "client.properties"

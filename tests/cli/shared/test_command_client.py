@@ -1,4 +1,4 @@
-"""What commands are told of topics that are not there, or not there yet."""
+"""Waiting of commands for topics and brokers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kwire.cli.shared.output import Output
 from kwire.client.errors import Disconnected, SecurityMismatch
 from kwire.testing import Broker
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.cli.running import Desk
+from tests.cli.run_command import RunCommand
 
 
-def test_a_change_is_waited_for_but_not_for_ever(broker: Broker) -> None:
+def test_wait_for_topic_ends_at_the_timeout(broker: Broker) -> None:
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -35,26 +35,26 @@ def test_a_change_is_waited_for_but_not_for_ever(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "error", [Disconnected("away"), ApiError(ErrorCode.BROKER_NOT_AVAILABLE), SecurityMismatch("other words")]
 )
-def test_a_broker_that_goes_is_not_waited_for(broker: Broker, error: Exception) -> None:
+def test_unreachable_broker_is_reported_and_not_waited_for(broker: Broker, error: Exception) -> None:
     settings = ClientSettings(servers_of(broker.bootstrap_servers), timeout_seconds=1)
-    asked = []
+    queried = []
     out, err = io.StringIO(), io.StringIO()
 
     def condition(node_id: int) -> bool:
-        asked.append(node_id)
+        queried.append(node_id)
         raise error
 
     with CommandClient(settings) as cluster:
         cluster.wait_for_all_brokers(condition, Output(as_json=False, environ={}, out=out, err=err))
-    assert asked == [1]
+    assert queried == [1]
     assert (out.getvalue(), err.getvalue()) == ("", "node 1 has not applied the change yet\n")
 
 
-def test_a_topic_that_nobody_creates_is_told(offline: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_topic_names_the_create_command(offline: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kwire.cli.records.produce.CREATE_SECONDS", 0.05)
     assert CREATE_SECONDS > 1
     with Broker({"auto.create.topics.enable": False}) as broker:
-        ran = offline("produce", "nobody", "x", "-b", broker.bootstrap_servers)
-    assert ran.sentence == (
-        "kwire produce: there is no topic 'nobody': create it with 'kwire topics create nobody'"
+        result = offline("produce", "missing", "x", "-b", broker.bootstrap_servers)
+    assert result.sentence == (
+        "kwire produce: there is no topic 'missing': create it with 'kwire topics create missing'"
     )

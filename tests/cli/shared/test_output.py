@@ -1,4 +1,4 @@
-"""Tables, color, JSON and progress."""
+"""Tables, color, JSON and progress of commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _output(terminal: bool, *, as_json: bool = False, **environ: str) -> tuple[O
 ROWS: list[dict[str, Any]] = [{"a_name": "x", "n": 5, "l": [1, 2]}, {"a_name": None, "n": 1234, "l": []}]
 
 
-def test_a_table_has_numbers_at_the_right() -> None:
+def test_table_aligns_numbers_to_the_right() -> None:
     assert list(format_table(ROWS)) == ["a name     n  l", "x          5  1,2", "-       1234  -"]
 
 
@@ -38,8 +38,8 @@ def test_a_table_has_numbers_at_the_right() -> None:
         (True, {"TERM": "dumb"}, False),
     ],
 )
-def test_color_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], colored: bool) -> None:
-    output, out = _output(terminal, **environ)
+def test_color_only_in_a_terminal(terminal: bool, environ: dict[str, str], colored: bool) -> None:
+    output, out = _output(terminal, as_json=False, **environ)
     output.show(ROWS, empty="", color=lambda row: RED if row["n"] == 5 else None)
     assert ("\x1b[31mx" in out.getvalue()) is colored
     assert ("\x1b" in out.getvalue()) is colored
@@ -51,7 +51,7 @@ def test_json_is_never_colored() -> None:
     assert json.loads(out.getvalue()) == ROWS
 
 
-def test_nothing_is_said_of_as_a_sentence_or_an_empty_list() -> None:
+def test_no_rows_print_a_sentence_or_an_empty_list() -> None:
     output, out = _output(False)
     output.show([], empty="there are none")
     assert out.getvalue() == "there are none\n"
@@ -60,16 +60,16 @@ def test_nothing_is_said_of_as_a_sentence_or_an_empty_list() -> None:
     assert out.getvalue() == "[]\n"
 
 
-def test_what_was_done_is_a_sentence_each_or_one_array() -> None:
-    for as_json, said in ((False, "a is gone\nb is gone\n"), (True, '[{"gone": "a"}, {"gone": "b"}]')):
+def test_reports_are_a_sentence_each_or_one_json_array() -> None:
+    for as_json, expected in ((False, "a is gone\nb is gone\n"), (True, '[{"gone": "a"}, {"gone": "b"}]')):
         output, out = _output(False, as_json=as_json)
         for name in "ab":
             output.report(f"{name} is gone", gone=name)
         output.finish()
-        assert (json.loads(out.getvalue()) == json.loads(said)) if as_json else out.getvalue() == said
+        assert (json.loads(out.getvalue()) == json.loads(expected)) if as_json else out.getvalue() == expected
 
 
-def test_a_terminal_does_not_obey_strangers() -> None:
+def test_control_characters_are_escaped_for_terminals() -> None:
     output, _ = _output(True)
     assert output.printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
     assert "\x1b" not in "".join(format_table([{"k": "\x1b[2J"}]))
@@ -77,7 +77,7 @@ def test_a_terminal_does_not_obey_strangers() -> None:
     assert output.printable("\x1b") == "\x1b"
 
 
-def test_progress_is_drawn_now_and_then_and_wiped() -> None:
+def test_progress_is_drawn_at_intervals_and_erased() -> None:
     times = iter([1.0, 1.05, 2.0])
     stream = Terminal()
     with Progress("read", stream, lambda: next(times)) as progress:
@@ -86,7 +86,7 @@ def test_progress_is_drawn_now_and_then_and_wiped() -> None:
     assert stream.getvalue() == "\r\x1b[Kread: 10 of 40 (25 %)\r\x1b[Kread: 30 of 40 (75 %)\r\x1b[K"
 
 
-def test_times_and_sizes() -> None:
+def test_format_time_and_format_size() -> None:
     assert format_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
     assert format_time(-1) is None
     assert format_time(1 << 62) == str(1 << 62)

@@ -1,4 +1,4 @@
-"""How tests run commands, and what these have said."""
+"""The result of a command that a test runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Ran(NamedTuple):
-    """What a command has said, and its exit status."""
+class CommandResult(NamedTuple):
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -21,11 +21,11 @@ class Ran(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it has failed with, which is one line."""
+        """The error message of a failed command, which is one line."""
         assert self.status
         assert self.err.count("\n") == 1, self.err
         return self.err.strip()
 
 
-Desk = Callable[..., Ran]
-"""Runs a command with these arguments."""
+RunCommand = Callable[..., CommandResult]
+"""A function that runs a command with these arguments."""
