@@ -18,7 +18,7 @@ from kwire.console.live import Tail, partitions_of
 from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import CorruptBatch
-from tests.broker.observe.conftest import Observed, observed
+from tests.broker.observe.conftest import ObservedNode, serve_observed
 from tests.console.conftest import Client, console_at
 
 
@@ -52,7 +52,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def followed(node: Observed, path: str) -> AsyncIterator[Heard]:
+async def followed(node: ObservedNode, path: str) -> AsyncIterator[Heard]:
     """A tail, for as long as the block lasts."""
     stream = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
     async with stream:
@@ -67,7 +67,7 @@ def small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_comes_is_sent_on_and_who_has_gone_is_let_go() -> None:
-    async with observed({"num.partitions": "2"}, console=True) as node:
+    async with serve_observed({"num.partitions": "2"}, console=True) as node:
         producer = Producer({"bootstrap.servers": node.running.bootstrap})
         await trio.to_thread.run_sync(_send, producer, "orders", 0, ["before"])
         events = "/console/topics/orders/live/events"
@@ -93,7 +93,7 @@ def _send(producer: Producer, topic: str, partition: int, texts: list[str]) -> N
 
 
 async def test_no_more_are_followed_than_there_are_threads_for() -> None:
-    async with observed(console=True) as node, trio.open_nursery() as nursery:
+    async with serve_observed(console=True) as node, trio.open_nursery() as nursery:
         producer = Producer({"bootstrap.servers": node.running.bootstrap})
         await trio.to_thread.run_sync(_send, producer, "orders", 0, ["x"])
         events = "/console/topics/orders/live/events?partition=0"

@@ -1,4 +1,4 @@
-"""A cluster of one broker that exists only as an image: commands in, replies out."""
+"""A cluster that exists only as a metadata image: it runs controller commands and returns their responses."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ from kwire.wire.messages.create_topics import CreatableReplicaAssignment, Creata
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import FeatureLevelRecord
 from kwire.wire.registry import decode_metadata_record, encode_record
+from kwire.wire.schema import Message
 
 DIRECTORY = Uuid(b"directory-of-one")
 
 
 def directory_of(broker_id: int) -> Uuid:
-    """The log directory of a broker."""
+    """Return the log directory id of a broker."""
     return DIRECTORY if broker_id == 1 else Uuid(b"directory-of" + broker_id.to_bytes(4, "big"))
 
 
@@ -58,8 +59,8 @@ KNOWN = (
 )
 
 
-class Rules:
-    """A few keys, enough to tell a right configuration from a wrong one."""
+class StubConfigRules:
+    """Config rules with a few keys, enough for valid and invalid configurations."""
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
         for name, value in values.items():
@@ -78,6 +79,9 @@ class Rules:
             return Fault(ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [log.dirs]")
         return None
 
+    def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+        return dict(stored)
+
     def is_list(self, resource_type: int, key: str) -> bool:
         return key in ("cleanup.policy", "log.cleanup.policy")
 
@@ -88,17 +92,19 @@ class Rules:
         return "delete" if resource_type in (RESOURCE_TOPIC, RESOURCE_BROKER) else None
 
 
-class Cluster:
-    """Runs commands; every record goes through its bytes on the way into the image."""
+class ImageCluster:
+    """A cluster that runs commands. Every record is encoded and decoded before the image applies it."""
 
     def __init__(self, features: Sequence[tuple[str, int]] = tuple(default_features())) -> None:
         self.image = MetadataImage()
         self.rng = random.Random(7)
-        self.controller = Controller(1, Rules(), TopicDefaults(num_partitions=1, replication_factor=1))
+        self.controller = Controller(
+            1, StubConfigRules(), TopicDefaults(num_partitions=1, replication_factor=1)
+        )
         self.heartbeats = BrokerHeartbeatManager(None, session_timeout_ms=9_000)
         self.records: list[StoredRecord] = []
-        """What the last command wrote."""
-        levels: list[object] = [
+        """The records of the last command."""
+        levels: list[Message] = [
             FeatureLevelRecord(name=name, feature_level=level) for name, level in features
         ]
         self.apply(activation_records(levels, 1, is_transaction_open=False))
@@ -151,17 +157,17 @@ class Cluster:
         return epoch
 
     def unfence(self, broker_id: int) -> None:
-        """The broker is ready, and says so."""
+        """Send the heartbeat that unfences a broker."""
         epoch = self.image.brokers[broker_id].broker_epoch
         beat = BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=False, want_shut_down=False)
         assert not self.run(beat).is_fenced
 
     def end_sessions(self) -> None:
-        """Nobody was heard of for longer than a session."""
+        """Let every broker session time out."""
         self.heartbeats.now_ms += 9_001
 
     def stop(self, broker_id: int) -> None:
-        """The broker is about to end, and cannot wait: it is let go at once."""
+        """Send the heartbeat of a broker that cannot wait: the controller lets it shut down at once."""
         epoch = self.image.brokers[broker_id].broker_epoch
         beat = BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=True, want_shut_down=True)
         assert self.run(beat).should_shut_down
@@ -179,7 +185,7 @@ class Cluster:
         return self.image.topics[name]
 
     def create_on(self, name: str, replicas: Sequence[Sequence[int]]) -> TopicImage:
-        """A topic with its partitions on these brokers."""
+        """Create a topic with these replica assignments."""
         assignments = [
             CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
             for index, brokers in enumerate(replicas)
@@ -191,27 +197,30 @@ class Cluster:
         assert result.error_code == ErrorCode.NONE, result
         return self.image.topics[name]
 
-    def assign(self, broker_id: int, places: Mapping[tuple[str, int], Uuid]) -> None:
-        """Replicas lie in these directories."""
-        found = {(self.image.topics[name].topic_id, index): at for (name, index), at in places.items()}
+    def assign(self, broker_id: int, directories: Mapping[tuple[str, int], Uuid]) -> None:
+        """Report the log directories of a broker's replicas."""
+        found = {
+            (self.image.topics[name].topic_id, index): directory
+            for (name, index), directory in directories.items()
+        }
         epoch = self.image.brokers[broker_id].broker_epoch
         assert self.run(AssignReplicasToDirs(broker_id, epoch, found)) == {}
 
     def set_topic_config(self, topic: str, name: str, value: str) -> None:
-        """One key of a topic."""
+        """Set one config of a topic."""
         change = ResourceChange(RESOURCE_TOPIC, topic, [ConfigChange(name, AlterOperation.SET, value)])
         assert self.run(IncrementalAlterConfigs([change])) == [None]
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    """One broker, number 1, up and running."""
-    made = Cluster()
-    made.start(1)
-    return made
+def cluster() -> ImageCluster:
+    """Broker 1, unfenced."""
+    created = ImageCluster()
+    created.start(1)
+    return created
 
 
 @pytest.fixture
-def bare_cluster() -> type[Cluster]:
-    """To make a cluster without brokers, or with other features."""
-    return Cluster
+def bare_cluster() -> type[ImageCluster]:
+    """The class, for clusters without brokers or with other features."""
+    return ImageCluster

@@ -1,7 +1,7 @@
-"""Writes what `test_partition_parity.py` reads: `python -m tests.broker.controller.golden`, with Java.
+"""Write the data of `test_partition_parity.py`: `python -m tests.broker.controller.golden`, with Java.
 
-Partitions in all kinds of states, and what Apache Kafka's controller makes of them: as brokers go and come,
-sets are altered, leaders are asked for and replicas move.
+The data is partitions in many states, and the change that Apache Kafka's controller makes to each:
+brokers start and stop, leaders change the ISR, leaders are elected, and partitions are reassigned.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ CHANGES = Path(__file__).parent / "data" / "kafka-4.3.1-partition-changes.tsv"
 BROKERS = (1, 2, 3, 4, 5)
 CASES = 400
 LEVELS = [(30, True), (30, True), (30, False), (23, True), (17, False), (11, False)]
-"""Of metadata.version, and whether there are eligible leaders (KIP-966)."""
+"""Pairs of a metadata.version and whether eligible leader replicas (KIP-966) are enabled."""
 
 
-def questions() -> list[str]:
-    """A partition, who may lead, and what it is to become."""
+def cases_as_json() -> list[str]:
+    """Return cases: a partition, its candidate leaders and the requested change."""
     rng = random.Random(24)
-    return [json.dumps(question(rng), separators=(",", ":")) for _ in range(CASES)]
+    return [json.dumps(case(rng), separators=(",", ":")) for _ in range(CASES)]
 
 
-def question(rng: random.Random) -> dict[str, Any]:
+def case(rng: random.Random) -> dict[str, Any]:
     level, elr_enabled = rng.choice(LEVELS)
     replicas = rng.sample(BROKERS, rng.randint(1, 4))
     isr = [replica for replica in replicas if rng.random() < 0.6]
@@ -59,44 +59,44 @@ def question(rng: random.Random) -> dict[str, Any]:
 def target(
     rng: random.Random, replicas: list[int], isr: list[int], adding: list[int], live: list[int]
 ) -> dict[str, Any]:
-    what = rng.choice(("elect", "depart", "unclean", "alter", "move", "cancel"))
-    if what == "elect":
+    kind = rng.choice(("elect", "depart", "unclean", "alter", "move", "cancel"))
+    if kind == "elect":
         return {}
-    if what in ("depart", "unclean"):
+    if kind in ("depart", "unclean"):
         gone = rng.choice(replicas)
         if gone in live:
             live.remove(gone)
         left = [replica for replica in isr if replica != gone]
-        return {"isr": left, "unclean": [gone]} if what == "unclean" else {"isr": left}
-    if what == "alter":
-        wanted = [replica for replica in replicas if rng.random() < 0.7] or replicas[:1]
-        rng.shuffle(wanted)
-        return {"isr": wanted, "recovery": int(rng.random() < 0.1)}
+        return {"isr": left, "unclean": [gone]} if kind == "unclean" else {"isr": left}
+    if kind == "alter":
+        new_replicas = [replica for replica in replicas if rng.random() < 0.7] or replicas[:1]
+        rng.shuffle(new_replicas)
+        return {"isr": new_replicas, "recovery": int(rng.random() < 0.1)}
     kept = [replica for replica in replicas if replica not in adding]
-    if what == "cancel" and kept:
+    if kind == "cancel" and kept:
         isr = [replica for replica in isr if replica not in adding]
         return {"isr": isr or kept[:1], "replicas": kept, "removing": [], "adding": []}
-    wanted = rng.sample(BROKERS, rng.randint(1, 4))
-    moved: dict[str, Any] = {}
-    removed = sorted(set(replicas) - set(wanted))
-    added = sorted(set(wanted) - set(replicas))
-    moved["replicas"] = [*wanted, *removed]
+    new_replicas = rng.sample(BROKERS, rng.randint(1, 4))
+    change: dict[str, Any] = {}
+    removed = sorted(set(replicas) - set(new_replicas))
+    added = sorted(set(new_replicas) - set(replicas))
+    change["replicas"] = [*new_replicas, *removed]
     if removed:
-        moved["removing"] = removed
+        change["removing"] = removed
     if added:
-        moved["adding"] = added
-    return moved
+        change["adding"] = added
+    return change
 
 
 def write() -> None:
     """Ask Java."""
     from interop.java_outputs import java_outputs
 
-    asked = questions()
-    answers = java_outputs("PartitionChanges", asked)
+    cases = cases_as_json()
+    answers = java_outputs("PartitionChanges", cases)
     CHANGES.parent.mkdir(exist_ok=True)
     CHANGES.write_text(
-        "".join(f"{question}\t{answer}\n" for question, answer in zip(asked, answers, strict=True)),
+        "".join(f"{case}\t{answer}\n" for case, answer in zip(cases, answers, strict=True)),
         encoding="ascii",
     )
 

@@ -1,4 +1,4 @@
-"""AlterPartition: what a leader may make of an in-sync set, and in which order it is refused."""
+"""AlterPartition: valid changes of the ISR, and the order in which the controller checks for errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = [
 
 @pytest.fixture
 def three(bare_cluster: Any) -> Any:
-    """Three brokers, and the topic t on all of them, led by 1; a fourth has none of it."""
+    """Three brokers, and topic t on all of them with leader 1. Broker 4 has no replica."""
     cluster = bare_cluster()
     for broker_id in (1, 2, 3, 4):
         cluster.start(broker_id)
@@ -44,29 +44,29 @@ def three(bare_cluster: Any) -> Any:
     return cluster
 
 
-def wanted(cluster: Any, how: dict[str, Any]) -> PartitionAlteration:
-    """What the leader wants; epochs are told by how far they are off."""
+def alteration(cluster: Any, fields: dict[str, Any]) -> PartitionAlteration:
+    """Return the leader's request; epochs are given relative to the current ones."""
     partition = cluster.image.topics["t"].partitions[0]
-    epochs = how.get("epochs", {})
+    epochs = fields.get("epochs", {})
     return PartitionAlteration(
         cluster.image.topics["t"].topic_id,
-        how.get("index", 0),
-        partition.leader_epoch + how.get("leader_epoch", 0),
-        partition.partition_epoch + how.get("partition_epoch", 0),
-        [(member, epochs.get(member, -1)) for member in how.get("isr", [1, 2])],
-        how.get("recovery", 0),
+        fields.get("index", 0),
+        partition.leader_epoch + fields.get("leader_epoch", 0),
+        partition.partition_epoch + fields.get("partition_epoch", 0),
+        [(member, epochs.get(member, -1)) for member in fields.get("isr", [1, 2])],
+        fields.get("recovery", 0),
     )
 
 
-def alter(cluster: Any, **how: Any) -> AlteredPartition:
-    broker_id = how.get("broker_id", cluster.image.topics["t"].partitions[0].leader)
+def alter(cluster: Any, **fields: Any) -> AlteredPartition:
+    broker_id = fields.get("broker_id", cluster.image.topics["t"].partitions[0].leader)
     epoch = cluster.image.brokers[broker_id].broker_epoch
-    [reply] = cluster.run(AlterPartition(broker_id, epoch, [wanted(cluster, how)]))
+    [reply] = cluster.run(AlterPartition(broker_id, epoch, [alteration(cluster, fields)]))
     assert isinstance(reply, AlteredPartition)
     return reply
 
 
-def test_a_set_shrinks_and_grows(three: Any) -> None:
+def test_isr_shrinks_and_expands(three: Any) -> None:
     epoch = three.image.brokers[3].broker_epoch
     for isr, epochs in (([1, 2], {}), ([1], {}), ([1, 3], {3: epoch}), ([3, 1, 2], {})):
         before = three.image.topics["t"].partitions[0]
@@ -77,42 +77,42 @@ def test_a_set_shrinks_and_grows(three: Any) -> None:
         assert (reply.leader_epoch, reply.partition_epoch) == (after.leader_epoch, after.partition_epoch)
 
 
-def test_what_is_so_already_costs_nothing(three: Any) -> None:
+def test_an_unchanged_isr_writes_no_record(three: Any) -> None:
     assert alter(three, isr=[1, 2, 3]).error is ErrorCode.NONE
     assert three.records == []
 
 
-@pytest.mark.parametrize(("how", "error"), REFUSED)
-def test_what_is_refused_changes_nothing(three: Any, how: dict[str, Any], error: ErrorCode) -> None:
-    assert alter(three, **how).error is error
+@pytest.mark.parametrize(("fields", "error"), REFUSED)
+def test_an_invalid_request_changes_nothing(three: Any, fields: dict[str, Any], error: ErrorCode) -> None:
+    assert alter(three, **fields).error is error
     assert three.records == []
 
 
-def test_what_does_not_exist(three: Any) -> None:
+def test_unknown_partition_topic_and_broker_epoch_are_errors(three: Any) -> None:
     assert alter(three, index=1).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     epoch = three.image.brokers[1].broker_epoch
-    asked = [PartitionAlteration(NOWHERE, 0, 0, 0, [(1, -1)])]
-    [reply] = three.run(AlterPartition(1, epoch, asked))
+    alterations = [PartitionAlteration(NOWHERE, 0, 0, 0, [(1, -1)])]
+    [reply] = three.run(AlterPartition(1, epoch, alterations))
     assert reply.error is ErrorCode.UNKNOWN_TOPIC_ID
     with pytest.raises(ApiError, match="but got broker epoch 7"):
-        three.decide(AlterPartition(1, 7, asked))
+        three.decide(AlterPartition(1, 7, alterations))
 
 
-def test_who_cannot_lead_is_in_no_set(three: Any) -> None:
+def test_a_fenced_broker_cannot_join_the_isr(three: Any) -> None:
     assert alter(three, isr=[1]).error is ErrorCode.NONE
     three.run(FenceBroker(3, three.image.brokers[3].broker_epoch))
     assert alter(three, isr=[1, 3]).error is ErrorCode.INELIGIBLE_REPLICA
     assert alter(three, isr=[1, 2]).error is ErrorCode.NONE
 
 
-def test_of_two_changes_of_a_partition_in_one_request_the_second_comes_too_late(three: Any) -> None:
-    asked = [wanted(three, {"isr": [1, 2]}), wanted(three, {"isr": [1]})]
-    replies = three.run(AlterPartition(1, three.image.brokers[1].broker_epoch, asked))
+def test_second_change_of_a_partition_in_a_request_has_an_old_epoch(three: Any) -> None:
+    alterations = [alteration(three, {"isr": [1, 2]}), alteration(three, {"isr": [1]})]
+    replies = three.run(AlterPartition(1, three.image.brokers[1].broker_epoch, alterations))
     assert [reply.error for reply in replies] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
     assert three.image.topics["t"].partitions[0].isr == (1, 2)
 
 
-def test_who_has_recovered_says_so(bare_cluster: Any) -> None:
+def test_a_leader_reports_the_end_of_its_recovery(bare_cluster: Any) -> None:
     cluster = bare_cluster()
     for broker_id in (1, 2):
         cluster.start(broker_id)
@@ -131,7 +131,7 @@ def test_who_has_recovered_says_so(bare_cluster: Any) -> None:
     assert (partition.isr, partition.leader_recovery_state) == ((1, 2), 0)
 
 
-def test_a_move_is_over_when_all_that_stay_are_in_sync(three: Any) -> None:
+def test_reassignment_completes_when_the_new_replicas_are_in_sync(three: Any) -> None:
     assert three.run(AlterPartitionReassignments([("t", 0, [4, 1])])) == [None]
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.adding_replicas) == ((4, 1, 2, 3), (4,))
@@ -139,18 +139,18 @@ def test_a_move_is_over_when_all_that_stay_are_in_sync(three: Any) -> None:
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((4, 1), (1, 4), 1)
     assert (partition.adding_replicas, partition.removing_replicas) == ((), ())
-    # Whoever was left out must not be taken for a replica in the present epoch.
+    # The leader epoch changed, so that a removed replica is not taken for a current one.
     assert (reply.error, reply.isr, reply.leader_epoch) == (ErrorCode.NONE, (1, 4), partition.leader_epoch)
 
 
-def test_a_move_that_leaves_the_leader_out_ends_with_another_one(three: Any) -> None:
+def test_reassignment_without_the_leader_elects_a_new_leader(three: Any) -> None:
     assert three.run(AlterPartitionReassignments([("t", 0, [4])])) == [None]
     assert alter(three, isr=[1, 2, 3, 4]).error is ErrorCode.NEW_LEADER_ELECTED
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((4,), (4,), 4)
 
 
-def test_a_set_below_the_minimum_keeps_who_was_in_it_eligible(three: Any) -> None:
+def test_a_replica_removed_below_min_isr_stays_eligible(three: Any) -> None:
     three.set_topic_config("t", "min.insync.replicas", "2")
     alter(three, isr=[1, 2])
     alter(three, isr=[1])
@@ -159,13 +159,13 @@ def test_a_set_below_the_minimum_keeps_who_was_in_it_eligible(three: Any) -> Non
     assert three.image.topics["t"].partitions[0].elr == ()
 
 
-def test_a_move_that_adds_as_many_as_it_removes_waits_for_those_alone(three: Any) -> None:
+def test_reassignment_waits_only_for_the_added_replicas(three: Any) -> None:
     alter(three, isr=[1, 2])
     assert three.run(AlterPartitionReassignments([("t", 0, [1, 3, 4])])) == [None]
     assert alter(three, isr=[1, 2, 4]).error is ErrorCode.NONE
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr) == ((1, 3, 4), (1, 4)), "3 was out of sync before"
-    # Nobody is added: then all that stay must be in sync.
+    # No replica is added, so all that stay must be in sync.
     assert three.run(AlterPartitionReassignments([("t", 0, [1, 3])])) == [None]
     assert three.image.topics["t"].partitions[0].removing_replicas == (4,)
     alter(three, isr=[1, 3, 4])

@@ -1,4 +1,4 @@
-"""The settings of topics that a broker makes by itself."""
+"""Settings of internal topics that a broker creates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kwire.broker.config import load
 from kwire.broker.controller.auto_topic_creation import creatable_topic
 
 
-def test_the_share_coordinators_topic_has_its_own_settings() -> None:
+def test_share_group_state_topic_has_its_own_settings() -> None:
     config = load(
         None,
         {},

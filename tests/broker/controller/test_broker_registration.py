@@ -1,4 +1,4 @@
-"""Registrations: which are taken, in which epoch, and what they cost the broker's partitions."""
+"""Broker registrations: which are accepted, with which epoch, and their effect on partitions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from tests.broker.controller.conftest import DIRECTORY, directory_of
 
-LIFE, NEXT_LIFE = Uuid(b"first-life-of-it"), Uuid(b"second-life-of-i")
+FIRST_INCARNATION, NEXT_INCARNATION = Uuid(b"first-life-of-it"), Uuid(b"second-life-of-i")
 RESERVED = Uuid(bytes(15) + b"\x63")
 FEATURES = registered_features()
 
 
 def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:
-    given = RegisterBroker(broker_id, LIFE, [], FEATURES, None, [directory_of(broker_id)])
-    return given._replace(**changes)
+    command = RegisterBroker(broker_id, FIRST_INCARNATION, [], FEATURES, None, [directory_of(broker_id)])
+    return command._replace(**changes)
 
 
 @pytest.fixture
 def cluster(bare_cluster: Any) -> Any:
     """A cluster without brokers."""
-    made = bare_cluster()
-    made.heartbeats.now_ms = 1_000
-    return made
+    cluster = bare_cluster()
+    cluster.heartbeats.now_ms = 1_000
+    return cluster
 
 
-def beat(cluster: Any, broker_id: int = 1) -> None:
+def heartbeat(cluster: Any, broker_id: int = 1) -> None:
     epoch = cluster.image.brokers[broker_id].broker_epoch
     cluster.run(BrokerHeartbeat(broker_id, epoch, cluster.image.offset, False, False))
 
@@ -76,25 +76,29 @@ def beat(cluster: Any, broker_id: int = 1) -> None:
         ),
     ],
 )
-def test_what_is_refused(cluster: Any, changes: dict[str, Any], code: ErrorCode, text: str) -> None:
+def test_an_invalid_registration_is_refused(
+    cluster: Any, changes: dict[str, Any], code: ErrorCode, text: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         cluster.decide(registration(**changes))
     assert (refused.value.code, refused.value.message) == (code, text)
 
 
-def test_a_directory_belongs_to_one_broker(cluster: Any) -> None:
+def test_a_log_directory_id_belongs_to_one_broker(cluster: Any) -> None:
     cluster.run(registration(1))
     with pytest.raises(
         ApiError, match="Broker 1 is already registered with directory ZGlyZWN0b3J5LW9mLW9uZQ"
     ):
         cluster.decide(registration(2, log_dirs=[DIRECTORY]))
-    cluster.run(registration(1, incarnation_id=NEXT_LIFE))
+    cluster.run(registration(1, incarnation_id=NEXT_INCARNATION))
 
 
-def test_another_life_waits_until_the_first_is_over(cluster: Any) -> None:
+def test_a_new_incarnation_waits_for_the_session_timeout(cluster: Any) -> None:
     first = cluster.run(registration())
-    assert cluster.run(registration(incarnation_id=NEXT_LIFE)) > first, "nothing was heard of the first yet"
-    beat(cluster)
+    assert cluster.run(registration(incarnation_id=NEXT_INCARNATION)) > first, (
+        "the first sent no heartbeat yet"
+    )
+    heartbeat(cluster)
     with pytest.raises(ApiError) as refused:
         cluster.decide(registration())
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -105,37 +109,37 @@ def test_another_life_waits_until_the_first_is_over(cluster: Any) -> None:
     cluster.run(registration())
 
 
-def test_the_same_life_keeps_what_it_is(cluster: Any) -> None:
+def test_the_same_incarnation_keeps_epoch_and_fencing(cluster: Any) -> None:
     epoch = cluster.run(registration())
-    beat(cluster)
+    heartbeat(cluster)
     assert cluster.run(registration(rack="r")) == epoch
     broker = cluster.image.brokers[1]
     assert (broker.broker_epoch, broker.fenced, broker.rack) == (epoch, False, "r")
 
 
-def test_who_was_let_go_comes_back_without_waiting(cluster: Any) -> None:
+def test_after_controlled_shutdown_a_broker_registers_at_once(cluster: Any) -> None:
     epoch = cluster.run(registration())
-    beat(cluster)
+    heartbeat(cluster)
     cluster.run(BrokerHeartbeat(1, epoch, cluster.image.offset, False, True))
-    cluster.run(registration(incarnation_id=NEXT_LIFE, previous_broker_epoch=epoch))
+    cluster.run(registration(incarnation_id=NEXT_INCARNATION, previous_broker_epoch=epoch))
 
 
-def test_an_epoch_is_where_the_registration_begins(cluster: Any) -> None:
+def test_broker_epoch_is_the_offset_of_the_registration_record(cluster: Any) -> None:
     assert cluster.run(registration()) == cluster.image.offset
-    beat(cluster)
+    heartbeat(cluster)
     cluster.create_on("t", [[1]])
     cluster.heartbeats.now_ms += 10_000
     before = cluster.image.offset
-    epoch = cluster.run(registration(incarnation_id=NEXT_LIFE))
+    epoch = cluster.run(registration(incarnation_id=NEXT_INCARNATION))
     assert epoch == before + 1 < cluster.image.offset
-    # It is caught up with the registration itself, not with what comes before it.
+    # The broker is caught up at the registration record, not at an earlier offset.
     reply = cluster.run(BrokerHeartbeat(1, epoch, epoch, False, False))
     assert (reply.is_caught_up, reply.is_fenced) == (False, True)
 
 
-def test_who_is_forgotten_needs_to_register_anew(cluster: Any) -> None:
+def test_an_unregistered_broker_can_register_again(cluster: Any) -> None:
     cluster.run(registration())
-    beat(cluster)
+    heartbeat(cluster)
     cluster.run(UnregisterBroker(1))
     assert cluster.image.brokers == {}
-    cluster.run(registration(incarnation_id=NEXT_LIFE))
+    cluster.run(registration(incarnation_id=NEXT_INCARNATION))

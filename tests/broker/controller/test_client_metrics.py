@@ -1,4 +1,4 @@
-"""Settings of client metrics subscriptions: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
+"""Settings of client metrics subscriptions, with the errors of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kwire.wire.errors import ErrorCode
         {"interval.ms": "3600000", "match": "client_id=a.*, client_source_port=1"},
     ],
 )
-def test_what_may_be(values: dict[str, str]) -> None:
+def test_valid_settings_have_no_fault(values: dict[str, str]) -> None:
     assert subscription_fault(values) is None
 
 
@@ -50,19 +50,19 @@ NO_PATTERN = "Illegal client matching pattern: {}"
         ("match", "no_such=a", ErrorCode.INVALID_CONFIG, NO_PATTERN),
     ],
 )
-def test_what_may_not(name: str, value: str, code: ErrorCode, text: str) -> None:
+def test_invalid_settings_have_kafkas_message(name: str, value: str, code: ErrorCode, text: str) -> None:
     assert subscription_fault({name: value}) == Fault(code, text.format(value))
 
 
-def test_which_of_several_faults_is_told() -> None:
+def test_faults_are_reported_in_kafkas_order() -> None:
     values = {"match": "x", "interval.ms": "99", "metrics": ",", "nope": "1"}
-    said = []
-    for mended in ("nope", "metrics", "interval.ms", "match"):
+    messages = []
+    for removed in ("nope", "metrics", "interval.ms", "match"):
         fault = subscription_fault(values)
         assert fault is not None
-        said.append(fault.message)
-        del values[mended]
-    assert said == [
+        messages.append(fault.message)
+        del values[removed]
+    assert messages == [
         "Unknown client metrics configuration: nope",
         "Configuration 'metrics' values must not be empty.",
         TOO_FAR.format("99"),

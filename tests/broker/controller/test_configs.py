@@ -1,4 +1,4 @@
-"""Configurations as records: what is written, what is refused, and in which order that is looked at."""
+"""Config changes in the controller: the records, the errors, and the order of the checks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cluster(cluster: Any) -> Any:
 
 
 def alter(cluster: Any, kind: int, name: str, *changes: Change, check: bool = False) -> Fault | None:
-    asked = ResourceChange(kind, name, [ConfigChange(*change) for change in changes])
-    [fault] = cluster.run(IncrementalAlterConfigs([asked], check))
+    resource = ResourceChange(kind, name, [ConfigChange(*change) for change in changes])
+    [fault] = cluster.run(IncrementalAlterConfigs([resource], check))
     assert fault is None or isinstance(fault, Fault)
     return fault
 
@@ -40,7 +40,7 @@ def replace(cluster: Any, kind: int, name: str, **values: str) -> None:
     assert cluster.run(LegacyAlterConfigs([ResourceChange(kind, name, changes)])) == [None]
 
 
-def test_lists_are_edited_from_their_defaults_on(cluster: Any) -> None:
+def test_append_and_subtract_start_from_the_default_list(cluster: Any) -> None:
     for operation, value, after in (
         (APPEND, "compact", "delete,compact"),
         (APPEND, "compact", "delete,compact"),
@@ -52,25 +52,25 @@ def test_lists_are_edited_from_their_defaults_on(cluster: Any) -> None:
     assert not cluster.image.config(TOPIC, "t")
 
 
-def test_what_is_so_already_is_not_written_but_for_a_broker(cluster: Any) -> None:
+def test_an_unchanged_value_is_written_only_for_a_broker(cluster: Any) -> None:
     for kind, name, written in ((TOPIC, "t", 0), (BROKER, "1", 1)):
         assert alter(cluster, kind, name, ("retention.ms", SET, "5")) is None
         assert alter(cluster, kind, name, ("retention.ms", SET, "5")) is None
         assert len(cluster.records) == written
 
 
-def test_validation_alone_writes_nothing(cluster: Any) -> None:
+def test_validate_only_writes_no_records(cluster: Any) -> None:
     assert alter(cluster, TOPIC, "t", ("retention.ms", SET, "5"), check=True) is None
     assert cluster.records == []
 
 
-def test_a_whole_configuration_takes_the_place_of_another(cluster: Any) -> None:
+def test_alter_configs_replaces_all_configs(cluster: Any) -> None:
     replace(cluster, TOPIC, "t", retention_ms="5", segment_ms="6")
     replace(cluster, TOPIC, "t", segment_ms="7")
     assert cluster.image.config(TOPIC, "t") == {"segment.ms": "7"}
 
 
-def test_eligible_leaders_start_over_under_another_min_insync_replicas(cluster: Any) -> None:
+def test_changing_min_insync_replicas_clears_the_elr(cluster: Any) -> None:
     assert alter(cluster, TOPIC, "t", ("min.insync.replicas", SET, "2")) is None
     assert [type(record).__name__ for record, _ in cluster.records] == ["ConfigRecord", "ClearElrRecord"]
 
@@ -97,7 +97,7 @@ def test_eligible_leaders_start_over_under_another_min_insync_replicas(cluster: 
         (BROKER, "", ("min.insync.replicas", DELETE, None), ErrorCode.INVALID_CONFIG, "cannot be removed"),
     ],
 )
-def test_what_is_refused(
+def test_an_invalid_change_is_refused(
     cluster: Any, kind: int, name: str, change: Change, code: ErrorCode, text: str
 ) -> None:
     fault = alter(cluster, kind, name, change)
@@ -110,5 +110,5 @@ def test_what_is_refused(
 @pytest.mark.parametrize(
     ("text", "parts"), [("", [""]), ("a", ["a"]), ("a,,b", ["a", "", "b"]), ("a,,", ["a"]), (",", [])]
 )
-def test_texts_are_split_as_java_splits_them(text: str, parts: list[str]) -> None:
+def test_lists_are_split_as_in_java(text: str, parts: list[str]) -> None:
     assert split_list(text) == parts

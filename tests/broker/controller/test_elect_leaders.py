@@ -1,4 +1,4 @@
-"""ElectLeaders: what Apache Kafka 4.3.1 answers and writes."""
+"""ElectLeaders, compared with the responses and records of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 @pytest.fixture
 def three(bare_cluster: Any) -> Any:
-    """Three brokers, and the topic t on all of them, led by 1."""
+    """Three brokers, and topic t on all of them with leader 1."""
     cluster = bare_cluster()
     for broker_id in (1, 2, 3):
         cluster.start(broker_id)
@@ -29,7 +29,7 @@ def three(bare_cluster: Any) -> Any:
 
 
 def state(cluster: Any) -> tuple[Any, ...]:
-    """Replicas, in-sync set, leader, and who is added and removed."""
+    """Return the replicas, the ISR, the leader, and the adding and removing replicas."""
     partition = cluster.image.topics["t"].partitions[0]
     return (
         partition.replicas,
@@ -48,11 +48,11 @@ def elect(cluster: Any, election: Election, topics: Any = (("t", [0]),)) -> list
     ]
 
 
-def test_what_needs_no_election(cluster: Any) -> None:
+def test_partitions_with_their_preferred_leader_need_no_election(cluster: Any) -> None:
     cluster.create("t", 2)
     for election in (Election.PREFERRED, Election.UNCLEAN):
-        asked = [("t", [0, 1, 5, -1]), ("nowhere", [0])]
-        assert elect(cluster, election, asked) == [
+        topics = [("t", [0, 1, 5, -1]), ("nowhere", [0])]
+        assert elect(cluster, election, topics) == [
             ("t", 0, ErrorCode.ELECTION_NOT_NEEDED),
             ("t", 1, ErrorCode.ELECTION_NOT_NEEDED),
             ("t", 5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -63,11 +63,11 @@ def test_what_needs_no_election(cluster: Any) -> None:
     assert cluster.records == []
 
 
-def test_the_preferred_leader_takes_over_again(three: Any) -> None:
+def test_preferred_leader_is_elected_once_it_is_in_sync(three: Any) -> None:
     three.stop(1)
     assert state(three)[1:3] == ((2, 3), 2)
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
-    # Back, but not in sync before it has asked its way into the set.
+    # Broker 1 is back, but not yet in the ISR.
     three.start(1)
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
     assert three.run(AlterPartitionReassignments([("t", 0, [3, 2, 1])])) == [None]
@@ -75,7 +75,7 @@ def test_the_preferred_leader_takes_over_again(three: Any) -> None:
     assert state(three)[2] == 3
 
 
-def test_unclean_elections_take_who_lives(three: Any) -> None:
+def test_unclean_election_takes_any_active_replica(three: Any) -> None:
     assert three.run(AlterPartitionReassignments([("t", 0, [2, 3])])) == [None]
     for broker_id in (2, 3):
         three.stop(broker_id)
@@ -92,7 +92,7 @@ def test_unclean_elections_take_who_lives(three: Any) -> None:
     assert (partition.leader_recovery_state, partition.leader_epoch) == (1, before + 1)
 
 
-def test_who_is_forgotten_leads_no_more(three: Any) -> None:
+def test_an_unregistered_broker_loses_its_leaderships(three: Any) -> None:
     with pytest.raises(ApiError, match="Broker ID 7 is not currently registered"):
         three.decide(UnregisterBroker(7))
     three.stop(1)
@@ -101,7 +101,7 @@ def test_who_is_forgotten_leads_no_more(three: Any) -> None:
     assert state(three)[:3] == ((1, 2, 3), (2, 3), 2)
 
 
-def test_so_many_are_elected_in_one_go_and_no_more(
+def test_elections_are_limited_per_request_and_per_periodic_run(
     bare_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elect_leaders, "MAX_RECORDS_PER_REQUEST", 3)

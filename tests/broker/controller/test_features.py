@@ -1,4 +1,4 @@
-"""UpdateFeatures: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
+"""UpdateFeatures, with the errors of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.metadata.image import RESOURCE_BROKER
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
-from tests.broker.controller.conftest import Rules
+from tests.broker.controller.conftest import StubConfigRules
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 DIRECTION = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
     "downgrade."
 )
-KIND = "The controller does not support the given upgrade type."
+UNKNOWN_TYPE = "The controller does not support the given upgrade type."
 LOSES = "Refusing to perform the requested downgrade because it might delete metadata information."
 UNSAFE_LOSES = "Unsafe metadata downgrade is not supported in this version."
 
 
 def invalid(level: int, name: str, reason: str) -> str:
-    """How the refusal of a level reads."""
+    """Return the error message for an invalid level."""
     return f"Invalid update version {level} for feature {name}. {reason}"
 
 
 REFUSED = [
-    ("transaction.version", 1, 0, invalid(1, "transaction.version", KIND)),
-    ("transaction.version", 1, 4, invalid(1, "transaction.version", KIND)),
+    ("transaction.version", 1, 0, invalid(1, "transaction.version", UNKNOWN_TYPE)),
+    ("transaction.version", 1, 4, invalid(1, "transaction.version", UNKNOWN_TYPE)),
     (
         "transaction.version",
         1,
@@ -87,38 +87,40 @@ def update(cluster: Any, *updates: tuple[str, int, int], **more: Any) -> Fault |
 
 
 @pytest.fixture
-def capable(bare_cluster: Any) -> Any:
-    """A cluster whose only node claims what this release can do."""
+def cluster(bare_cluster: Any) -> Any:
+    """A cluster whose only controller registered the features of this release."""
     return bare_cluster()
 
 
 @pytest.mark.parametrize(("name", "level", "upgrade_type", "text"), REFUSED)
-def test_refusals(capable: Any, name: str, level: int, upgrade_type: int, text: str) -> None:
+def test_an_invalid_update_is_refused(
+    cluster: Any, name: str, level: int, upgrade_type: int, text: str
+) -> None:
     for validate_only in (True, False):
-        reply = update(capable, (name, level, upgrade_type), validate_only=validate_only)
+        reply = update(cluster, (name, level, upgrade_type), validate_only=validate_only)
         assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
-        assert capable.records == []
+        assert cluster.records == []
 
 
-def test_one_fault_stops_all(capable: Any) -> None:
-    before = capable.image.features
-    assert update(capable, ("transaction.version", 0, SAFE), ("group.version", 2, UPGRADE)) is not None
-    assert capable.image.features == before
+def test_one_invalid_update_stops_all_updates(cluster: Any) -> None:
+    before = cluster.image.features
+    assert update(cluster, ("transaction.version", 0, SAFE), ("group.version", 2, UPGRADE)) is not None
+    assert cluster.image.features == before
 
 
-def test_up_and_down(capable: Any) -> None:
+def test_levels_are_upgraded_and_downgraded(cluster: Any) -> None:
     down = (("transaction.version", 1, SAFE), ("group.version", 0, UNSAFE))
-    assert update(capable, *down, validate_only=True) is None
-    assert capable.records == []
-    assert update(capable, *down) is None
-    assert capable.image.features["transaction.version"] == 1
-    assert "group.version" not in capable.image.features
-    assert update(capable, ("transaction.version", 2, UPGRADE), ("group.version", 1, UPGRADE)) is None
-    assert capable.image.features["transaction.version"] == 2
-    assert capable.image.features["group.version"] == 1
+    assert update(cluster, *down, validate_only=True) is None
+    assert cluster.records == []
+    assert update(cluster, *down) is None
+    assert cluster.image.features["transaction.version"] == 1
+    assert "group.version" not in cluster.image.features
+    assert update(cluster, ("transaction.version", 2, UPGRADE), ("group.version", 1, UPGRADE)) is None
+    assert cluster.image.features["transaction.version"] == 2
+    assert cluster.image.features["group.version"] == 1
 
 
-def test_a_broker_must_support_a_level(bare_cluster: Any) -> None:
+def test_every_broker_must_support_a_level(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 30),))
     cluster.register(1, features={"metadata.version": (7, 30)})
     reply = update(cluster, ("group.version", 1, UPGRADE))
@@ -126,7 +128,7 @@ def test_a_broker_must_support_a_level(bare_cluster: Any) -> None:
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
-def test_a_broker_of_the_controller_s_own_may_claim_more_than_it_serves_while_it_is_alone(
+def test_the_only_broker_may_enable_features_that_it_does_not_serve(
     bare_cluster: Any,
 ) -> None:
     cluster = bare_cluster((("metadata.version", 30),))
@@ -140,23 +142,23 @@ def test_a_broker_of_the_controller_s_own_may_claim_more_than_it_serves_while_it
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
-def known(cluster: Any, controller_id: int, **features: tuple[int, int]) -> None:
+def register_controller(cluster: Any, controller_id: int, **features: tuple[int, int]) -> None:
     ranges = {name.replace("_", "."): levels for name, levels in features.items()}
     cluster.run(RegisterController(controller_id, Uuid(bytes(15) + b"c"), [], ranges))
 
 
-def test_a_controller_must_support_a_level_and_have_told_so(bare_cluster: Any) -> None:
+def test_every_controller_must_have_registered_support_for_a_level(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 29),))
-    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), (1, 2, 3))
+    cluster.controller = Controller(1, StubConfigRules(), TopicDefaults(1, 1), (1, 2, 3))
     for controller_id, features, text in (
         (1, {}, "controller 2 has not registered, and may not support this feature"),
         (2, {"metadata_version": (7, 30)}, "Controller 2 does not support this feature."),
         (2, {"group_version": (0, 1)}, "controller 3 has not registered, and may not support this feature"),
         (3, {"group_version": (1, 1)}, None),
-        # One that is no voter, and a level that is not the last.
+        # Controller 4 is not a voter, and the level is not the last.
         (4, {"group_version": (0, 0)}, "Controller 4 does not support this feature."),
     ):
-        known(cluster, controller_id, **features)
+        register_controller(cluster, controller_id, **features)
         reply = update(cluster, ("group.version", 1, UPGRADE), validate_only=True)
         reason = text and Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(1, "group.version", text))
         assert reply == reason
@@ -165,16 +167,16 @@ def test_a_controller_must_support_a_level_and_have_told_so(bare_cluster: Any) -
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(0, "group.version", text))
 
 
-def test_before_controllers_register_they_are_believed_to_support_a_level(bare_cluster: Any) -> None:
+def test_before_controller_registration_support_is_assumed(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 14),))
-    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), (1, 2, 3))
+    cluster.controller = Controller(1, StubConfigRules(), TopicDefaults(1, 1), (1, 2, 3))
     assert update(cluster, ("metadata.version", 15, UPGRADE)) is None
     text = "controller 2 has not registered, and may not support this feature"
     reply = update(cluster, ("metadata.version", 16, UPGRADE))
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(16, "metadata.version", text))
 
 
-def test_metadata_goes_down_where_no_record_changed(bare_cluster: Any) -> None:
+def test_metadata_version_downgrades_if_no_record_changed(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 29),))
     assert update(cluster, ("metadata.version", 23, SAFE)) is None
     assert cluster.image.metadata_version == 23
@@ -184,7 +186,7 @@ def test_metadata_goes_down_where_no_record_changed(bare_cluster: Any) -> None:
     assert update(cluster, ("metadata.version", 30, UPGRADE)) is None
 
 
-def test_eligible_leaders_need_one_least_number_of_replicas(bare_cluster: Any) -> None:
+def test_elr_needs_metadata_version_23_and_writes_min_insync_replicas(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 22),))
     reply = update(cluster, ("eligible.leader.replicas.version", 1, UPGRADE))
     name = "eligible.leader.replicas.version"
@@ -196,8 +198,8 @@ def test_eligible_leaders_need_one_least_number_of_replicas(bare_cluster: Any) -
     assert cluster.image.config(RESOURCE_BROKER, "") == {"min.insync.replicas": "1"}
 
 
-def test_the_quorum_does_not_go_back(capable: Any) -> None:
-    assert update(capable, ("kraft.version", 1, UPGRADE)) is None
-    reply = update(capable, ("kraft.version", 0, SAFE), kraft_version=1)
+def test_kraft_version_is_not_downgraded(cluster: Any) -> None:
+    assert update(cluster, ("kraft.version", 1, UPGRADE)) is None
+    reply = update(cluster, ("kraft.version", 0, SAFE), kraft_version=1)
     text = invalid(0, "kraft.version", "Can't downgrade the version of this feature.")
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)

@@ -1,7 +1,7 @@
-"""Whatever is asked of the controller, in whichever order: what must hold of partitions does after each step.
+"""Invariants of partitions that hold after every command, in random order.
 
-Five brokers come, go, are killed and come back with or without what they had; leaders alter their sets, also
-with epochs that are over; partitions move, stop moving, and are led by request; settings change.
+Five brokers start, stop, crash and return with or without their data. Leaders change the ISR, also
+with outdated epochs. Partitions are reassigned, leaders are elected, and configs change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kwire.broker.metadata.image import (
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.primitives import Uuid
-from tests.broker.controller.conftest import Cluster
+from tests.broker.controller.conftest import ImageCluster
 
 BROKERS = (1, 2, 3, 4, 5)
 STEPS = 150
@@ -49,29 +49,29 @@ FEATURES = {
 }
 
 
-class Chaos:
-    """One cluster, and what chance does to it."""
+class RandomCommands:
+    """One cluster and random commands for it."""
 
-    def __init__(self, made: Cluster, seed: int) -> None:
-        self.cluster = made
+    def __init__(self, cluster: ImageCluster, seed: int) -> None:
+        self.cluster = cluster
         self.rng = random.Random(seed)
         for broker_id in BROKERS:
-            made.start(broker_id, rack=f"r{broker_id % 2}", log_dirs=self.directories(broker_id))
+            cluster.start(broker_id, rack=f"r{broker_id % 2}", log_dirs=self.directories(broker_id))
         for number, factor in enumerate((1, 2, 3, 5)):
-            made.create(f"t{number}", 3, factor)
+            cluster.create(f"t{number}", 3, factor)
         self.steps: list[Callable[[], object]] = [
-            self.beat,
-            self.beat,
+            self.heartbeat,
+            self.heartbeat,
             self.restart,
             self.fence,
             self.alter,
             self.alter,
             self.alter,
-            self.move,
+            self.reassign,
             self.elect,
             self.configure,
-            self.grow,
-            self.forget,
+            self.add_partitions,
+            self.unregister,
         ]
 
     def directories(self, broker_id: int) -> list[Uuid]:
@@ -88,9 +88,9 @@ class Chaos:
     def some(self, of: Any) -> list[int]:
         return self.rng.sample(list(of), self.rng.randint(0, len(list(of))))
 
-    # --- what happens
+    # --- commands
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         broker_id, chance = self.broker(), self.rng.random
         broker = self.cluster.image.brokers.get(broker_id)
         epoch = -1 if broker is None else broker.broker_epoch
@@ -101,15 +101,15 @@ class Chaos:
         )
 
     def restart(self) -> None:
-        """A life begins, perhaps while the one before it is not known to be over."""
+        """Register a broker again, perhaps before the session of its previous incarnation timed out."""
         broker_id = self.rng.choice(BROKERS)
         if self.rng.random() < 0.7:
             self.cluster.end_sessions()
-        known = self.cluster.image.brokers.get(broker_id)
-        is_clean = known is not None and self.rng.random() < 0.5
+        previous = self.cluster.image.brokers.get(broker_id)
+        is_clean = previous is not None and self.rng.random() < 0.5
         self.cluster.register(
             broker_id,
-            previous_broker_epoch=known.broker_epoch if is_clean and known else -1,
+            previous_broker_epoch=previous.broker_epoch if is_clean and previous else -1,
             log_dirs=self.directories(broker_id),
         )
         if self.rng.random() < 0.7:
@@ -127,7 +127,7 @@ class Chaos:
         if leader is None:
             return
         isr = dict.fromkeys([partition.leader, *self.some(partition.replicas)])
-        wanted = PartitionAlteration(
+        alteration = PartitionAlteration(
             topic.topic_id,
             index,
             partition.leader_epoch - self.rng.choice((0, 0, 0, 1, -1)),
@@ -135,9 +135,9 @@ class Chaos:
             [(member, brokers[member].broker_epoch if member in brokers else -1) for member in isr],
             self.rng.choice((0, 0, 0, partition.leader_recovery_state)),
         )
-        self.cluster.run(AlterPartition(leader.broker_id, leader.broker_epoch, [wanted]))
+        self.cluster.run(AlterPartition(leader.broker_id, leader.broker_epoch, [alteration]))
 
-    def move(self) -> None:
+    def reassign(self) -> None:
         topic, index, _ = self.partition()
         target = None if self.rng.random() < 0.3 else self.some(BROKERS)
         self.cluster.run(AlterPartitionReassignments([(topic.name, index, target)]))
@@ -164,26 +164,26 @@ class Chaos:
         change = ResourceChange(RESOURCE_TOPIC, topic.name, [ConfigChange(name, AlterOperation.SET, value)])
         self.cluster.run(IncrementalAlterConfigs([change]))
 
-    def grow(self) -> None:
+    def add_partitions(self) -> None:
         topic, _, _ = self.partition()
         if len(topic.partitions) < 6:
             count = len(topic.partitions) + 1
             self.cluster.run(CreatePartitions([CreatePartitionsTopic(name=topic.name, count=count)]))
 
-    def forget(self) -> None:
+    def unregister(self) -> None:
         if self.rng.random() < 0.3:
             self.cluster.run(UnregisterBroker(self.broker()))
 
 
 def check(before: MetadataImage, after: MetadataImage) -> None:
-    """What holds of every partition, and of how it came to be what it is."""
+    """Check the invariants of every partition and of its last change."""
     for topic in after.topics.values():
-        known = before.topics.get(topic.name)
+        previous = before.topics.get(topic.name)
         for index, partition in enumerate(topic.partitions):
             where = f"{topic.name}-{index} is {partition}"
             check_partition(after, partition, where)
-            if known is not None and index < len(known.partitions):
-                check_change(known.partitions[index], partition, where)
+            if previous is not None and index < len(previous.partitions):
+                check_change(previous.partitions[index], partition, where)
 
 
 def check_partition(image: MetadataImage, partition: PartitionImage, where: str) -> None:
@@ -211,8 +211,8 @@ def check_change(before: PartitionImage, after: PartitionImage, where: str) -> N
     if after == before:
         return
     where = f"{where}, and was {before}"
-    is_only_forgotten = after == before._replace(elr=after.elr, last_known_elr=after.last_known_elr)
-    assert after.partition_epoch > before.partition_epoch or is_only_forgotten, where
+    changes_only_elr = after == before._replace(elr=after.elr, last_known_elr=after.last_known_elr)
+    assert after.partition_epoch > before.partition_epoch or changes_only_elr, where
     assert after.leader_epoch >= before.leader_epoch, where
     if after.leader != before.leader or not set(before.replicas) <= set(after.replicas):
         assert after.leader_epoch > before.leader_epoch, where
@@ -220,16 +220,16 @@ def check_change(before: PartitionImage, after: PartitionImage, where: str) -> N
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 @pytest.mark.parametrize("seed", range(15))
-def test_what_must_hold_does(bare_cluster: Any, features: Any, seed: int) -> None:
-    chaos = Chaos(bare_cluster() if features is None else bare_cluster(features), seed)
-    taken = refused = 0
+def test_invariants_hold_after_random_commands(bare_cluster: Any, features: Any, seed: int) -> None:
+    commands = RandomCommands(bare_cluster() if features is None else bare_cluster(features), seed)
+    accepted = refused = 0
     for _ in range(STEPS):
-        before = chaos.cluster.image
-        step = chaos.rng.choice(chaos.steps)
+        before = commands.cluster.image
+        step = commands.rng.choice(commands.steps)
         try:
             step()
-            taken += 1
+            accepted += 1
         except ApiError:
             refused += 1
-        check(before, chaos.cluster.image)
-    assert taken > 10 * refused
+        check(before, commands.cluster.image)
+    assert accepted > 10 * refused

@@ -1,4 +1,4 @@
-"""A broker tells which of its log directories holds a replica."""
+"""AssignReplicasToDirs: a broker reports the log directories of its replicas."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ NOWHERE = Uuid(b"no-such-topic-at")
 
 @pytest.fixture
 def cluster(bare_cluster: Any) -> Any:
-    """A broker with two directories, that has a topic of two partitions."""
-    made = bare_cluster()
-    made.start(1, log_dirs=[DIRECTORY, OTHER])
-    made.create("t", 2)
-    return made
+    """A broker with two log directories and a topic of two partitions."""
+    cluster = bare_cluster()
+    cluster.start(1, log_dirs=[DIRECTORY, OTHER])
+    cluster.create("t", 2)
+    return cluster
 
 
-def assign(cluster: Any, places: dict[tuple[Uuid, int], Uuid]) -> dict[tuple[Uuid, int], ErrorCode]:
+def assign(cluster: Any, directories: dict[tuple[Uuid, int], Uuid]) -> dict[tuple[Uuid, int], ErrorCode]:
     epoch = cluster.image.brokers[1].broker_epoch
-    reply: dict[tuple[Uuid, int], ErrorCode] = cluster.run(AssignReplicasToDirs(1, epoch, places))
+    reply: dict[tuple[Uuid, int], ErrorCode] = cluster.run(AssignReplicasToDirs(1, epoch, directories))
     return reply
 
 
-def test_a_directory_is_written_down_where_it_is_news(cluster: Any) -> None:
+def test_only_a_changed_directory_is_recorded(cluster: Any) -> None:
     topic_id = cluster.image.topics["t"].topic_id
     assert assign(cluster, {(topic_id, 0): DIRECTORY}) == {}
     assert assign(cluster, {(topic_id, 0): DIRECTORY, (topic_id, 1): OTHER}) == {}
@@ -43,7 +43,7 @@ def test_a_directory_is_written_down_where_it_is_news(cluster: Any) -> None:
     assert (second.leader_epoch, second.partition_epoch) == (0, 1)
 
 
-def test_what_cannot_be_there_is_refused(cluster: Any) -> None:
+def test_unknown_partitions_and_stale_epochs_are_refused(cluster: Any) -> None:
     topic_id = cluster.image.topics["t"].topic_id
     refused = {
         (NOWHERE, 0): ErrorCode.UNKNOWN_TOPIC_ID,
@@ -60,7 +60,7 @@ def test_what_cannot_be_there_is_refused(cluster: Any) -> None:
         cluster.decide(AssignReplicasToDirs(2, 7, {}))
 
 
-def test_a_replica_in_a_directory_that_has_failed_leads_nothing(cluster: Any) -> None:
+def test_a_replica_in_a_failed_directory_loses_its_leadership(cluster: Any) -> None:
     topic_id = cluster.image.topics["t"].topic_id
     assert assign(cluster, {(topic_id, 1): NOWHERE}) == {}
     partition = cluster.image.topics["t"].partitions[1]

@@ -1,4 +1,4 @@
-"""What becomes of a partition, against Apache Kafka's own controller: `golden.py` writes what that says."""
+"""Partition changes, compared with Apache Kafka's controller. `golden.py` writes the data."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ DIRECTORY, TOPIC = Uuid(b"directory-of-all"), Uuid(b"the-topic-called")
 LINES = CHANGES.read_text(encoding="ascii").splitlines()
 
 
-def image_of(question: Mapping[str, Any]) -> MetadataImage:
+def image_of(case: Mapping[str, Any]) -> MetadataImage:
     partition = PartitionImage(
-        replicas=tuple(question["replicas"]),
-        isr=tuple(question["isr"]),
-        leader=question["leader"],
+        replicas=tuple(case["replicas"]),
+        isr=tuple(case["isr"]),
+        leader=case["leader"],
         leader_epoch=5,
         partition_epoch=9,
-        directories=(DIRECTORY,) * len(question["replicas"]),
-        removing_replicas=tuple(question["removing"]),
-        adding_replicas=tuple(question["adding"]),
-        leader_recovery_state=question["recovery"],
-        elr=tuple(question["elr"]),
-        last_known_elr=tuple(question["last_known_elr"]),
+        directories=(DIRECTORY,) * len(case["replicas"]),
+        removing_replicas=tuple(case["removing"]),
+        adding_replicas=tuple(case["adding"]),
+        leader_recovery_state=case["recovery"],
+        elr=tuple(case["elr"]),
+        last_known_elr=tuple(case["last_known_elr"]),
     )
     topic = TopicImage("t", TOPIC, (partition,))
     image = MetadataImage()
-    image.features = {METADATA_VERSION: question["level"], ELR_VERSION: int(question["elr_enabled"])}
+    image.features = {METADATA_VERSION: case["level"], ELR_VERSION: int(case["elr_enabled"])}
     image.topics, image.topics_by_id = {"t": topic}, {TOPIC: topic}
-    image.configs = {(RESOURCE_TOPIC, "t"): {"min.insync.replicas": str(question["min_isr"])}}
+    image.configs = {(RESOURCE_TOPIC, "t"): {"min.insync.replicas": str(case["min_isr"])}}
     image.brokers = {
         broker_id: BrokerImage(
             broker_id,
@@ -53,7 +53,7 @@ def image_of(question: Mapping[str, Any]) -> MetadataImage:
             Uuid(bytes(16)),
             {},
             {},
-            fenced=broker_id not in question["live"],
+            fenced=broker_id not in case["live"],
             log_dirs=(DIRECTORY,),
         )
         for broker_id in BROKERS
@@ -61,10 +61,10 @@ def image_of(question: Mapping[str, Any]) -> MetadataImage:
     return image
 
 
-def answer_to(question: Mapping[str, Any]) -> str:
-    image, target = image_of(question), question["target"]
+def answer_of(case: Mapping[str, Any]) -> str:
+    image, target = image_of(case), case["target"]
     change = PartitionChangeBuilder(image, image.topics["t"], 0)
-    change.election = Election[question["election"]]
+    change.election = Election[case["election"]]
     change.isr = target.get("isr", change.isr)
     change.replicas = target.get("replicas", change.replicas)
     change.removing = target.get("removing", change.removing)
@@ -78,7 +78,7 @@ def answer_to(question: Mapping[str, Any]) -> str:
         return "none"
     record = stored.record
     assert isinstance(record, PartitionChangeRecord)
-    # Kafka has the eligible leaders in the order of a hash.
+    # In Kafka, the order of eligible leaders is that of a hash set.
     elr = record.eligible_leader_replicas
     return (
         f"leader={record.leader} isr={text(record.isr)} elr={text(None if elr is None else sorted(elr))} "
@@ -88,24 +88,24 @@ def answer_to(question: Mapping[str, Any]) -> str:
     )
 
 
-def without_who_is_left_out(question: Mapping[str, Any], answer: str) -> str:
-    """Kafka's answer, but for whom a move has left out: there he stays eligible. docs/decisions/0007"""
-    told = dict(part.split("=") for part in answer.split() if "=" in part)
-    if not question["elr_enabled"] or not told:
+def without_removed_replicas(case: Mapping[str, Any], answer: str) -> str:
+    """Return Kafka's answer without removed replicas in the ELR, which Kafka keeps. docs/decisions/0007."""
+    parts = dict(part.split("=") for part in answer.split() if "=" in part)
+    if not case["elr_enabled"] or not parts:
         return answer
     replicas, elr = (
-        question["target"].get("replicas", question["replicas"])
-        if told["replicas"] == "null"
-        else told["replicas"],
-        question["elr"] if told["elr"] == "null" else told["elr"],
+        case["target"].get("replicas", case["replicas"])
+        if parts["replicas"] == "null"
+        else parts["replicas"],
+        case["elr"] if parts["elr"] == "null" else parts["elr"],
     )
-    left = [replica for replica in numbers(elr) if replica in numbers(replicas)]
-    now = "null" if left == sorted(question["elr"]) else text(left)
-    return answer.replace(f" elr={told['elr']}", f" elr={now}")
+    remaining = [replica for replica in numbers(elr) if replica in numbers(replicas)]
+    now = "null" if remaining == sorted(case["elr"]) else text(remaining)
+    return answer.replace(f" elr={parts['elr']}", f" elr={now}")
 
 
-def numbers(said: str | Sequence[int]) -> list[int]:
-    found: list[int] = json.loads(said) if isinstance(said, str) else list(said)
+def numbers(values: str | Sequence[int]) -> list[int]:
+    found: list[int] = json.loads(values) if isinstance(values, str) else list(values)
     return found
 
 
@@ -114,7 +114,7 @@ def text(numbers: Sequence[int] | None) -> str:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_partition_becomes_what_kafka_makes_of_it(line: str) -> None:
-    question, answer = line.split("\t")
-    asked = json.loads(question)
-    assert answer_to(asked) == without_who_is_left_out(asked, answer)
+def test_a_partition_change_equals_kafkas(line: str) -> None:
+    case, answer = line.split("\t")
+    fields = json.loads(case)
+    assert answer_of(fields) == without_removed_replicas(fields, answer)

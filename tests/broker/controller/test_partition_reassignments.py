@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: what Apache Kafka 4.3.1 answers and writes."""
+"""AlterPartitionReassignments, compared with the responses and records of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kwire.wire.errors import ErrorCode
 
 @pytest.fixture
 def three(bare_cluster: Any) -> Any:
-    """Three brokers, and the topic t on all of them, led by 1."""
+    """Three brokers, and topic t on all of them with leader 1."""
     cluster = bare_cluster()
     for broker_id in (1, 2, 3):
         cluster.start(broker_id)
@@ -27,7 +27,7 @@ def three(bare_cluster: Any) -> Any:
 
 
 def state(cluster: Any) -> tuple[Any, ...]:
-    """Replicas, in-sync set, leader, and who is added and removed."""
+    """Return the replicas, the ISR, the leader, and the adding and removing replicas."""
     partition = cluster.image.topics["t"].partitions[0]
     return (
         partition.replicas,
@@ -38,61 +38,61 @@ def state(cluster: Any) -> tuple[Any, ...]:
     )
 
 
-def move(cluster: Any, replicas: list[int] | None, **how: bool) -> Fault | None:
-    [fault] = cluster.run(AlterPartitionReassignments([("t", 0, replicas)], **how))
+def reassign(cluster: Any, replicas: list[int] | None, **options: bool) -> Fault | None:
+    [fault] = cluster.run(AlterPartitionReassignments([("t", 0, replicas)], **options))
     assert fault is None or isinstance(fault, Fault)
     return fault
 
 
-def test_moves_that_are_refused(cluster: Any) -> None:
+def test_an_invalid_reassignment_is_refused(cluster: Any) -> None:
     cluster.create("t")
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert move(cluster, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    assert reassign(cluster, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     text = "The manual partition assignment includes an empty replica list."
-    assert move(cluster, []) == Fault(refused, text)
+    assert reassign(cluster, []) == Fault(refused, text)
     text = "The manual partition assignment includes broker 2, but no such broker is registered."
-    assert move(cluster, [1, 2]) == Fault(refused, text)
+    assert reassign(cluster, [1, 2]) == Fault(refused, text)
     text = "The manual partition assignment includes the broker 1 more than once."
-    assert move(cluster, [1, 1]) == Fault(refused, text)
+    assert reassign(cluster, [1, 1]) == Fault(refused, text)
     replies = cluster.run(AlterPartitionReassignments([("nowhere", 0, [1]), ("t", 1, [1]), ("t", 1, None)]))
     assert replies == [
         Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named nowhere."),
         Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
         Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
     ]
-    assert move(cluster, [1]) is None
+    assert reassign(cluster, [1]) is None
     assert cluster.records == []
 
 
-def test_an_order_is_changed_at_once(three: Any) -> None:
-    assert move(three, [3, 1, 2]) is None
+def test_a_new_order_of_replicas_applies_at_once(three: Any) -> None:
+    assert reassign(three, [3, 1, 2]) is None
     assert state(three) == ((3, 1, 2), (1, 2, 3), 1, (), ())
 
 
-def test_replicas_are_given_up_at_once(three: Any) -> None:
+def test_removed_replicas_are_removed_at_once(three: Any) -> None:
     before = three.image.topics["t"].partitions[0]
-    assert move(three, [1, 2]) is None
+    assert reassign(three, [1, 2]) is None
     after = three.image.topics["t"].partitions[0]
     assert state(three) == ((1, 2), (1, 2), 1, (), ())
     assert after.leader_epoch == before.leader_epoch + 1
     assert len(after.directories) == 2
 
 
-def test_a_new_replica_is_waited_for(three: Any) -> None:
-    assert move(three, [1]) is None
-    assert move(three, [2]) is None
+def test_reassignment_waits_for_a_new_replica_and_can_be_canceled(three: Any) -> None:
+    assert reassign(three, [1]) is None
+    assert reassign(three, [2]) is None
     assert state(three) == ((2, 1), (1,), 1, (2,), (1,))
-    fault = move(three, [2, 3], allow_replication_factor_change=False)
+    fault = reassign(three, [2, 3], allow_replication_factor_change=False)
     text = "The replication factor is changed from 1 to 2"
     assert fault == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    assert move(three, [3], allow_replication_factor_change=False) is None
+    assert reassign(three, [3], allow_replication_factor_change=False) is None
     assert state(three) == ((3, 1, 2), (1,), 1, (3,), (1, 2))
-    assert move(three, None) is None
+    assert reassign(three, None) is None
     assert state(three) == ((1, 2), (1,), 1, (), ())
-    assert move(three, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    assert reassign(three, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 
 
-def test_one_request_moves_so_many_and_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reassignments_per_request_are_limited(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_reassignments, "MAX_RECORDS_PER_REQUEST", 3)
     cluster.start(2)
     cluster.create_on("t", [[1]] * 5)

@@ -1,4 +1,4 @@
-"""Where new replicas are put: evenly, over racks, with a leader that lives."""
+"""Placement of new replicas: balanced, across racks, with an active leader."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def image_of(*brokers: BrokerImage) -> MetadataImage:
 
 
 def broker(broker_id: int, rack: str | None = None, **state: Any) -> BrokerImage:
-    given = BrokerImage(broker_id, broker_id, Uuid(bytes(16)), {}, {}, rack, log_dirs=(DIRECTORY,))
-    return given._replace(**{"fenced": False, **state})
+    image = BrokerImage(broker_id, broker_id, Uuid(bytes(16)), {}, {}, rack, log_dirs=(DIRECTORY,))
+    return image._replace(**{"fenced": False, **state})
 
 
-def placed(image: MetadataImage, count: int, replication_factor: int, seed: int = 1) -> list[list[int]]:
+def place(image: MetadataImage, count: int, replication_factor: int, seed: int = 1) -> list[list[int]]:
     found = place_replicas(image, count, replication_factor, random.Random(seed))
     assert isinstance(found, list)
     return found
@@ -38,57 +38,57 @@ def placed(image: MetadataImage, count: int, replication_factor: int, seed: int 
 def test_partitions_and_leaders_are_spread_over_racks_and_brokers(seed: int) -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
     image = image_of(*(broker(broker_id, rack) for broker_id, rack in racks.items()))
-    partitions = placed(image, 60, 3, seed)
+    partitions = place(image, 60, 3, seed)
     for replicas in partitions:
         assert {racks[replica] for replica in replicas} == {"a", "b", "c"}
-    held = Counter(replica for replicas in partitions for replica in replicas)
-    led = Counter(replicas[0] for replicas in partitions)
-    assert set(held.values()) == {30}
-    assert all(8 <= led[broker_id] <= 12 for broker_id in racks)
+    replica_counts = Counter(replica for replicas in partitions for replica in replicas)
+    leader_counts = Counter(replicas[0] for replicas in partitions)
+    assert set(replica_counts.values()) == {30}
+    assert all(8 <= leader_counts[broker_id] <= 12 for broker_id in racks)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_brokers_without_racks_are_in_one(seed: int) -> None:
-    partitions = placed(image_of(*map(broker, range(1, 4))), 3, 2, seed)
+def test_brokers_without_racks_are_balanced(seed: int) -> None:
+    partitions = place(image_of(*map(broker, range(1, 4))), 3, 2, seed)
     assert sorted(replicas[0] for replicas in partitions) == [1, 2, 3]
     assert Counter(replica for replicas in partitions for replica in replicas) == {1: 2, 2: 2, 3: 2}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_is_fenced_leads_nothing_and_comes_last(seed: int) -> None:
+def test_fenced_brokers_are_placed_last_and_never_preferred(seed: int) -> None:
     image = image_of(broker(1, "a"), broker(2, "a", fenced=True), broker(3, "b", fenced=True), broker(4, "b"))
-    for replicas in placed(image, 40, 2, seed):
+    for replicas in place(image, 40, 2, seed):
         assert sorted(replicas) == [1, 4]
-    for replicas in placed(image, 40, 4, seed):
+    for replicas in place(image, 40, 4, seed):
         assert replicas[0] in (1, 4)
         assert sorted(replicas) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_racks_of_different_sizes_the_smallest_is_always_used(seed: int) -> None:
+def test_each_partition_uses_both_of_two_unequal_racks(seed: int) -> None:
     image = image_of(*(broker(broker_id, "a") for broker_id in range(1, 6)), broker(6, "b"))
-    partitions = placed(image, 60, 2, seed)
+    partitions = place(image, 60, 2, seed)
     assert all(6 in replicas for replicas in partitions)
     assert all(len(set(replicas)) == 2 for replicas in partitions)
 
 
-def test_where_it_begins_is_chance() -> None:
+def test_placement_starts_at_a_random_broker() -> None:
     image = image_of(*map(broker, range(1, 7)))
-    assert len({placed(image, 1, 1, seed)[0][0] for seed in range(100)}) == 6
+    assert len({place(image, 1, 1, seed)[0][0] for seed in range(100)}) == 6
 
 
-def test_one_broker_gets_everything() -> None:
-    assert placed(image_of(broker(1)), 100, 1) == [[1]] * 100
+def test_a_single_broker_gets_every_replica() -> None:
+    assert place(image_of(broker(1)), 100, 1) == [[1]] * 100
 
 
-def test_who_goes_or_is_full_gets_nothing_new() -> None:
+def test_brokers_in_shutdown_or_fully_cordoned_get_no_replica() -> None:
     image = image_of(
         broker(1),
         broker(2, in_controlled_shutdown=True),
         broker(3, cordoned_log_dirs=(DIRECTORY,)),
         broker(4, cordoned_log_dirs=()),
     )
-    assert {replica for replicas in placed(image, 20, 2) for replica in replicas} == {1, 4}
+    assert {replica for replicas in place(image, 20, 2) for replica in replicas} == {1, 4}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,8 @@ def test_who_goes_or_is_full_gets_nothing_new() -> None:
         ),
     ],
 )
-def test_what_cannot_be_placed(brokers: list[BrokerImage], replication_factor: int, text: str) -> None:
+def test_an_impossible_placement_is_a_fault(
+    brokers: list[BrokerImage], replication_factor: int, text: str
+) -> None:
     found = place_replicas(image_of(*brokers), 1, replication_factor, random.Random(1))
     assert found == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)

@@ -1,4 +1,4 @@
-"""SCRAM credentials beside those that Kafka 4.3.1's storage tool made of the same arguments."""
+"""SCRAM credentials, compared with those that the storage tool of Kafka 4.3.1 makes of the same arguments."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ KAFKAS = [
 
 
 @pytest.mark.parametrize(("text", "plain", "stored_key", "server_key"), KAFKAS)
-def test_credentials_are_kafkas(
+def test_credentials_equal_kafkas(
     text: str, plain: tuple[str, int, bytes, int], stored_key: str, server_key: str
 ) -> None:
-    made = parse_credential(text, random.Random(0))
-    assert (made.name, made.mechanism, bytes(made.salt), made.iterations) == plain
-    assert bytes(made.stored_key).hex() == stored_key
-    assert bytes(made.server_key).hex() == server_key
+    credential = parse_credential(text, random.Random(0))
+    assert (credential.name, credential.mechanism, bytes(credential.salt), credential.iterations) == plain
+    assert bytes(credential.stored_key).hex() == stored_key
+    assert bytes(credential.server_key).hex() == server_key
 
 
-def test_a_salt_that_is_not_given_is_random() -> None:
+def test_a_missing_salt_is_random() -> None:
     text, rng = "SCRAM-SHA-256=[name=a,password=x]", random.Random(0)
     first, second = parse_credential(text, rng), parse_credential(text, rng)
     assert len(first.salt) == 26
@@ -53,7 +53,7 @@ def test_a_salt_that_is_not_given_is_random() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("SCRAM-SHA-256", "expected MECHANISM="),
         ("SCRAM-SHA-1=[name=a,password=x]", "unknown mechanism SCRAM-SHA-1"),
@@ -73,7 +73,7 @@ def test_a_salt_that_is_not_given_is_random() -> None:
         ("SCRAM-SHA-512=[name=,password=]", "the password is empty"),
     ],
 )
-def test_what_is_no_credential_is_refused(text: str, told: str) -> None:
+def test_an_invalid_credential_is_refused(text: str, error: str) -> None:
     with pytest.raises(MalformedCredential) as caught:
         parse_credential(text, random.Random(0))
-    assert told in str(caught.value)
+    assert error in str(caught.value)

@@ -1,6 +1,6 @@
-"""A hundred brokers at once: what one of them says costs the active controller what it does among ten.
+"""A hundred brokers: a command of one of them costs the active controller as much as with ten brokers.
 
-What is counted is calls of functions, and records: it is the same on every machine.
+Costs are counted in function calls and records, which are the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from kwire.broker.metadata.image import EndpointImage
 from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic
 from kwire.wire.primitives import Uuid
 from tests.broker.controller.conftest import directory_of
-from tests.broker.controller.test_runtime import Bench
+from tests.broker.controller.test_runtime import RuntimeHarness
 
 SESSION_MS = 9_000
-BEAT_MS = 2_000
+HEARTBEAT_MS = 2_000
 PARTITIONS = 10
-"""That each broker leads."""
+"""The partitions that each broker leads."""
 
 
-class Storm:
-    """Brokers that a controller has let lead, each the first replica of some partitions of one topic."""
+class BrokerFleet:
+    """Unfenced brokers, each of which is the preferred leader of some partitions."""
 
     def __init__(self, brokers: int) -> None:
-        self.bench = Bench()
-        self.bench.lead()
-        self.bench.commit()
+        self.harness = RuntimeHarness()
+        self.harness.become_active()
+        self.harness.commit()
         self.ids = range(1, brokers + 1)
         self.replies: list[Any] = []
         for broker_id in self.ids:
             endpoints = [EndpointImage("PLAINTEXT", "127.0.0.1", 9092)]
-            self.ask(
+            self.submit(
                 RegisterBroker(
                     broker_id,
                     Uuid(broker_id.to_bytes(16, "big")),
@@ -54,7 +54,7 @@ class Storm:
             )
         self.settle()
         for broker_id in self.ids:
-            self.beat(broker_id)
+            self.heartbeat(broker_id)
         self.settle()
         assert not any(each.fenced for each in self.image.brokers.values())
         for broker_id in self.ids:
@@ -70,29 +70,31 @@ class Storm:
                 assignments=assignments,
                 configs=[],
             )
-            self.ask(CreateTopics([topic]))
+            self.submit(CreateTopics([topic]))
         self.settle()
 
     @property
     def image(self) -> Any:
-        return self.bench.publisher.image
+        return self.harness.publisher.image
 
-    def ask(self, command: Any) -> None:
-        self.bench.runtime.submit(command, self.replies.append)
+    def submit(self, command: Any) -> None:
+        self.harness.runtime.submit(command, self.replies.append)
 
     def settle(self) -> None:
-        self.bench.commit()
-        self.bench.host.run_pending()
+        self.harness.commit()
+        self.harness.host.run_pending()
 
-    def beat(self, broker_id: int) -> None:
+    def heartbeat(self, broker_id: int) -> None:
         epoch = self.image.brokers[broker_id].broker_epoch
-        self.ask(BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=False, want_shut_down=False))
+        self.submit(
+            BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=False, want_shut_down=False)
+        )
 
     def shrink(self, broker_id: int) -> None:
-        """A leader takes a follower out of the in-sync sets of all that it leads."""
+        """Send the request of a leader that removes a follower from the ISR of all its partitions."""
         topic = self.image.topics[f"led-by-{broker_id}"]
         epochs = {each: self.image.brokers[each].broker_epoch for each in self.ids}
-        wanted = [
+        alterations = [
             PartitionAlteration(
                 topic.topic_id,
                 index,
@@ -102,11 +104,11 @@ class Storm:
             )
             for index, partition in enumerate(topic.partitions)
         ]
-        self.ask(AlterPartition(broker_id, epochs[broker_id], wanted))
+        self.submit(AlterPartition(broker_id, epochs[broker_id], alterations))
 
 
 def calls(work: Callable[[], None]) -> int:
-    """How many functions are called, ours and those that are built in."""
+    """Return the number of calls of functions, including built-in ones."""
     count = 0
 
     def called(frame: object, event: str, argument: object) -> None:
@@ -121,53 +123,53 @@ def calls(work: Callable[[], None]) -> int:
     return count
 
 
-@pytest.mark.parametrize("what", ["beat", "shrink"])
-def test_what_a_broker_says_costs_the_same_among_a_hundred(what: str) -> None:
+@pytest.mark.parametrize("command", ["heartbeat", "shrink"])
+def test_command_cost_does_not_grow_with_the_number_of_brokers(command: str) -> None:
     costs = []
     for brokers in (10, 100):
-        storm = Storm(brokers)
-        say = getattr(storm, what)
-        costs.append(calls(lambda say=say: say(7)))  # type: ignore[misc]
+        fleet = BrokerFleet(brokers)
+        send = getattr(fleet, command)
+        costs.append(calls(lambda send=send: send(7)))  # type: ignore[misc]
     assert costs[1] <= 1.2 * costs[0] + 10, costs
 
 
-def test_heartbeats_write_nothing_and_are_all_answered() -> None:
-    storm = Storm(100)
-    before = storm.bench.end_offset
+def test_heartbeats_write_no_records_and_all_get_responses() -> None:
+    fleet = BrokerFleet(100)
+    before = fleet.harness.end_offset
     for _ in range(3):
-        storm.replies.clear()
-        storm.bench.host.advance(BEAT_MS)
-        for broker_id in storm.ids:
-            storm.beat(broker_id)
-        storm.bench.host.run_pending()
-        assert [reply.is_fenced for reply in storm.replies] == [False] * 100
-    assert storm.bench.end_offset == before
-    assert storm.bench.appended == []
+        fleet.replies.clear()
+        fleet.harness.host.advance(HEARTBEAT_MS)
+        for broker_id in fleet.ids:
+            fleet.heartbeat(broker_id)
+        fleet.harness.host.run_pending()
+        assert [reply.is_fenced for reply in fleet.replies] == [False] * 100
+    assert fleet.harness.end_offset == before
+    assert fleet.harness.appended == []
 
 
-def test_in_sync_sets_that_shrink_cost_a_record_each() -> None:
-    storm = Storm(100)
-    before = storm.bench.end_offset
-    storm.replies.clear()
-    for broker_id in storm.ids:
-        storm.shrink(broker_id)
-        storm.beat(broker_id)
-    storm.settle()
-    assert len(storm.replies) == 200
-    assert storm.bench.end_offset - before == 100 * PARTITIONS
-    for broker_id in storm.ids:
-        for partition in storm.image.topics[f"led-by-{broker_id}"].partitions:
+def test_each_isr_shrink_costs_one_record() -> None:
+    fleet = BrokerFleet(100)
+    before = fleet.harness.end_offset
+    fleet.replies.clear()
+    for broker_id in fleet.ids:
+        fleet.shrink(broker_id)
+        fleet.heartbeat(broker_id)
+    fleet.settle()
+    assert len(fleet.replies) == 200
+    assert fleet.harness.end_offset - before == 100 * PARTITIONS
+    for broker_id in fleet.ids:
+        for partition in fleet.image.topics[f"led-by-{broker_id}"].partitions:
             assert partition.isr == partition.replicas[:2]
 
 
-def test_all_but_a_few_fall_silent_at_once() -> None:
-    storm = Storm(100)
-    heard = range(1, 11)
-    for _ in range(SESSION_MS // BEAT_MS + 2):
-        storm.bench.host.advance(BEAT_MS)
-        for broker_id in heard:
-            storm.beat(broker_id)
-        storm.settle()
-    assert [each for each in storm.ids if not storm.image.brokers[each].fenced] == list(heard)
-    led = {p.leader for topic in storm.image.topics.values() for p in topic.partitions}
-    assert led <= {-1, *heard}
+def test_brokers_that_stop_at_once_are_all_fenced() -> None:
+    fleet = BrokerFleet(100)
+    alive = range(1, 11)
+    for _ in range(SESSION_MS // HEARTBEAT_MS + 2):
+        fleet.harness.host.advance(HEARTBEAT_MS)
+        for broker_id in alive:
+            fleet.heartbeat(broker_id)
+        fleet.settle()
+    assert [each for each in fleet.ids if not fleet.image.brokers[each].fenced] == list(alive)
+    led = {p.leader for topic in fleet.image.topics.values() for p in topic.partitions}
+    assert led <= {-1, *alive}

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
+"""CreateTopics, DeleteTopics and CreatePartitions, with the errors of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ REFUSED_TOPICS: list[tuple[CreatableTopic, ErrorCode, str]] = [
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         f"Topic name is invalid: the length of '{'x' * 250}' is longer than the max allowed length 249",
     ),
-    # The length is that of Java's strings: two for what lies outside of the first plane.
+    # Java counts two characters for each one outside of the basic multilingual plane.
     (
         topic("😀" * 125),
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -141,27 +141,29 @@ REFUSED_TOPICS: list[tuple[CreatableTopic, ErrorCode, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "message"), REFUSED_TOPICS, ids=[text[:60] for _, _, text in REFUSED_TOPICS]
+    ("requested", "code", "message"), REFUSED_TOPICS, ids=[text[:60] for _, _, text in REFUSED_TOPICS]
 )
-def test_refused_topics(cluster: Any, asked: CreatableTopic, code: ErrorCode, message: str) -> None:
+def test_an_invalid_topic_is_refused(
+    cluster: Any, requested: CreatableTopic, code: ErrorCode, message: str
+) -> None:
     cluster.create("here")
     cluster.create("my_topic.x")
-    [result] = cluster.run(CreateTopics([asked]))
-    assert (result.name, result.error_code, result.error_message) == (asked.name, code, message)
+    [result] = cluster.run(CreateTopics([requested]))
+    assert (result.name, result.error_code, result.error_message) == (requested.name, code, message)
     assert (result.num_partitions, result.replication_factor) == (-1, -1)
     assert cluster.records == []
 
 
-def test_a_topic_is_records_in_kafkas_order(cluster: Any) -> None:
-    asked = topic("t", 2, configs=[("retention.ms", "1"), ("retention.ms", "2")])
-    [result] = cluster.run(CreateTopics([asked]))
+def test_topic_records_are_in_kafkas_order(cluster: Any) -> None:
+    requested = topic("t", 2, configs=[("retention.ms", "1"), ("retention.ms", "2")])
+    [result] = cluster.run(CreateTopics([requested]))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 2, 1)
     kinds = [(type(record).__name__, version) for record, version in cluster.records]
     assert kinds == [("TopicRecord", 0), ("ConfigRecord", 0), ("PartitionRecord", 2), ("PartitionRecord", 2)]
-    made = cluster.image.topics["t"]
-    assert made.topic_id == result.topic_id
+    created = cluster.image.topics["t"]
+    assert created.topic_id == result.topic_id
     assert cluster.image.config(RESOURCE_TOPIC, "t") == {"retention.ms": "2"}
-    partition = made.partitions[1]
+    partition = created.partitions[1]
     assert (partition.replicas, partition.isr, partition.leader) == ((1,), (1,), 1)
     assert (partition.leader_epoch, partition.partition_epoch) == (0, 0)
     assert partition.directories == cluster.image.brokers[1].log_dirs
@@ -172,7 +174,7 @@ def test_defaults_apply_to_minus_one(cluster: Any) -> None:
     assert (result.num_partitions, result.replication_factor) == (1, 1)
 
 
-def test_validation_alone_writes_nothing(cluster: Any) -> None:
+def test_validate_only_writes_no_records(cluster: Any) -> None:
     good, bad = cluster.run(CreateTopics([topic("t"), topic("a b")], validate_only=True))
     assert (good.error_code, good.num_partitions) == (0, 1)
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -197,16 +199,18 @@ def test_the_record_limit_counts_the_whole_request(cluster: Any) -> None:
 def test_partitions_and_leaders_are_spread_over_brokers(cluster: Any) -> None:
     for broker_id in (2, 3):
         cluster.start(broker_id)
-    made = cluster.create("t", 6, 2)
-    assert sorted(partition.leader for partition in made.partitions) == [1, 1, 2, 2, 3, 3]
-    assert [partition.leader for partition in made.partitions] == [p.replicas[0] for p in made.partitions]
-    assert all(len(set(partition.replicas)) == 2 for partition in made.partitions)
+    created = cluster.create("t", 6, 2)
+    assert sorted(partition.leader for partition in created.partitions) == [1, 1, 2, 2, 3, 3]
+    assert [partition.leader for partition in created.partitions] == [
+        p.replicas[0] for p in created.partitions
+    ]
+    assert all(len(set(partition.replicas)) == 2 for partition in created.partitions)
 
 
 def test_fenced_brokers_take_replicas_but_do_not_lead(cluster: Any) -> None:
     cluster.register(2)
-    made = cluster.create("t", 2, 2)
-    assert [(p.leader, p.replicas, p.isr) for p in made.partitions] == [(1, (1, 2), (1,))] * 2
+    created = cluster.create("t", 2, 2)
+    assert [(p.leader, p.replicas, p.isr) for p in created.partitions] == [(1, (1, 2), (1,))] * 2
 
 
 def test_topic_ids_never_begin_with_a_dash(cluster: Any) -> None:
@@ -226,8 +230,8 @@ def test_delete_by_name_and_by_id(cluster: Any) -> None:
     first = cluster.create("first.x").topic_id
     second = cluster.create("second").topic_id
     cluster.run(CreateTopics([topic("third", configs=[("retention.ms", "5")])]))
-    asked = [TopicToDelete("first.x", None), TopicToDelete(None, second), TopicToDelete("third", None)]
-    replies = cluster.run(DeleteTopics(asked))
+    requested = [TopicToDelete("first.x", None), TopicToDelete(None, second), TopicToDelete("third", None)]
+    replies = cluster.run(DeleteTopics(requested))
     assert all(reply.fault is None for reply in replies)
     assert {reply.name for reply in replies} == {"first.x", "second", "third"}
     assert {reply.topic_id for reply in replies} >= {first, second}
@@ -237,7 +241,7 @@ def test_delete_by_name_and_by_id(cluster: Any) -> None:
     assert {gone.name for gone in cluster.delta.deleted_topics} == {"first.x", "second", "third"}
 
 
-def test_refused_deletions(cluster: Any) -> None:
+def test_an_invalid_deletion_is_refused(cluster: Any) -> None:
     known = cluster.create("known").topic_id
     both = cluster.create("both").topic_id
     unknown = Uuid(b"u" * 16)
@@ -276,7 +280,7 @@ def test_refused_deletions(cluster: Any) -> None:
     assert set(cluster.image.topics) == {"known", "both"}
 
 
-def test_a_topic_created_anew_is_another_topic(cluster: Any) -> None:
+def test_a_recreated_topic_has_a_new_id(cluster: Any) -> None:
     before = cluster.create("t", 3)
     cluster.run(DeleteTopics([TopicToDelete("t", None)]))
     after = cluster.create("t", 1)
@@ -284,10 +288,12 @@ def test_a_topic_created_anew_is_another_topic(cluster: Any) -> None:
     assert before.topic_id not in cluster.image.topics_by_id
 
 
-# --- more partitions
+# --- create partitions
 
 
-def grow(name: str, count: int, assignments: list[list[int]] | None = None) -> CreatePartitionsTopic:
+def new_partitions(
+    name: str, count: int, assignments: list[list[int]] | None = None
+) -> CreatePartitionsTopic:
     return CreatePartitionsTopic(
         name=name,
         count=count,
@@ -300,25 +306,25 @@ def grow(name: str, count: int, assignments: list[list[int]] | None = None) -> C
 
 
 REFUSED_GROWTH: list[tuple[CreatePartitionsTopic, ErrorCode, str | None]] = [
-    (grow("t", 3), ErrorCode.INVALID_PARTITIONS, "Topic already has 3 partition(s)."),
+    (new_partitions("t", 3), ErrorCode.INVALID_PARTITIONS, "Topic already has 3 partition(s)."),
     (
-        grow("t", 2),
+        new_partitions("t", 2),
         ErrorCode.INVALID_PARTITIONS,
         "The topic t currently has 3 partition(s); 2 would not be an increase.",
     ),
-    (grow("nope", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+    (new_partitions("nope", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
     (
-        grow("t", 5, [[1]]),
+        new_partitions("t", 5, [[1]]),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",
     ),
     (
-        grow("t", 4, [[7]]),
+        new_partitions("t", 4, [[7]]),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "The manual partition assignment includes broker 7, but no such broker is registered.",
     ),
     (
-        grow("t", 4, [[1, 2]]),
+        new_partitions("t", 4, [[1, 2]]),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "The manual partition assignment includes a partition with 2 replica(s), but this is not consistent "
         "with previous partitions, which have 1 replica(s).",
@@ -326,21 +332,21 @@ REFUSED_GROWTH: list[tuple[CreatePartitionsTopic, ErrorCode, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "code", "message"), REFUSED_GROWTH)
-def test_refused_growth(
-    cluster: Any, asked: CreatePartitionsTopic, code: ErrorCode, message: str | None
+@pytest.mark.parametrize(("requested", "code", "message"), REFUSED_GROWTH)
+def test_an_invalid_number_of_partitions_is_refused(
+    cluster: Any, requested: CreatePartitionsTopic, code: ErrorCode, message: str | None
 ) -> None:
     cluster.start(2)
     cluster.create("t", 3)
-    assert cluster.run(CreatePartitions([asked])) == [(asked.name, Fault(code, message))]
+    assert cluster.run(CreatePartitions([requested])) == [(requested.name, Fault(code, message))]
     assert cluster.records == []
 
 
-def test_growth_keeps_what_is_there(cluster: Any) -> None:
+def test_new_partitions_keep_existing_ones(cluster: Any) -> None:
     before = cluster.create("t", 1)
-    assert cluster.run(CreatePartitions([grow("t", 3)], validate_only=True)) == [("t", None)]
+    assert cluster.run(CreatePartitions([new_partitions("t", 3)], validate_only=True)) == [("t", None)]
     assert len(cluster.image.topics["t"].partitions) == 1
-    assert cluster.run(CreatePartitions([grow("t", 3, [[1], [1]])])) == [("t", None)]
+    assert cluster.run(CreatePartitions([new_partitions("t", 3, [[1], [1]])])) == [("t", None)]
     after = cluster.image.topics["t"]
     assert after.partitions[0] is before.partitions[0]
     assert len(after.partitions) == 3
@@ -348,15 +354,21 @@ def test_growth_keeps_what_is_there(cluster: Any) -> None:
     assert (change.before, change.after) == (before, after)
 
 
-def test_growth_beyond_the_record_limit_is_refused(cluster: Any) -> None:
+def test_new_partitions_beyond_the_record_limit_are_refused(cluster: Any) -> None:
     for name in "abcd":
         cluster.create(name)
     unknown = Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    asked = [grow("a", 9_001), grow("b", 1_002), grow("nope", 2), grow("c", 1_001), grow("d", 2**31 - 1)]
-    told = [("a", None), ("b", TOO_MANY_RECORDS), ("nope", unknown), ("c", None), ("d", TOO_MANY_RECORDS)]
-    assert cluster.run(CreatePartitions(asked, validate_only=True)) == told
+    requested = [
+        new_partitions("a", 9_001),
+        new_partitions("b", 1_002),
+        new_partitions("nope", 2),
+        new_partitions("c", 1_001),
+        new_partitions("d", 2**31 - 1),
+    ]
+    expected = [("a", None), ("b", TOO_MANY_RECORDS), ("nope", unknown), ("c", None), ("d", TOO_MANY_RECORDS)]
+    assert cluster.run(CreatePartitions(requested, validate_only=True)) == expected
     assert cluster.records == []
-    assert cluster.run(CreatePartitions(asked)) == told
+    assert cluster.run(CreatePartitions(requested)) == expected
     assert {name: len(topic.partitions) for name, topic in cluster.image.topics.items()} == {
         "a": 9_001,
         "b": 1,
@@ -365,8 +377,8 @@ def test_growth_beyond_the_record_limit_is_refused(cluster: Any) -> None:
     }
 
 
-def test_growth_of_more_topics_than_the_limit_is_refused(cluster: Any) -> None:
-    asked = [grow(f"nope{index}", 2) for index in range(10_001)]
-    assert len(cluster.decide(CreatePartitions(asked[1:])).response) == 10_000
+def test_create_partitions_for_too_many_topics_is_refused(cluster: Any) -> None:
+    requested = [new_partitions(f"nope{index}", 2) for index in range(10_001)]
+    assert len(cluster.decide(CreatePartitions(requested[1:])).response) == 10_000
     with pytest.raises(ApiError, match="POLICY_VIOLATION: Unable to perform excessively large batch"):
-        cluster.decide(CreatePartitions(asked))
+        cluster.decide(CreatePartitions(requested))

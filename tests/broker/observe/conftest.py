@@ -1,4 +1,4 @@
-"""Nodes with their HTTP port, in the trio run of a test."""
+"""Nodes with an HTTP port, in the trio run of a test."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kwire.broker.observe.http import HttpPort
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
 
 
-class Observed(NamedTuple):
-    """A node, and a client of its HTTP port."""
+class ObservedNode(NamedTuple):
+    """A node and a client of its HTTP port."""
 
     running: RunningNode
     http: httpx.AsyncClient
 
     async def text(self, path: str, status: int = 200) -> str:
-        answer = await self.http.get(path)
-        assert answer.status_code == status, answer.text
-        return answer.text
+        response = await self.http.get(path)
+        assert response.status_code == status, response.text
+        return response.text
 
     async def metrics(self) -> Series:
-        """What the page of metrics says, as Prometheus' own parser reads it."""
+        """Return the series of /metrics, as Prometheus' own parser reads them."""
         return Series(await self.text("/metrics"))
 
 
@@ -43,12 +43,12 @@ class Series(dict[tuple[object, ...], float]):
         super().__init__()
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                # The parser has counters end in _total, and Kafka's exporter does not always.
+                # The parser appends _total to each counter. Kafka's exporter does not always do so.
                 name = sample.name.replace("_count_total", "_count")
                 self[(name, *sorted(sample.labels.items()))] = sample.value
 
-    def of(self, name: str, **labels: str) -> float:
-        """The value of one series."""
+    def value(self, name: str, **labels: str) -> float:
+        """Return the value of one series."""
         return self[(name, *sorted(labels.items()))]
 
     @property
@@ -57,20 +57,20 @@ class Series(dict[tuple[object, ...], float]):
 
 
 @asynccontextmanager
-async def observed(
+async def serve_observed(
     settings: dict[str, str] | None = None,
     address: str = "0",
     *,
     console: bool = False,
     console_writes: bool = False,
-) -> AsyncIterator[Observed]:
-    """A broker, and its HTTP port until the block ends."""
-    with TemporaryDirectory(prefix="kwire-") as place:
-        logs = str(Path(place) / "data")
+) -> AsyncIterator[ObservedNode]:
+    """Run a broker with an HTTP port until the block ends."""
+    with TemporaryDirectory(prefix="kwire-") as directory:
+        logs = str(Path(directory) / "data")
         config = load(None, {}, {**SETTINGS, "log.dirs": logs, **(settings or {})})
         port = HttpPort(address, read_socket_settings(config), console=console, console_writes=console_writes)
         async with (
             httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20) as client,
             serve(config, background=[port.serve]) as running,
         ):
-            yield Observed(running, client)
+            yield ObservedNode(running, client)

@@ -1,4 +1,4 @@
-"""When pages of the console are read, by a clock that jumps."""
+"""The rate limit of console pages, on trio's mock clock."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 
-class AskedBroker:
-    """One that serves clients, each of which asks all the time."""
+class BusyBroker:
+    """A broker with clients that send requests all the time."""
 
     def __init__(self, *client_ids: str) -> None:
         self.server = SimpleNamespace(request_metrics=self)
         self.log = RequestLog()
         self.client_ids = [*client_ids]
-        self.turns = ConsoleRateLimit(cast(RunningNode, self))
+        self.rate_limit = ConsoleRateLimit(cast(RunningNode, self))
 
     def clock(self) -> float:
-        """Called for each look: they have asked until now."""
+        """Record a request of each client, and return the current time."""
         now = trio.current_time() + 10
         for client_id in self.client_ids:
             self.log.begin(
@@ -42,19 +42,19 @@ class AskedBroker:
         return now
 
     async def read(self, count: int) -> list[float]:
-        """When each of so many pages is read, one after the other, in whole seconds from now."""
+        """Read `count` pages one after the other, and return the second in which each was read."""
         began = trio.current_time()
-        at = []
+        seconds: list[float] = []
         for _ in range(count):
-            assert await self.turns.acquire()
-            at.append(round(trio.current_time() - began))
-        return at
+            assert await self.rate_limit.acquire()
+            seconds.append(round(trio.current_time() - began))
+        return seconds
 
 
-async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_read(
+async def test_after_a_burst_one_page_per_second_is_allowed(
     autojump_clock: MockClock,
 ) -> None:
-    broker = AskedBroker(READER_ID, "billing")
+    broker = BusyBroker(READER_ID, "billing")
     assert await broker.read(BURST + 3) == [0] * BURST + [1, 2, 3]
     await trio.sleep(4 * SECONDS_PER_PAGE)
     assert await broker.read(5) == [0, 0, 0, 0, 1]
@@ -62,40 +62,40 @@ async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_
     assert await broker.read(BURST + 1) == [0] * BURST + [1]
 
 
-async def test_nobody_waits_for_others_that_are_not_there(autojump_clock: MockClock) -> None:
-    broker = AskedBroker(READER_ID)
+async def test_without_other_clients_pages_are_not_limited(autojump_clock: MockClock) -> None:
+    broker = BusyBroker(READER_ID)
     assert await broker.read(1_000) == [0] * 1_000
     broker.client_ids.append("billing")
     assert await broker.read(3) == [1, 2, 3]
 
 
-async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClock) -> None:
-    broker = AskedBroker("billing")
+async def test_waiting_pages_are_released_when_other_clients_stop(autojump_clock: MockClock) -> None:
+    broker = BusyBroker("billing")
     await broker.read(BURST)
     async with trio.open_nursery() as nursery:
         for _ in range(MAX_WAITING):
-            nursery.start_soon(broker.turns.acquire)
+            nursery.start_soon(broker.rate_limit.acquire)
         await trio.sleep(1.5)
         began = trio.current_time()
         broker.client_ids.clear()
     assert trio.current_time() - began < RECENT_SECONDS + 2 * CHECK_SECONDS
-    # Who comes next does not wait for all of them.
+    # The next page does not wait for all of them.
     broker.client_ids.append("billing")
     assert await broker.read(2) == [1, 2]
 
 
-async def test_who_would_wait_long_is_told_so_and_takes_nobodys_turn(autojump_clock: MockClock) -> None:
-    broker = AskedBroker("billing")
+async def test_pages_beyond_the_queue_are_refused(autojump_clock: MockClock) -> None:
+    broker = BusyBroker("billing")
     await broker.read(BURST)
-    answers: list[bool] = []
+    results: list[bool] = []
 
-    async def ask() -> None:
-        answers.append(await broker.turns.acquire())
+    async def acquire() -> None:
+        results.append(await broker.rate_limit.acquire())
 
     async with trio.open_nursery() as nursery:
         for _ in range(100):
-            nursery.start_soon(ask)
-    assert (answers.count(True), answers.count(False)) == (MAX_WAITING, 100 - MAX_WAITING)
+            nursery.start_soon(acquire)
+    assert (results.count(True), results.count(False)) == (MAX_WAITING, 100 - MAX_WAITING)
     assert await broker.read(2) == [1, 2]
     broker.client_ids.clear()
     await trio.sleep(10 * RECENT_SECONDS)

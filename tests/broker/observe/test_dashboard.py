@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: what each of its queries asks for, a broker that has served clients tells."""
+"""The Grafana dashboard: a broker that has served clients exports each series that a query selects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from tests.broker.observe.conftest import Series, observed
+from tests.broker.observe.conftest import Series, serve_observed
 from tests.broker.observe.test_metrics import consume, produce
 
 DASHBOARD = json.loads(
@@ -18,12 +18,12 @@ DASHBOARD = json.loads(
 SELECTOR = re.compile(r"\b((?:kafka|process)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 GROUPED = re.compile(r"\bby \(([\w, ]+)\)")
-OF_PROMETHEUS = {"job", "instance"}
-"""Labels that whoever scrapes adds."""
+PROMETHEUS_LABELS = {"job", "instance"}
+"""Labels that Prometheus adds when it scrapes."""
 
 
 def queries() -> list[tuple[str, str]]:
-    """The queries of the panels, each with its legend, and those of the variables."""
+    """Return the queries of the panels, each with its legend, and those of the variables."""
     shown = [
         (target["expr"], target["legendFormat"])
         for panel in DASHBOARD["panels"]
@@ -44,27 +44,33 @@ def matches(matcher: tuple[str, str, str], labels: dict[str, str]) -> bool:
     name, operator, wanted = matcher
     value = labels.get(name, "")
     if "$" in wanted:
-        return True if wanted != "$topic" else value != ""  # a variable that stands for all
+        return True if wanted != "$topic" else value != ""  # a variable that matches everything
     is_so = bool(re.fullmatch(wanted, value)) if "~" in operator else value == wanted
     return is_so != operator.startswith("!")
 
 
-def unmet(query: str, legend: str, series: Series) -> list[str]:
-    """What a query asks for and is not there: series, or labels to tell them apart by."""
+def missing_series(query: str, legend: str, series: Series) -> list[str]:
+    """Return the series and labels that a query needs and that do not exist."""
     found = []
-    asked = SELECTOR.findall(query)
-    if not asked:
+    selectors = SELECTOR.findall(query)
+    if not selectors:
         found.append(f"{query}: no series")
     wanted_labels = {
         *(label.strip() for group in GROUPED.findall(query) for label in group.split(",")),
         *re.findall(r"\{\{(\w+)\}\}", legend),
-    } - OF_PROMETHEUS
-    for name, matchers in asked:
-        labels_of = [dict(told) for found_name, *told in series if found_name == name]  # type: ignore[call-overload]
+    } - PROMETHEUS_LABELS
+    for name, matchers in selectors:
+        labels_of: list[dict[str, str]] = [
+            dict(label_pairs)  # type: ignore[arg-type]
+            for found_name, *label_pairs in series
+            if found_name == name
+        ]
         known = [
             labels
             for labels in labels_of
-            if all(matches(one, labels) for one in MATCHER.findall(matchers) if one[0] not in OF_PROMETHEUS)
+            if all(
+                matches(one, labels) for one in MATCHER.findall(matchers) if one[0] not in PROMETHEUS_LABELS
+            )
         ]
         if not known:
             found.append(f"{query}: no {name} with {matchers}")
@@ -76,38 +82,38 @@ def unmet(query: str, legend: str, series: Series) -> list[str]:
     return found
 
 
-async def test_every_query_finds_its_series_at_a_live_broker() -> None:
-    async with observed({"offsets.topic.num.partitions": "1"}) as node:
+async def test_every_query_finds_its_series_on_a_live_broker() -> None:
+    async with serve_observed({"offsets.topic.num.partitions": "1"}) as node:
         await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))
         await trio.to_thread.run_sync(partial(consume, node.running.bootstrap, "orders", 1))
         series = await node.metrics()
     assert len(queries()) > 30
-    assert [fault for query, legend in queries() for fault in unmet(query, legend, series)] == []
+    assert [fault for query, legend in queries() for fault in missing_series(query, legend, series)] == []
 
 
-def test_a_query_for_what_is_not_there_is_found() -> None:
+def test_missing_series_finds_unknown_names_and_labels() -> None:
     series = Series('kafka_a{topic="x"} 1\n')
-    assert unmet('sum by (topic) (kafka_a{topic=~"$topic"})', "{{topic}}", series) == []
-    assert len(unmet("kafka_b", "", series)) == 1
-    assert len(unmet('kafka_a{topic="y"}', "", series)) == 1
-    assert len(unmet('kafka_a{topic!~"x|z"}', "", series)) == 1
-    assert len(unmet("sum by (broker) (kafka_a)", "", series)) == 1
-    assert len(unmet("kafka_a", "{{broker}}", series)) == 1
-    assert len(unmet("1", "", series)) == 1
+    assert missing_series('sum by (topic) (kafka_a{topic=~"$topic"})', "{{topic}}", series) == []
+    assert len(missing_series("kafka_b", "", series)) == 1
+    assert len(missing_series('kafka_a{topic="y"}', "", series)) == 1
+    assert len(missing_series('kafka_a{topic!~"x|z"}', "", series)) == 1
+    assert len(missing_series("sum by (broker) (kafka_a)", "", series)) == 1
+    assert len(missing_series("kafka_a", "{{broker}}", series)) == 1
+    assert len(missing_series("1", "", series)) == 1
 
 
-def test_panels_have_titles_queries_and_places_of_their_own() -> None:
+def test_panels_have_titles_and_queries_and_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         assert panel["title"]
         assert panel["type"] == "row" or panel["targets"]
-        place = panel["gridPos"]
+        grid = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(grid["x"], grid["x"] + grid["w"])
+            for y in range(grid["y"], grid["y"] + grid["h"])
         }
         assert max(x for x, _ in cells) < 24
         assert not cells & taken

@@ -1,4 +1,4 @@
-"""Log lines as JSON, and the log of slow requests."""
+"""JSON log lines, and the log of slow requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 
-def test_a_line_is_one_object_with_its_node_its_request_and_its_error(
+def test_a_json_line_contains_node_request_and_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logger = NodeLogger("kwire.dispatch", "node 7")
@@ -29,23 +29,23 @@ def test_a_line_is_one_object_with_its_node_its_request_and_its_error(
     NodeLogger("kwire.net", "").info("plain")
     with caplog.at_level(logging.INFO, "kwire"):
         NodeLogger("kwire.net", "").info("plain")
-    first, then = (JsonFormatter().format(record) for record in caplog.records)
+    first, second = (JsonFormatter().format(record) for record in caplog.records)
     assert "\n" not in first
-    told = json.loads(first)
-    error = told.pop("error")
+    output = json.loads(first)
+    error = output.pop("error")
     assert error.startswith("Traceback")
     assert error.endswith("ZeroDivisionError: made\nup")
-    time = told.pop("time")
+    time = output.pop("time")
     assert time.endswith("Z")
     assert len(time) == len("2026-11-25T15:16:17.123Z")
-    assert told == {
+    assert output == {
         "level": "ERROR",
         "logger": "kwire.dispatch",
         "node": "node 7",
         "request": "3-17",
         "message": 'it was\n"so"',
     }
-    assert json.loads(then).keys() == {"time", "level", "logger", "message"}
+    assert json.loads(second).keys() == {"time", "level", "logger", "message"}
 
 
 class Clock:
@@ -56,9 +56,9 @@ class Clock:
         return self.now
 
 
-def note(request_metrics: RequestMetrics, api: ApiKey, *, by_follower: bool = False) -> None:
-    asker = SimpleNamespace(id=3, peer_host="10.0.0.9")
-    request_metrics.record(1, RequestHeader(api, 9, 17, "shop"), asker, 100, 20, 0.0, by_follower)
+def record(request_metrics: RequestMetrics, api: ApiKey, *, by_follower: bool = False) -> None:
+    channel = SimpleNamespace(id=3, peer_host="10.0.0.9")
+    request_metrics.record(1, RequestHeader(api, 9, 17, "shop"), channel, 100, 20, 0.0, by_follower)
 
 
 @pytest.fixture
@@ -68,20 +68,20 @@ def clock() -> Clock:
 
 @pytest.fixture
 def request_metrics(clock: Clock) -> RequestMetrics:
-    """Requests are slow from 500 ms on, of the time that the clock says."""
+    """Metrics that count a request as slow from 500 ms of the test's clock."""
     request_metrics = RequestMetrics(clock)
     request_metrics.watch_slow(0.5, SlowRequests(NodeLogger("kwire.dispatch", "node 7"), clock))
     return request_metrics
 
 
-def test_a_slow_request_is_told_with_all_that_finds_it(
+def test_a_slow_request_is_logged_with_its_client_and_id(
     request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 0.4
-    note(request_metrics, ApiKey.PRODUCE)
+    record(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages == []
     clock.now = 0.6
-    note(request_metrics, ApiKey.PRODUCE)
+    record(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages == [
         "[node 7] slow request: Produce v9 from client shop at 10.0.0.9 took 600.0 ms "
         "(100 bytes in, 20 bytes out)"
@@ -89,43 +89,43 @@ def test_a_slow_request_is_told_with_all_that_finds_it(
     assert vars(caplog.records[0])["request"] == "3-17"
 
 
-def test_requests_that_are_meant_to_wait_are_not_slow(
+def test_requests_that_may_wait_are_not_logged_as_slow(
     request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 30
     for api in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP):
-        note(request_metrics, api)
-    note(request_metrics, ApiKey.FETCH, by_follower=True)
+        record(request_metrics, api)
+    record(request_metrics, ApiKey.FETCH, by_follower=True)
     assert caplog.messages == []
-    note(request_metrics, ApiKey.METADATA)
+    record(request_metrics, ApiKey.METADATA)
     assert len(caplog.messages) == 1
 
 
-def test_of_many_slow_requests_a_few_are_told_and_the_others_counted(
+def test_slow_requests_beyond_the_limit_are_counted(
     request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 1.5
     for _ in range(MAX_PER_SECOND + 7):
-        note(request_metrics, ApiKey.PRODUCE)
+        record(request_metrics, ApiKey.PRODUCE)
     assert len(caplog.messages) == MAX_PER_SECOND
     clock.now = 2.5
-    note(request_metrics, ApiKey.PRODUCE)
+    record(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages[MAX_PER_SECOND] == "[node 7] 7 more slow requests were not logged"
     assert len(caplog.messages) == MAX_PER_SECOND + 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "said"),
+    ("arguments", "environ", "expected"),
     [
         (["--slow-request-ms", "soon"], {}, "--slow-request-ms is 'soon': expected milliseconds, like 500"),
         ([], {"KWIRE_SLOW_REQUEST_MS": "-1"}, "expected milliseconds, like 500"),
         ([], {"KWIRE_LOG_FORMAT": "xml"}, "KWIRE_LOG_FORMAT is 'xml': expected one of text, json"),
     ],
 )
-def test_what_is_wrong_with_logging_is_one_line(
+def test_an_invalid_logging_option_is_a_one_line_error(
     arguments: list[str],
     environ: dict[str, str],
-    said: str,
+    expected: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,8 +133,8 @@ def test_what_is_wrong_with_logging_is_one_line(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("gc.disable", lambda: None)
     assert main(["serve", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("kwire: ")
-    assert said in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("kwire: ")
+    assert expected in output
+    assert output.count("\n") == 1
     assert "kwire.broker.observe.json_logs" in sys.modules

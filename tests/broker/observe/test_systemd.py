@@ -1,4 +1,4 @@
-"""What systemd hears of a service, at a socket like its own."""
+"""Notifications of a systemd service, received on a socket like systemd's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNIT = Path(__file__).resolve().parents[3] / "docker" / "kwire.service"
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[socket.socket]:
-    """Where systemd listens."""
+def notify_socket(tmp_path: Path) -> Iterator[socket.socket]:
+    """A socket like the one on which systemd receives notifications."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(30)
@@ -31,29 +31,29 @@ def heard(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("also", [[], ["--http", "0"], ["--console", "--http", "0"]])
-def test_a_service_says_when_it_is_ready_lives_and_stops(
-    also: list[str], heard: socket.socket, tmp_path: Path
+def test_a_service_notifies_ready_watchdog_and_stopping(
+    also: list[str], notify_socket: socket.socket, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data"), *also]
     with subprocess.Popen(
         [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0", "--log-level", "error"],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": "100000"},
+        env={**os.environ, "NOTIFY_SOCKET": notify_socket.getsockname(), "WATCHDOG_USEC": "100000"},
     ) as broker:
-        told: list[str] = []
-        while READY not in told:
-            told += heard.recv(1000).decode().split("\n")
-        assert any(line.startswith("STATUS=serves on 127.0.0.1:") for line in told)
+        notifications: list[str] = []
+        while READY not in notifications:
+            notifications += notify_socket.recv(1000).decode().split("\n")
+        assert any(line.startswith("STATUS=serves on 127.0.0.1:") for line in notifications)
         for _ in range(2):
-            assert heard.recv(1000).decode() == WATCHDOG
+            assert notify_socket.recv(1000).decode() == WATCHDOG
         broker.send_signal(signal.SIGTERM)
-        while (last := heard.recv(1000).decode()) == WATCHDOG:
+        while (last := notify_socket.recv(1000).decode()) == WATCHDOG:
             pass
         assert last == STOPPING
         assert broker.wait(30) == 0
 
 
-def test_a_socket_may_be_abstract() -> None:
+def test_notify_socket_may_be_abstract() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"\0kwire-test-{os.getpid()}")
         sock.settimeout(10)
@@ -61,26 +61,26 @@ def test_a_socket_may_be_abstract() -> None:
         assert sock.recv(1000) == b"READY=1\nSTATUS=well"
 
 
-def test_without_systemd_nothing_is_told_and_nobody_watches() -> None:
+def test_without_systemd_there_is_no_notification_and_no_watchdog() -> None:
     for environ in ({}, {"WATCHDOG_USEC": "1000000"}, {"NOTIFY_SOCKET": "/no/such/socket"}):
         notifier = SystemdNotifier(environ)
         assert notifier.watchdog_seconds == 0
         notifier.notify(READY)
 
 
-def test_a_watchdog_of_another_process_is_not_ours() -> None:
+def test_the_watchdog_of_another_process_is_ignored() -> None:
     environ = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "1500000"}
     assert SystemdNotifier({**environ, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 1.5
     assert SystemdNotifier({**environ, "WATCHDOG_PID": "1"}).watchdog_seconds == 0
     assert SystemdNotifier({**environ, "WATCHDOG_USEC": "soon"}).watchdog_seconds == 0
 
 
-async def test_a_loop_that_does_not_turn_is_not_said_to_live(
+async def test_a_blocked_loop_sends_no_watchdog_notification(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    notifications: list[str] = []
     notifier = SystemdNotifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"})
-    monkeypatch.setattr(notifier, "notify", told.append)
+    monkeypatch.setattr(notifier, "notify", notifications.append)
     turns = [True]
 
     class Loop:
@@ -92,14 +92,14 @@ async def test_a_loop_that_does_not_turn_is_not_said_to_live(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notifier.run_watchdog, running)
         await trio.sleep(31)
-        assert told == [WATCHDOG] * 3
+        assert notifications == [WATCHDOG] * 3
         turns[0] = False
         await trio.sleep(120)
-        assert told == [WATCHDOG] * 3
+        assert notifications == [WATCHDOG] * 3
         nursery.cancel_scope.cancel()
 
 
-def test_the_unit_asks_for_what_the_command_gives() -> None:
+def test_unit_file_matches_the_command_line() -> None:
     unit = ConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(UNIT.read_text())

@@ -84,6 +84,7 @@ def test_principals_survive_formatting_and_parsing(text: str) -> None:
     ],
 )
 def test_owner_renewer_and_requester_of_a_token(text: str, may_renew: bool, may_describe: bool) -> None:
-    for principal in (parse_principal(text), Principal(*text.split(":"), token_authenticated=True)):
+    kind, name = text.split(":")
+    for principal in (parse_principal(text), Principal(kind, name, token_authenticated=True)):
         assert is_owner_or_renewer(TOKEN, principal) is may_renew
         assert is_owner_requester_or_renewer(TOKEN, principal) is may_describe

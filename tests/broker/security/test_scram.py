@@ -1,4 +1,4 @@
-"""SCRAM beside the vectors of its RFCs, and beside itself: who is let in, and what the others are told."""
+"""SCRAM against the test vectors of its RFCs, and kwire's client against kwire's server."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ RFC_7677 = (
 )
 
 
-class Known:
-    """Users that are told."""
+class FixedUsers:
+    """Users with given credentials."""
 
     def __init__(
         self,
@@ -58,13 +58,15 @@ class Known:
 
 
 @pytest.mark.parametrize("vector", [RFC_5802, RFC_7677], ids=["RFC 5802", "RFC 7677"])
-def test_both_sides_say_what_the_rfc_has(vector: tuple[ScramMechanism, str, str, str, str, str, str]) -> None:
-    mechanism, name, password, first, answer, final, signature = vector
+def test_client_and_server_send_the_messages_of_the_rfc(
+    vector: tuple[ScramMechanism, str, str, str, str, str, str],
+) -> None:
+    mechanism, name, password, first, server_first, final, signature = vector
     client_nonce = first.rpartition("r=")[2]
-    nonce, salt, _ = answer.split(",")
+    nonce, salt, _ = server_first.split(",")
     client = ScramClient(mechanism, name, password, client_nonce)
     assert client.evaluate(b"") == first.encode()
-    assert client.evaluate(answer.encode()) == final.encode()
+    assert client.evaluate(server_first.encode()) == final.encode()
     assert not client.is_complete
     assert client.evaluate(signature.encode()) is None
     assert client.is_complete
@@ -72,8 +74,8 @@ def test_both_sides_say_what_the_rfc_has(vector: tuple[ScramMechanism, str, str,
 
     salted = mechanism.salt_password(password, b64decode(salt[2:]), 4096)
     credential = mechanism.credential(b64decode(salt[2:]), 4096, salted)
-    server = ScramServer(mechanism, Known({name: credential}), nonce[2:].removeprefix(client_nonce))
-    assert server.evaluate(first.encode()) == answer.encode()
+    server = ScramServer(mechanism, FixedUsers({name: credential}), nonce[2:].removeprefix(client_nonce))
+    assert server.evaluate(first.encode()) == server_first.encode()
     assert server.outcome is None
     assert server.evaluate(final.encode()) == signature.encode()
     assert server.outcome is not None
@@ -82,16 +84,16 @@ def test_both_sides_say_what_the_rfc_has(vector: tuple[ScramMechanism, str, str,
 
 
 def exchange(client: ScramClient, server: ScramServer) -> None:
-    said = client.evaluate(b"")
-    while said is not None:
-        said = client.evaluate(server.evaluate(said))
+    response = client.evaluate(b"")
+    while response is not None:
+        response = client.evaluate(server.evaluate(response))
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512], ids=lambda one: one.name)
 @pytest.mark.parametrize("name", ["alice", "a=b,c", "=2C", "=3D=2C,", " "])
-def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name: str) -> None:
+def test_a_correct_password_authenticates_and_a_wrong_one_fails(mechanism: ScramMechanism, name: str) -> None:
     rng = random.Random(name)
-    users = Known({name: mechanism.derive_credential("secret \N{EURO SIGN}", rng, 8192)})
+    users = FixedUsers({name: mechanism.derive_credential("secret \N{EURO SIGN}", rng, 8192)})
     client = ScramClient(mechanism, name, "secret \N{EURO SIGN}", "c")
     server = ScramServer(mechanism, users, "s")
     exchange(client, server)
@@ -106,8 +108,8 @@ def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name
     assert wrong.outcome is None
 
 
-def test_extensions_are_ignored() -> None:
-    users = Known({"user": SHA_256.derive_credential("secret", random.Random(1))})
+def test_scram_extensions_are_ignored() -> None:
+    users = FixedUsers({"user": SHA_256.derive_credential("secret", random.Random(1))})
     client, server = ScramClient(SHA_256, "user", "secret", "c"), ScramServer(SHA_256, users, "s")
     first = client.evaluate(b"")
     assert first is not None
@@ -117,10 +119,10 @@ def test_extensions_are_ignored() -> None:
     assert client.is_complete
 
 
-def test_a_token_is_its_owners() -> None:
+def test_a_token_authenticates_as_its_owner() -> None:
     rng = random.Random(1)
     token = TokenCredential(Principal("User", "owner"), 5000, SHA_256.derive_credential("aG1hYw==", rng))
-    users = Known({"id": SHA_256.derive_credential("mine", rng)}, {"id": token})
+    users = FixedUsers({"id": SHA_256.derive_credential("mine", rng)}, {"id": token})
     server = ScramServer(SHA_256, users, "s")
     exchange(ScramClient(SHA_256, "id", "aG1hYw==", "c", is_token=True), server)
     assert server.outcome is not None
@@ -149,9 +151,9 @@ def test_a_token_is_its_owners() -> None:
         ("", "Invalid SCRAM client first message format"),
     ],
 )
-def test_first_messages_that_fail(message: str, reason: str) -> None:
+def test_an_invalid_client_first_message_fails(message: str, reason: str) -> None:
     rng = random.Random(2)
-    server = ScramServer(SHA_256, Known({"user": SHA_256.derive_credential("pencil", rng)}), "s")
+    server = ScramServer(SHA_256, FixedUsers({"user": SHA_256.derive_credential("pencil", rng)}), "s")
     with pytest.raises(AuthenticationFailed) as failed:
         server.evaluate(message.encode())
     assert str(failed.value) == reason
@@ -160,9 +162,9 @@ def test_first_messages_that_fail(message: str, reason: str) -> None:
         server.evaluate(b"n,,n=user,r=x")
 
 
-def test_an_identity_that_is_asked_for_is_the_users_own() -> None:
+def test_an_authorization_id_must_be_the_username() -> None:
     rng = random.Random(3)
-    users = Known({"user": SHA_256.derive_credential("pencil", rng)})
+    users = FixedUsers({"user": SHA_256.derive_credential("pencil", rng)})
     assert ScramServer(SHA_256, users, "s").evaluate(b"n,a=user,n=user,r=x").startswith(b"r=xs")
     with pytest.raises(AuthenticationFailed) as failed:
         ScramServer(SHA_256, users, "s").evaluate(b"n,a=admin,n=user,r=x")
@@ -171,9 +173,9 @@ def test_an_identity_that_is_asked_for_is_the_users_own() -> None:
     )
 
 
-def test_a_credential_of_too_few_iterations_lets_nobody_in() -> None:
+def test_a_credential_with_too_few_iterations_fails() -> None:
     rng = random.Random(4)
-    users = Known({"user": SHA_256.derive_credential("pencil", rng, 4095)})
+    users = FixedUsers({"user": SHA_256.derive_credential("pencil", rng, 4095)})
     with pytest.raises(AuthenticationFailed, match="Iterations 4095 is less than the minimum 4096"):
         ScramServer(SHA_256, users, "s").evaluate(b"n,,n=user,r=x")
 
@@ -187,9 +189,9 @@ def test_a_credential_of_too_few_iterations_lets_nobody_in() -> None:
         ("c=biws,r=xs,p=A", "Invalid SCRAM client final message format"),
     ],
 )
-def test_final_messages_that_fail(final: str, reason: str) -> None:
+def test_an_invalid_client_final_message_fails(final: str, reason: str) -> None:
     rng = random.Random(5)
-    server = ScramServer(SHA_256, Known({"user": SHA_256.derive_credential("pencil", rng)}), "s")
+    server = ScramServer(SHA_256, FixedUsers({"user": SHA_256.derive_credential("pencil", rng)}), "s")
     assert server.evaluate(b"n,,n=user,r=x").startswith(b"r=xs,s=")
     with pytest.raises(AuthenticationFailed, match=reason) as failed:
         server.evaluate(final.encode())
@@ -197,8 +199,8 @@ def test_final_messages_that_fail(final: str, reason: str) -> None:
     assert server.outcome is None
 
 
-def test_an_exchange_takes_one_proof() -> None:
-    users = Known({"user": SHA_256.derive_credential("pencil", random.Random(9))})
+def test_only_one_proof_is_accepted_in_an_exchange() -> None:
+    users = FixedUsers({"user": SHA_256.derive_credential("pencil", random.Random(9))})
     client, server = ScramClient(SHA_256, "user", "pencil", "x"), ScramServer(SHA_256, users, "s")
     proof = client.evaluate(server.evaluate(client.evaluate(b"") or b"")) or b""
     wrong = proof[:-44] + b64encode(bytes(32))
@@ -212,8 +214,8 @@ def test_an_exchange_takes_one_proof() -> None:
         assert server.outcome is None
 
 
-def test_a_proof_of_another_length_ends_the_connection() -> None:
-    users = Known({"user": SHA_256.derive_credential("pencil", random.Random(8))})
+def test_a_proof_of_the_wrong_length_is_a_wire_error() -> None:
+    users = FixedUsers({"user": SHA_256.derive_credential("pencil", random.Random(8))})
     server = ScramServer(SHA_256, users, "s")
     server.evaluate(b"n,,n=user,r=x")
     with pytest.raises(WireError):
@@ -222,7 +224,7 @@ def test_a_proof_of_another_length_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("server_first", "reason"),
     [
         ("r=other,s=AAAA,i=4096", "Invalid server nonce: does not start with client nonce"),
         ("r=cy,s=AAAA,i=4095", "Requested iterations 4095 is less than the minimum 4096"),
@@ -235,11 +237,11 @@ def test_a_proof_of_another_length_ends_the_connection() -> None:
         ("e=other-error", "Invalid SCRAM server first message format"),
     ],
 )
-def test_servers_that_a_client_does_not_go_on_with(answer: str, reason: str) -> None:
+def test_client_rejects_an_invalid_server_first_message(server_first: str, reason: str) -> None:
     client = ScramClient(SHA_256, "user", "pencil", "c")
     assert client.evaluate(b"") == b"n,,n=user,r=c"
     with pytest.raises(AuthenticationFailed, match=reason):
-        client.evaluate(answer.encode())
+        client.evaluate(server_first.encode())
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_servers_that_a_client_does_not_go_on_with(answer: str, reason: str) -> 
         ("", "Invalid SCRAM server final message format"),
     ],
 )
-def test_a_server_that_does_not_know_the_password_is_found_out(last: str, reason: str) -> None:
+def test_client_rejects_a_server_without_the_password(last: str, reason: str) -> None:
     client = ScramClient(SHA_256, "user", "pencil", "c")
     assert client.evaluate(b"") == b"n,,n=user,r=c"
     assert client.evaluate(b"r=cy,s=AAAA,i=4096")
@@ -260,5 +262,5 @@ def test_a_server_that_does_not_know_the_password_is_found_out(last: str, reason
     assert not client.is_complete
 
 
-def test_credentials_do_not_show_what_they_hold() -> None:
+def test_repr_of_a_credential_hides_its_values() -> None:
     assert repr(ScramCredential(b"salt", b"stored", b"server", 4096)) == "ScramCredential([hidden])"

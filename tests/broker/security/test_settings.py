@@ -1,4 +1,4 @@
-"""Who may come by a listener, and as whom a node goes to others: what of the settings counts."""
+"""Settings of SASL listeners, and the credentials of a node that connects to its peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.broker.security.settings import Credentials, listener_security, peer_
 
 PLAIN_TEXT = f'{PLAIN_MODULE} required username="me" password="mine" user_me="mine" user_you="yours";'
 SCRAM_TEXT = f'{SCRAM_MODULE} required username="node" password="secret";'
-ALONE = {
+SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "listeners": "CLIENTS://127.0.0.1:0,NODES://127.0.0.1:0,CONTROLLER://127.0.0.1:0,OPEN://127.0.0.1:0",
@@ -31,21 +31,21 @@ ALONE = {
     "listener.name.controller.plain.sasl.jaas.config": PLAIN_TEXT,
 }
 MORE = {
-    "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+    "listener.security.protocol.map": SETTINGS["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
     "listener.name.more.plain.sasl.jaas.config": PLAIN_TEXT,
 }
 MISSING = "Could not find a 'KafkaServer' or 'clients.KafkaServer' entry in the JAAS configuration"
 
 
-def refusal(changed: dict[str, str | None]) -> str:
-    settings = {name: text for name, text in (ALONE | changed).items() if text is not None}
+def load_error(changed: dict[str, str | None]) -> str:
+    settings = {name: text for name, text in (SETTINGS | changed).items() if text is not None}
     with pytest.raises(ConfigError) as refused:
         BrokerConfig(settings)
     return str(refused.value)
 
 
-def test_a_listener_asks_for_what_all_ask_for() -> None:
-    config = BrokerConfig(ALONE)
+def test_a_listener_inherits_the_general_sasl_settings() -> None:
+    config = BrokerConfig(SETTINGS)
     security = listener_security(config, "CLIENTS")
     assert security is not None
     assert security.mechanisms == ("PLAIN",)
@@ -56,9 +56,9 @@ def test_a_listener_asks_for_what_all_ask_for() -> None:
     assert listener_security(config, "OPEN") is None
 
 
-def test_what_is_said_of_it_alone_counts_more() -> None:
+def test_settings_of_a_listener_override_the_general_ones() -> None:
     config = BrokerConfig(
-        ALONE
+        SETTINGS
         | {
             "connections.max.reauth.ms": "1000",
             "sasl.server.max.receive.size": "10000",
@@ -80,9 +80,9 @@ def test_what_is_said_of_it_alone_counts_more() -> None:
     assert (nodes.max_receive_bytes, nodes.max_reauth_ms) == (10000, {"PLAIN": 1000})
 
 
-def test_as_whom_a_node_goes_to_others() -> None:
+def test_peer_credentials_come_from_the_jaas_config_of_the_listener() -> None:
     config = BrokerConfig(
-        ALONE
+        SETTINGS
         | {
             "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
             "listener.name.controller.scram-sha-512.sasl.jaas.config": SCRAM_TEXT.replace(
@@ -96,8 +96,8 @@ def test_as_whom_a_node_goes_to_others() -> None:
     assert "secret" not in repr(peer_credentials(config, "CONTROLLER"))
 
 
-def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -> None:
-    settings = ALONE | {
+def test_a_broker_has_credentials_for_the_controller_listener() -> None:
+    settings = SETTINGS | {
         "process.roles": "broker",
         "node.id": "2",
         "listeners": "CLIENTS://127.0.0.1:0,NODES://127.0.0.1:0",
@@ -113,7 +113,7 @@ def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "error"),
     [
         ({"listener.name.clients.plain.sasl.jaas.config": None}, MISSING),
         ({"listener.name.clients.plain.sasl.jaas.config": "M"}, "control flag not specified"),
@@ -133,17 +133,17 @@ def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -
         ({"security.inter.broker.protocol": "PLAINTEXT"}, "Only one of inter.broker.listener.name and "),
     ],
 )
-def test_settings_that_a_node_does_not_start_with(changed: dict[str, str | None], told: str) -> None:
-    text = refusal(changed)
-    assert told in text
+def test_invalid_sasl_settings_are_refused(changed: dict[str, str | None], error: str) -> None:
+    text = load_error(changed)
+    assert error in text
     assert "mine" not in text
 
 
-def test_what_a_listener_asks_for_stays_while_it_is_there() -> None:
-    config = BrokerConfig(ALONE | {"listener.name.clients.sasl.enabled.mechanisms": "PLAIN"})
+def test_sasl_settings_of_a_running_listener_do_not_change() -> None:
+    config = BrokerConfig(SETTINGS | {"listener.name.clients.sasl.enabled.mechanisms": "PLAIN"})
     added = {
-        "listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0",
-        "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+        "listeners": SETTINGS["listeners"] + ",MORE://127.0.0.1:0",
+        "listener.security.protocol.map": SETTINGS["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
         "listener.name.more.sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "listener.name.more.scram-sha-256.sasl.jaas.config": SCRAM_TEXT,
     }
@@ -167,10 +167,10 @@ def test_what_a_listener_asks_for_stays_while_it_is_there() -> None:
     assert clients.mechanisms == ("PLAIN",)
 
 
-def test_a_listener_of_which_nothing_is_known_is_not_one_that_takes_everyone() -> None:
-    config = BrokerConfig(ALONE | {"listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0"} | MORE)
+def test_an_unknown_listener_is_an_error_and_not_an_open_listener() -> None:
+    config = BrokerConfig(SETTINGS | {"listeners": SETTINGS["listeners"] + ",MORE://127.0.0.1:0"} | MORE)
     assert listener_security(config, "MORE") is listener_security(config, "MORE") is not None
-    config.update({}, {"listeners": ALONE["listeners"]})
+    config.update({}, {"listeners": SETTINGS["listeners"]})
     config.update({}, {"listener.name.more.sasl.enabled.mechanisms": "GSSAPI"})
     with pytest.raises(ConfigError, match="MORE was never created"):
         listener_security(config, "MORE")
@@ -178,12 +178,12 @@ def test_a_listener_of_which_nothing_is_known_is_not_one_that_takes_everyone() -
         listener_security(config, "more")
 
 
-def test_a_file_tells_what_no_setting_does() -> None:
+def test_a_jaas_file_applies_where_no_setting_does() -> None:
     text = f"""
         KafkaServer {{ {PLAIN_MODULE} required username="me" password="of-all" user_me="of-all"; }};
         nodes.KafkaServer {{ {PLAIN_MODULE} required username="me" password="of-nodes" user_me="of-nodes"; }};
     """
-    settings = {name: text for name, text in ALONE.items() if not name.endswith("jaas.config")}
+    settings = {name: text for name, text in SETTINGS.items() if not name.endswith("jaas.config")}
     settings["listener.name.clients.plain.sasl.jaas.config"] = PLAIN_TEXT
     config = BrokerConfig(settings, JaasFile("jaas.conf", text))
     assert peer_credentials(config, "CONTROLLER") == Credentials("PLAIN", "me", "of-all")
@@ -194,7 +194,7 @@ def test_a_file_tells_what_no_setting_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "error"),
     [
         (
             JaasFile("jaas.conf", "KafkaClient { };"),
@@ -208,18 +208,18 @@ def test_a_file_tells_what_no_setting_does() -> None:
         (JaasFile("jaas.conf", fault="No such file or directory"), "jaas.conf: No such file or directory"),
     ],
 )
-def test_files_that_do_not_help(file: JaasFile, told: str) -> None:
-    settings = {name: text for name, text in ALONE.items() if not name.endswith("jaas.config")}
+def test_an_invalid_jaas_file_is_refused(file: JaasFile, error: str) -> None:
+    settings = {name: text for name, text in SETTINGS.items() if not name.endswith("jaas.config")}
     with pytest.raises(ConfigError) as refused:
         BrokerConfig(settings, file)
-    assert told in str(refused.value)
+    assert error in str(refused.value)
 
 
-def test_a_listener_that_could_not_be_taken_up_is_when_it_can() -> None:
-    config = BrokerConfig(ALONE)
+def test_a_listener_without_credentials_is_added_once_they_are_set() -> None:
+    config = BrokerConfig(SETTINGS)
     added = {
-        "listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0",
-        "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+        "listeners": SETTINGS["listeners"] + ",MORE://127.0.0.1:0",
+        "listener.security.protocol.map": SETTINGS["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
     }
     config.update({}, added)
     assert "MORE" not in [listener.name for listener in config.running_listeners()]
@@ -229,7 +229,7 @@ def test_a_listener_that_could_not_be_taken_up_is_when_it_can() -> None:
     assert "MORE" in [listener.name for listener in config.running_listeners()]
     more = listener_security(config, "MORE")
     config.update({}, {})
-    # Whoever has just come by it is not let in for that.
+    # Losing its credentials does not make an existing listener open to unauthenticated clients.
     assert listener_security(config, "MORE") == more is not None
     config.update({}, added)
     assert "MORE" not in [listener.name for listener in config.running_listeners()]
