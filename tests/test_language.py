@@ -29,6 +29,7 @@ HELD = [
     "docs/moving.md",
     "docs/operations.md",
     "docs/performance.md",
+    "docs/pipeline.md",
     "docs/security.md",
     "docs/simulation.md",
     "docs/site",
@@ -57,6 +58,7 @@ HELD = [
     "kwire/host",
     "kwire/http",
     "kwire/testing",
+    "kwire/pipeline",
     "kwire/wire",
     "tests/interop",
 ]

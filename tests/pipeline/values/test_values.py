@@ -275,13 +275,13 @@ class TestAvro:
         broken_id = register(registry, "b", '{"type": "rec"}')
         values = [
             (good, None),
-            (b"", "0 bytes are too few for the id of a schema"),
+            (b"", "0 bytes are too few for a schema id"),
             (b"\x00\x00\x00", "3 bytes are too few"),
             (b"\x07" + good[1:], "the first byte is 7, not 0"),
             (b"\x00\x00\x0f\x42\x40" + good[5:], "schema id 1000000 is not in the registry"),
             (good[:-1], "the value ends within its record"),
-            (good + b"more", "4 bytes are left over behind the record"),
-            (good[:5] + b"\x04\xff\xff\x02", "the value is not of its schema"),
+            (good + b"more", "4 bytes follow the record"),
+            (good[:5] + b"\x04\xff\xff\x02", "the value does not match its schema"),
             (other, "the reader's schema does not fit the writer's: "),
             (wrong, "the reader's schema does not fit the writer's: Schema mismatch: string is not long"),
             (b"\x00" + json_id.to_bytes(4, "big") + b"{}", f"schema id {json_id} is not Avro, but JSON"),
