@@ -1,4 +1,4 @@
-"""A broker's life alone, move by move: what it asks of the controller, and what takes it further."""
+"""The broker lifecycle alone: its requests to the controller, and the triggers of each stage change."""
 
 from __future__ import annotations
 
@@ -37,45 +37,45 @@ HEARTBEAT_MS = 2_000
 REGISTRATION = RegisterBroker(1, Uuid(bytes(16)), [], {"share.version": (0, 0)}, None, [])
 FENCED = BrokerHeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
 UNFENCED = BrokerHeartbeatReply(is_caught_up=True, is_fenced=False, should_shut_down=False)
-LET_GO = BrokerHeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=True)
+SHUTDOWN_ALLOWED = BrokerHeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=True)
 
 
-class Bench:
-    """A broker, and a controller that answers when a test says so."""
+class LifecycleHarness:
+    """A broker lifecycle, and a controller whose responses the test gives."""
 
     def __init__(self) -> None:
         self.host = VirtualHost()
-        self.asked: list[tuple[Command, OnDone[Any]]] = []
+        self.pending: list[tuple[Command, OnDone[Any]]] = []
         self.image = MetadataImage()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.is_alone = False
-        self.life = BrokerLifecycleManager(
+        self.lifecycle = BrokerLifecycleManager(
             self,
             self.host,
             1,
             LifecycleSettings(HEARTBEAT_MS, 9_000, 60_000, 30_000),
             image=lambda: self.image,
             is_only_broker=lambda: self.is_alone,
-            on_caught_up=lambda: self.told.append("caught up"),
-            on_unfenced=lambda: self.told.append("unfenced"),
-            on_shutdown_allowed=lambda: self.told.append("gone"),
-            on_failed=self.told.append,
+            on_caught_up=lambda: self.events.append("caught up"),
+            on_unfenced=lambda: self.events.append("unfenced"),
+            on_shutdown_allowed=lambda: self.events.append("gone"),
+            on_failed=self.events.append,
         )
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        assert not self.asked, "one is under way at a time"
-        self.asked.append((command, on_done))
+        assert not self.pending, "one request at a time"
+        self.pending.append((command, on_done))
 
-    def answer(self, reply: Any) -> Any:
-        command, on_done = self.asked.pop(0)
+    def respond(self, reply: Any) -> Any:
+        command, on_done = self.pending.pop(0)
         on_done(reply)
         self.host.run_pending()
         return command
 
     def heartbeat(self, reply: BrokerHeartbeatReply) -> BrokerHeartbeat:
-        """What is asked now, without time to pass."""
+        """Respond to the heartbeat that is due now, and return it."""
         self.host.advance(0)
-        heartbeat = self.answer(reply)
+        heartbeat = self.respond(reply)
         assert isinstance(heartbeat, BrokerHeartbeat)
         return heartbeat
 
@@ -83,7 +83,7 @@ class Bench:
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
         self.image = delta.apply(offset, 1)
-        self.life.image_changed(self.image, delta)
+        self.lifecycle.image_changed(self.image, delta)
         self.host.run_pending()
 
     def publish_registration(self, broker_epoch: int = EPOCH) -> None:
@@ -96,12 +96,12 @@ class Bench:
         )
         self.publish(broker_epoch + 2, record)
 
-    def come_to(self, stage: LifecycleStage) -> None:
-        """The way there, but for LEAVING and GONE; with nothing under way."""
-        self.life.start(REGISTRATION)
+    def advance_to(self, stage: LifecycleStage) -> None:
+        """Start, and advance to a stage up to UNFENCED, without a pending request."""
+        self.lifecycle.start(REGISTRATION)
         if stage is LifecycleStage.STARTING:
             return
-        self.answer(EPOCH)
+        self.respond(EPOCH)
         if stage is LifecycleStage.REGISTERED:
             self.heartbeat(FENCED)
             return
@@ -109,249 +109,249 @@ class Bench:
         self.heartbeat(FENCED)
         if stage is LifecycleStage.CAUGHT_UP:
             return
-        self.life.opened()
+        self.lifecycle.opened()
         self.heartbeat(FENCED if stage is LifecycleStage.OPEN else UNFENCED)
-        assert self.life.stage is stage
+        assert self.lifecycle.stage is stage
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> LifecycleHarness:
+    return LifecycleHarness()
 
 
-def test_the_way_in(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
-    assert (bench.life.stage, bench.life.broker_epoch) == (LifecycleStage.STARTING, -1)
-    assert bench.answer(EPOCH) is REGISTRATION
-    assert (bench.life.stage, bench.life.broker_epoch) == (LifecycleStage.REGISTERED, EPOCH)
-    first = bench.heartbeat(FENCED)
+def test_start_until_unfenced(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
+    assert (harness.lifecycle.stage, harness.lifecycle.broker_epoch) == (LifecycleStage.STARTING, -1)
+    assert harness.respond(EPOCH) is REGISTRATION
+    assert (harness.lifecycle.stage, harness.lifecycle.broker_epoch) == (LifecycleStage.REGISTERED, EPOCH)
+    first = harness.heartbeat(FENCED)
     assert (first.broker_epoch, first.want_fence, first.want_shut_down) == (EPOCH, True, False)
     assert first.cordoned_log_dirs is None
-    bench.publish(EPOCH + 5)
-    assert bench.life.stage is LifecycleStage.REGISTERED, "the metadata may be there without the registration"
-    bench.publish_registration()
-    assert (bench.life.stage, bench.told) == (LifecycleStage.CAUGHT_UP, ["caught up"])
-    bench.host.advance(CATCH_UP_INTERVAL_MS)
-    second = bench.heartbeat(FENCED)
+    harness.publish(EPOCH + 5)
+    assert harness.lifecycle.stage is LifecycleStage.REGISTERED, "the metadata may lack the registration"
+    harness.publish_registration()
+    assert (harness.lifecycle.stage, harness.events) == (LifecycleStage.CAUGHT_UP, ["caught up"])
+    harness.host.advance(CATCH_UP_INTERVAL_MS)
+    second = harness.heartbeat(FENCED)
     assert (second.current_metadata_offset, second.want_fence) == (EPOCH + 2, True)
-    bench.life.opened()
-    assert bench.heartbeat(FENCED).want_fence is False
-    assert (bench.life.stage, bench.told) == (LifecycleStage.OPEN, ["caught up"])
-    bench.host.advance(HEARTBEAT_MS)
-    bench.heartbeat(UNFENCED)
-    assert (bench.life.stage, bench.told) == (LifecycleStage.UNFENCED, ["caught up", "unfenced"])
-    bench.host.advance(HEARTBEAT_MS - 1)
-    assert bench.asked == []
-    bench.host.advance(1)
-    assert len(bench.asked) == 1
+    harness.lifecycle.opened()
+    assert harness.heartbeat(FENCED).want_fence is False
+    assert (harness.lifecycle.stage, harness.events) == (LifecycleStage.OPEN, ["caught up"])
+    harness.host.advance(HEARTBEAT_MS)
+    harness.heartbeat(UNFENCED)
+    assert (harness.lifecycle.stage, harness.events) == (LifecycleStage.UNFENCED, ["caught up", "unfenced"])
+    harness.host.advance(HEARTBEAT_MS - 1)
+    assert harness.pending == []
+    harness.host.advance(1)
+    assert len(harness.pending) == 1
 
 
-def test_metadata_that_was_there_before_the_answer_counts(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
-    bench.publish_registration()
-    assert bench.life.stage is LifecycleStage.STARTING
-    bench.answer(EPOCH)
-    assert (bench.life.stage, bench.told) == (LifecycleStage.CAUGHT_UP, ["caught up"])
+def test_registration_record_before_the_response_counts(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
+    harness.publish_registration()
+    assert harness.lifecycle.stage is LifecycleStage.STARTING
+    harness.respond(EPOCH)
+    assert (harness.lifecycle.stage, harness.events) == (LifecycleStage.CAUGHT_UP, ["caught up"])
 
 
-def test_all_of_it_can_happen_while_nothing_else_does(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
-    bench.publish_registration()
-    (_, on_done), *bench.asked = bench.asked
+def test_start_completes_without_other_events(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
+    harness.publish_registration()
+    (_, on_done), *harness.pending = harness.pending
     on_done(EPOCH)
-    bench.life.opened()
-    (heartbeat, on_done), *bench.asked = bench.asked
+    harness.lifecycle.opened()
+    (heartbeat, on_done), *harness.pending = harness.pending
     assert isinstance(heartbeat, BrokerHeartbeat)
     assert not heartbeat.want_fence
     on_done(UNFENCED)
-    assert bench.life.stage is LifecycleStage.UNFENCED
+    assert harness.lifecycle.stage is LifecycleStage.UNFENCED
 
 
-def test_it_asks_again_with_growing_pauses(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
+def test_retry_backoff_grows_and_is_reset(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
     for pause_ms in (100, 200, 400, 800, 1_600, 3_200, 6_400, 9_000, 9_000):
-        bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-        bench.host.advance(int(pause_ms * 0.97))
-        assert bench.asked == []
-        bench.host.advance(pause_ms - int(pause_ms * 0.97) + int(pause_ms * 0.03))
-        assert [command for command, _ in bench.asked] == [REGISTRATION]
-    bench.answer(EPOCH)
-    bench.heartbeat(FENCED)
-    bench.host.advance(CATCH_UP_INTERVAL_MS)
-    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    bench.host.advance(110)
-    assert len(bench.asked) == 1, "the pauses begin anew after a success"
+        harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.host.advance(int(pause_ms * 0.97))
+        assert harness.pending == []
+        harness.host.advance(pause_ms - int(pause_ms * 0.97) + int(pause_ms * 0.03))
+        assert [command for command, _ in harness.pending] == [REGISTRATION]
+    harness.respond(EPOCH)
+    harness.heartbeat(FENCED)
+    harness.host.advance(CATCH_UP_INTERVAL_MS)
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.host.advance(110)
+    assert len(harness.pending) == 1, "a success resets the backoff"
 
 
-def test_the_end_of_its_last_session_is_not_missed_for_long(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
+def test_duplicate_registration_is_retried_within_a_short_backoff(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
     for _ in range(20):
-        bench.answer(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        bench.host.advance(520)
-        assert [command for command, _ in bench.asked] == [REGISTRATION]
+        harness.respond(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        harness.host.advance(520)
+        assert [command for command, _ in harness.pending] == [REGISTRATION]
 
 
-def test_a_new_controller_is_asked_at_once(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
-    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    bench.life.send_now()
-    assert len(bench.asked) == 1
-    bench.life.send_now()
-    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    assert bench.asked == [], "never at once after a failure"
+def test_new_controller_gets_a_heartbeat_at_once(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.lifecycle.send_now()
+    assert len(harness.pending) == 1
+    harness.lifecycle.send_now()
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    assert harness.pending == [], "a failure backs off"
 
 
-def test_a_lost_session_is_only_a_fence(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.host.advance(HEARTBEAT_MS)
-    bench.heartbeat(FENCED)
-    bench.host.advance(HEARTBEAT_MS)
-    assert bench.heartbeat(UNFENCED).broker_epoch == EPOCH
-    assert bench.told == ["caught up", "unfenced"]
+def test_session_timeout_only_fences_the_broker(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.host.advance(HEARTBEAT_MS)
+    harness.heartbeat(FENCED)
+    harness.host.advance(HEARTBEAT_MS)
+    assert harness.heartbeat(UNFENCED).broker_epoch == EPOCH
+    assert harness.events == ["caught up", "unfenced"]
 
 
-def test_who_reads_of_its_own_fence_after_failures_says_at_once_that_it_lives(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.host.advance(HEARTBEAT_MS)
+def test_broker_that_reads_its_own_fencing_sends_a_heartbeat_at_once(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.host.advance(HEARTBEAT_MS)
     for _ in range(12):
-        bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-        bench.host.advance(HEARTBEAT_MS * 11 // 10)
-        assert len(bench.asked) == 1, "however often it has failed, it is asked as often as it would be"
-    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.host.advance(HEARTBEAT_MS * 11 // 10)
+        assert len(harness.pending) == 1, "failures do not add heartbeats"
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
     for offset, fenced in ((EPOCH + 19, -1), (EPOCH + 20, 1)):
-        assert bench.asked == []
-        bench.publish(
+        assert harness.pending == []
+        harness.publish(
             offset, stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=EPOCH, fenced=fenced)
         )
-    assert bench.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 20
+    assert harness.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 20
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_one_that_was_forgotten_registers_again(bench: Bench, code: ErrorCode) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.host.advance(HEARTBEAT_MS)
-    bench.answer(ApiError(code))
-    bench.host.advance(110)
-    assert bench.answer(EPOCH + 10) == REGISTRATION._replace(previous_broker_epoch=EPOCH)
-    assert bench.life.broker_epoch == EPOCH + 10
-    heartbeat = bench.heartbeat(UNFENCED)
+def test_unregistered_broker_registers_again(harness: LifecycleHarness, code: ErrorCode) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.host.advance(HEARTBEAT_MS)
+    harness.respond(ApiError(code))
+    harness.host.advance(110)
+    assert harness.respond(EPOCH + 10) == REGISTRATION._replace(previous_broker_epoch=EPOCH)
+    assert harness.lifecycle.broker_epoch == EPOCH + 10
+    heartbeat = harness.heartbeat(UNFENCED)
     assert (heartbeat.broker_epoch, heartbeat.want_fence) == (EPOCH + 10, False)
 
 
-def test_a_broker_that_is_alone_with_itself_says_nothing(bench: Bench) -> None:
-    bench.is_alone = True
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.host.advance(100 * HEARTBEAT_MS)
-    assert bench.asked == []
-    bench.publish(EPOCH + 20)
-    bench.host.advance(0)
-    assert bench.asked == []
-    bench.is_alone = False
-    bench.publish(EPOCH + 21)
-    assert bench.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 21
+def test_only_broker_of_a_combined_node_sends_no_heartbeats(harness: LifecycleHarness) -> None:
+    harness.is_alone = True
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.host.advance(100 * HEARTBEAT_MS)
+    assert harness.pending == []
+    harness.publish(EPOCH + 20)
+    harness.host.advance(0)
+    assert harness.pending == []
+    harness.is_alone = False
+    harness.publish(EPOCH + 21)
+    assert harness.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 21
 
 
-# --- the end
+# --- shutdown
 
 
-def test_the_way_out(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.life.begin_controlled_shutdown()
-    bench.life.begin_controlled_shutdown()
-    assert bench.life.stage is LifecycleStage.CONTROLLED_SHUTDOWN
-    heartbeat = bench.heartbeat(UNFENCED)
+def test_controlled_shutdown(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.lifecycle.begin_controlled_shutdown()
+    harness.lifecycle.begin_controlled_shutdown()
+    assert harness.lifecycle.stage is LifecycleStage.CONTROLLED_SHUTDOWN
+    heartbeat = harness.heartbeat(UNFENCED)
     assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, True)
-    bench.host.advance(FIRST_SHUTDOWN_INTERVAL_MS)
-    bench.heartbeat(UNFENCED)
-    bench.host.advance(SHUTDOWN_INTERVAL_MS)
-    assert bench.told == ["caught up", "unfenced"]
-    bench.heartbeat(LET_GO)
-    assert (bench.life.stage, bench.told[2:]) == (LifecycleStage.STOPPED, ["gone"])
-    bench.host.advance(10 * HEARTBEAT_MS)
-    assert (bench.asked, bench.host.timers) == ([], 0)
+    harness.host.advance(FIRST_SHUTDOWN_INTERVAL_MS)
+    harness.heartbeat(UNFENCED)
+    harness.host.advance(SHUTDOWN_INTERVAL_MS)
+    assert harness.events == ["caught up", "unfenced"]
+    harness.heartbeat(SHUTDOWN_ALLOWED)
+    assert (harness.lifecycle.stage, harness.events[2:]) == (LifecycleStage.STOPPED, ["gone"])
+    harness.host.advance(10 * HEARTBEAT_MS)
+    assert (harness.pending, harness.host.timers) == ([], 0)
 
 
 @pytest.mark.parametrize(
     "stage",
     [LifecycleStage.STARTING, LifecycleStage.REGISTERED, LifecycleStage.CAUGHT_UP, LifecycleStage.OPEN],
 )
-def test_whoever_leads_nothing_just_goes(bench: Bench, stage: LifecycleStage) -> None:
-    bench.come_to(stage)
-    bench.life.begin_controlled_shutdown()
-    bench.host.run_pending()
-    assert (bench.life.stage, bench.told[-1:]) == (LifecycleStage.STOPPED, ["gone"])
-    for _, on_done in list(bench.asked):
+def test_shutdown_before_unfencing_ends_at_once(harness: LifecycleHarness, stage: LifecycleStage) -> None:
+    harness.advance_to(stage)
+    harness.lifecycle.begin_controlled_shutdown()
+    harness.host.run_pending()
+    assert (harness.lifecycle.stage, harness.events[-1:]) == (LifecycleStage.STOPPED, ["gone"])
+    for _, on_done in list(harness.pending):
         on_done(EPOCH if stage is LifecycleStage.STARTING else UNFENCED)
-    bench.publish_registration()
-    bench.host.advance(100_000)
-    assert (bench.life.stage, bench.host.timers) == (LifecycleStage.STOPPED, 0)
+    harness.publish_registration()
+    harness.host.advance(100_000)
+    assert (harness.lifecycle.stage, harness.host.timers) == (LifecycleStage.STOPPED, 0)
 
 
-def test_it_leaves_behind_the_heartbeat_that_is_under_way(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.host.advance(HEARTBEAT_MS)
-    bench.life.begin_controlled_shutdown()
-    assert not bench.heartbeat(UNFENCED).want_shut_down
-    assert bench.heartbeat(LET_GO).want_shut_down
-    assert bench.life.stage is LifecycleStage.STOPPED
+def test_shutdown_does_not_wait_for_a_pending_heartbeat(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.host.advance(HEARTBEAT_MS)
+    harness.lifecycle.begin_controlled_shutdown()
+    assert not harness.heartbeat(UNFENCED).want_shut_down
+    assert harness.heartbeat(SHUTDOWN_ALLOWED).want_shut_down
+    assert harness.lifecycle.stage is LifecycleStage.STOPPED
 
 
-def test_who_is_never_registered_gives_up(bench: Bench) -> None:
-    bench.life.start(REGISTRATION)
+def test_registration_timeout_fails_the_broker(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION)
     for _ in range(20):
-        if bench.asked:
-            bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-        bench.host.advance(4_000)
-    assert len(bench.told) == 1
-    assert "initial.broker.registration.timeout.ms" in bench.told[0]
+        if harness.pending:
+            harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.host.advance(4_000)
+    assert len(harness.events) == 1
+    assert "initial.broker.registration.timeout.ms" in harness.events[0]
 
 
-def test_one_that_registered_in_time_may_take_long_for_the_rest(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.REGISTERED)
-    bench.host.advance(100_000)
-    assert bench.told == []
+def test_registration_timeout_does_not_limit_the_catch_up(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.REGISTERED)
+    harness.host.advance(100_000)
+    assert harness.events == []
 
 
 # --- directories
 
 
-def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
+def test_heartbeats_report_failed_and_cordoned_directories(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
     gone, full = Uuid(b"g" * 16), Uuid(b"f" * 16)
-    bench.life.report_directories([gone], [full])
-    assert bench.heartbeat(UNFENCED).offline_log_dirs == (gone,)
-    bench.life.report_directories([gone], [full])
-    assert bench.asked == [], "nothing is new"
-    bench.publish(EPOCH + 9, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
-    bench.host.advance(HEARTBEAT_MS)
-    heartbeat = bench.heartbeat(UNFENCED)
+    harness.lifecycle.report_directories([gone], [full])
+    assert harness.heartbeat(UNFENCED).offline_log_dirs == (gone,)
+    harness.lifecycle.report_directories([gone], [full])
+    assert harness.pending == [], "nothing has changed"
+    harness.publish(EPOCH + 9, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
+    harness.host.advance(HEARTBEAT_MS)
+    heartbeat = harness.heartbeat(UNFENCED)
     assert (heartbeat.offline_log_dirs, heartbeat.cordoned_log_dirs) == ((gone,), (full,))
-    bench.host.advance(40_000)
-    assert bench.told == ["caught up", "unfenced"]
+    harness.host.advance(40_000)
+    assert harness.events == ["caught up", "unfenced"]
 
 
-def test_who_cannot_tell_of_a_failed_directory_gives_up(bench: Bench) -> None:
-    bench.come_to(LifecycleStage.UNFENCED)
-    bench.life.report_directories([Uuid(b"g" * 16)], [])
-    bench.host.advance(40_000)
-    assert "log.dir.failure.timeout.ms" in bench.told[-1]
+def test_unreported_failed_directory_fails_the_broker(harness: LifecycleHarness) -> None:
+    harness.advance_to(LifecycleStage.UNFENCED)
+    harness.lifecycle.report_directories([Uuid(b"g" * 16)], [])
+    harness.host.advance(40_000)
+    assert "log.dir.failure.timeout.ms" in harness.events[-1]
 
 
-def test_directories_are_told_when_the_cluster_has_come_to_know_of_them(bench: Bench) -> None:
-    bench.life.start(REGISTRATION._replace(log_dirs=[Uuid(b"d" * 16)]))
-    bench.answer(EPOCH)
-    bench.publish_registration()
-    bench.heartbeat(FENCED)
-    bench.life.opened()
-    bench.heartbeat(UNFENCED)
-    bench.publish(EPOCH + 3, stored.FeatureLevelRecord(name="metadata.version", feature_level=14))
-    assert bench.asked == []
-    bench.publish(EPOCH + 4, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
-    assert isinstance(bench.answer(EPOCH), RegisterBroker)
-    assert bench.heartbeat(UNFENCED).broker_epoch == EPOCH
+def test_directory_callback_runs_once_the_metadata_has_the_change(harness: LifecycleHarness) -> None:
+    harness.lifecycle.start(REGISTRATION._replace(log_dirs=[Uuid(b"d" * 16)]))
+    harness.respond(EPOCH)
+    harness.publish_registration()
+    harness.heartbeat(FENCED)
+    harness.lifecycle.opened()
+    harness.heartbeat(UNFENCED)
+    harness.publish(EPOCH + 3, stored.FeatureLevelRecord(name="metadata.version", feature_level=14))
+    assert harness.pending == []
+    harness.publish(EPOCH + 4, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
+    assert isinstance(harness.respond(EPOCH), RegisterBroker)
+    assert harness.heartbeat(UNFENCED).broker_epoch == EPOCH
 
 
-# --- what the operator hears
+# --- log lines
 
 
 @pytest.mark.parametrize(
@@ -361,29 +361,29 @@ def test_directories_are_told_when_the_cluster_has_come_to_know_of_them(bench: B
         (ErrorCode.UNSUPPORTED_VERSION, "kafka-features downgrade --feature share.version=0"),
     ],
 )
-def test_a_refusal_is_told_once_with_what_to_do(
-    bench: Bench, caplog: pytest.LogCaptureFixture, code: ErrorCode, said: str
+def test_registration_error_is_logged_once_with_advice(
+    harness: LifecycleHarness, caplog: pytest.LogCaptureFixture, code: ErrorCode, said: str
 ) -> None:
-    bench.publish(3, stored.FeatureLevelRecord(name="share.version", feature_level=1))
-    bench.life.start(REGISTRATION)
+    harness.publish(3, stored.FeatureLevelRecord(name="share.version", feature_level=1))
+    harness.lifecycle.start(REGISTRATION)
     for _ in range(3):
-        bench.answer(ApiError(code))
-        bench.host.advance(1_000)
+        harness.respond(ApiError(code))
+        harness.host.advance(1_000)
     assert caplog.text.count(said) == 1
 
 
-def test_a_twin_is_told_of_once_the_last_life_must_be_over(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+def test_duplicate_broker_id_is_logged_after_the_session_timeout(
+    harness: LifecycleHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    bench.life.start(REGISTRATION)
+    harness.lifecycle.start(REGISTRATION)
     for _ in range(60):
-        bench.answer(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        bench.host.advance(520)
-    told = [(record.levelname, record.message) for record in caplog.records]
-    assert [level for level, _ in told] == ["INFO", "ERROR"]
-    assert "last run" in told[0][1]
-    assert "another broker runs with node.id 1" in told[1][1]
+        harness.respond(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        harness.host.advance(520)
+    events = [(record.levelname, record.message) for record in caplog.records]
+    assert [level for level, _ in events] == ["INFO", "ERROR"]
+    assert "last run" in events[0][1]
+    assert "another broker runs with node.id 1" in events[1][1]
 
 
 LEGAL = {
@@ -402,16 +402,16 @@ LEGAL = {
 
 @pytest.mark.parametrize("event", LifecycleEvent)
 @pytest.mark.parametrize("stage", LifecycleStage)
-def test_every_move_is_legal_or_a_fault_of_ours(
-    bench: Bench, stage: LifecycleStage, event: LifecycleEvent
+def test_stage_change_is_legal_or_raises(
+    harness: LifecycleHarness, stage: LifecycleStage, event: LifecycleEvent
 ) -> None:
     assert TRANSITIONS.keys() == KAFKA_STATES.keys() == set(LifecycleStage)
-    bench.life.stage = stage
+    harness.lifecycle.stage = stage
     following = LEGAL.get((stage, event))
     if following is None:
         with pytest.raises(AssertionError, match=f"event {event.name} in stage {stage.name}"):
-            bench.life._transition(event)
-        assert bench.life.stage is stage
+            harness.lifecycle._transition(event)
+        assert harness.lifecycle.stage is stage
     else:
-        bench.life._transition(event)
-        assert bench.life.stage is following
+        harness.lifecycle._transition(event)
+        assert harness.lifecycle.stage is following

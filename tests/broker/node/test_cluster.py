@@ -1,4 +1,4 @@
-"""Brokers and a controller of one cluster, each a node of its own, over a simulated network."""
+"""Brokers and a controller of one cluster, over a simulated network."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def broker(node_id: int, name: str) -> dict[str, str]:
     return {"process.roles": "broker", "node.id": str(node_id), "listeners": f"PLAINTEXT://{name}:9092"}
 
 
-class Cluster:
-    """Nodes of one cluster."""
+class VirtualCluster:
+    """The nodes of one cluster."""
 
     def __init__(
         self, *nodes: dict[str, str], features: dict[str, int] = SERVED, cluster_id: str = CLUSTER_ID
@@ -72,8 +72,8 @@ class Cluster:
         rng = random.Random(node_id)
         config = load(None, {}, settings)
         voters = [standalone_voter(config, rng)] if is_first_voter else []
-        beginning = InitialMetadata(features, voters=voters)
-        format_directories(config, disk, rng, 0, cluster_id=cluster_id, initial_metadata=beginning)
+        initial_metadata = InitialMetadata(features, voters=voters)
+        format_directories(config, disk, rng, 0, cluster_id=cluster_id, initial_metadata=initial_metadata)
         node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
         self.nodes.setdefault(node_id, node)
         return node
@@ -81,7 +81,9 @@ class Cluster:
     def stage(self, node_id: int) -> LifecycleStage:
         return self.nodes[node_id].node.lifecycle.stage
 
-    def ask(self, host: str, version: int, request: Any, *, port: int = 9092, within_ms: int = 1_000) -> Any:
+    def request(
+        self, host: str, version: int, request: Any, *, port: int = 9092, within_ms: int = 1_000
+    ) -> Any:
         answers: list[Any] = []
         client = self.network.connect(PeerAddress(host, port), "a client")
         client.send(version, request, answers.append)
@@ -93,34 +95,34 @@ class Cluster:
     def create(self, name: str, *, by: str, replicas: int = 2, within_ms: int = 1_000) -> Any:
         topic = CreatableTopic(name=name, num_partitions=2, replication_factor=replicas)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000)
-        return self.ask(by, 7, request, within_ms=within_ms).topics[0]
+        return self.request(by, 7, request, within_ms=within_ms).topics[0]
 
 
 @pytest.fixture(params=[CONTROLLER, BOTH], ids=["controller", "both"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    made = Cluster(request.param, broker(2, "two"), broker(3, "three") | {"broker.rack": "there"})
+def cluster(request: pytest.FixtureRequest) -> VirtualCluster:
+    made = VirtualCluster(request.param, broker(2, "two"), broker(3, "three") | {"broker.rack": "there"})
     made.events.advance(1_000)
     return made
 
 
-def test_brokers_come_into_their_cluster(cluster: Cluster) -> None:
+def test_brokers_register_and_are_unfenced(cluster: VirtualCluster) -> None:
     assert {cluster.stage(2), cluster.stage(3)} == {LifecycleStage.UNFENCED}
     for host in ("two", "three"):
-        told = cluster.ask(host, 12, MetadataRequest(topics=[]))
+        told = cluster.request(host, 12, MetadataRequest(topics=[]))
         known = {(one.node_id, one.host, one.rack) for one in told.brokers}
         assert known >= {(2, "two", None), (3, "three", "there")}
-        described = cluster.ask(host, 1, DescribeClusterRequest(endpoint_type=1))
+        described = cluster.request(host, 1, DescribeClusterRequest(endpoint_type=1))
         assert described.cluster_id == CLUSTER_ID
         assert described.controller_id in {one.broker_id for one in described.brokers}
 
 
-def test_controllers_are_described_by_controllers(cluster: Cluster) -> None:
-    described = cluster.ask("one", 1, DescribeClusterRequest(endpoint_type=2), port=9093)
+def test_controller_describes_controllers(cluster: VirtualCluster) -> None:
+    described = cluster.request("one", 1, DescribeClusterRequest(endpoint_type=2), port=9093)
     assert [(one.broker_id, one.host, one.port) for one in described.brokers] == [(1, "one", 9093)]
     assert described.controller_id == 1
 
 
-def test_a_broker_passes_on_what_is_the_controller_s(cluster: Cluster) -> None:
+def test_broker_forwards_controller_requests(cluster: VirtualCluster) -> None:
     created = cluster.create("t", by="three")
     assert (created.error_code, created.num_partitions) == (ErrorCode.NONE, 2)
     assert created.configs
@@ -129,7 +131,7 @@ def test_a_broker_passes_on_what_is_the_controller_s(cluster: Cluster) -> None:
     assert cluster.create("t", by="two").error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_broker_passes_on_only_what_it_does_not_do_itself(cluster: Cluster) -> None:
+def test_broker_forwards_only_requests_that_it_does_not_serve(cluster: VirtualCluster) -> None:
     cluster.create("t", by="two")
     wanted = [(2, "t", "retention.ms", "1"), (8, "2", "kwire.none", "INFO"), (2, "gone", "retention.ms", "1")]
     resources = [
@@ -140,7 +142,7 @@ def test_a_broker_passes_on_only_what_it_does_not_do_itself(cluster: Cluster) ->
         )
         for kind, name, key, value in wanted
     ]
-    answer = cluster.ask("two", 1, IncrementalAlterConfigsRequest(resources=resources))
+    answer = cluster.request("two", 1, IncrementalAlterConfigsRequest(resources=resources))
     assert [(one.resource_name, one.error_code) for one in answer.responses] == [
         ("t", ErrorCode.NONE),
         ("2", ErrorCode.INVALID_CONFIG),
@@ -149,7 +151,7 @@ def test_a_broker_passes_on_only_what_it_does_not_do_itself(cluster: Cluster) ->
     assert cluster.nodes[3].node.image.config(2, "t") == {"retention.ms": "1"}
 
 
-def test_a_broker_knows_what_its_controller_serves(cluster: Cluster) -> None:
+def test_broker_limits_forwarded_apis_to_the_controllers_versions(cluster: VirtualCluster) -> None:
     for node_id in (2, 3):
         forwarding = cluster.nodes[node_id].node.forwarding
         assert forwarding is not None
@@ -158,13 +160,13 @@ def test_a_broker_knows_what_its_controller_serves(cluster: Cluster) -> None:
     assert controller is None or not controller.versions()
 
 
-def test_what_is_passed_on_waits_for_a_controller(cluster: Cluster) -> None:
+def test_forwarded_request_waits_for_a_controller(cluster: VirtualCluster) -> None:
     cluster.nodes[1].host.pause()
     cluster.events.timers.add(4_000, cluster.nodes[1].host.resume)
     assert cluster.create("t", by="two", within_ms=10_000).error_code == ErrorCode.NONE
 
 
-def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
+def test_controlled_shutdown_of_a_broker(cluster: VirtualCluster) -> None:
     cluster.create("t", by="two")
     left: list[int] = []
     cluster.nodes[3].node.controlled_shutdown(lambda: left.append(cluster.events.clock.monotonic_ms()))
@@ -182,7 +184,7 @@ def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
     assert cluster.nodes[3].node.lifecycle.broker_epoch > epoch
 
 
-def test_a_broker_that_was_not_heard_is_fenced_and_goes_on(cluster: Cluster) -> None:
+def test_broker_without_heartbeats_is_fenced_and_recovers(cluster: VirtualCluster) -> None:
     epoch = cluster.nodes[2].node.lifecycle.broker_epoch
     cluster.nodes[2].host.pause()
     cluster.events.advance(SESSION_MS + 1_000)
@@ -193,7 +195,7 @@ def test_a_broker_that_was_not_heard_is_fenced_and_goes_on(cluster: Cluster) -> 
     assert cluster.nodes[2].node.lifecycle.broker_epoch == epoch
 
 
-def test_a_broker_that_died_waits_for_the_end_of_its_session(cluster: Cluster) -> None:
+def test_killed_broker_registers_after_its_session_times_out(cluster: VirtualCluster) -> None:
     cluster.nodes[2].die()
     cluster.nodes[2].start()
     cluster.events.advance(1_000)
@@ -202,7 +204,7 @@ def test_a_broker_that_died_waits_for_the_end_of_its_session(cluster: Cluster) -
     assert cluster.stage(2) is LifecycleStage.UNFENCED
 
 
-def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluster) -> None:
+def test_restarted_controller_gets_its_brokers_back(cluster: VirtualCluster) -> None:
     cluster.nodes[1].die()
     cluster.events.advance(3_000)
     cluster.nodes[1].start()
@@ -211,8 +213,8 @@ def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluste
     assert {cluster.stage(2), cluster.stage(3)} == {LifecycleStage.UNFENCED}
 
 
-def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
-    cluster = Cluster(BOTH, broker(2, "two"), broker(3, "three"))
+def test_combined_node_moves_its_leaders_before_it_shuts_down() -> None:
+    cluster = VirtualCluster(BOTH, broker(2, "two"), broker(3, "three"))
     cluster.events.advance(1_000)
     cluster.create("t", by="two", replicas=3)
     left: list[bool] = []
@@ -228,23 +230,23 @@ def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
     assert [cluster.stage(node_id) for node_id in (1, 2, 3)] == [LifecycleStage.UNFENCED] * 3
 
 
-def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
+def test_unregistered_broker_registers_again(cluster: VirtualCluster) -> None:
     epoch = cluster.nodes[3].node.lifecycle.broker_epoch
-    answer = cluster.ask("two", 0, UnregisterBrokerRequest(broker_id=3))
+    answer = cluster.request("two", 0, UnregisterBrokerRequest(broker_id=3))
     assert answer.error_code == ErrorCode.NONE
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert not cluster.nodes[2].node.image.brokers[3].fenced
     assert cluster.nodes[3].node.lifecycle.broker_epoch > epoch
 
 
-def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
-    cluster = Cluster(BOTH, broker(2, "two"), features={"metadata.version": 14})
+def test_upgrade_adds_the_directories_of_brokers() -> None:
+    cluster = VirtualCluster(BOTH, broker(2, "two"), features={"metadata.version": 14})
     cluster.events.advance(1_000)
     assert cluster.stage(2) is LifecycleStage.UNFENCED
     epochs = {node_id: node.node.lifecycle.broker_epoch for node_id, node in cluster.nodes.items()}
     assert [broker.log_dirs for broker in cluster.nodes[1].node.image.brokers.values()] == [(), ()]
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=19, upgrade_type=1)
-    answer = cluster.ask("two", 1, UpdateFeaturesRequest(feature_updates=[update], timeout_ms=1_000))
+    answer = cluster.request("two", 1, UpdateFeaturesRequest(feature_updates=[update], timeout_ms=1_000))
     assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
     cluster.events.advance(2 * HEARTBEAT_MS)
     for node_id, known in cluster.nodes[2].node.image.brokers.items():
@@ -252,8 +254,8 @@ def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
         assert (known.broker_epoch, known.fenced) == (epochs[node_id], False)
 
 
-def test_a_second_broker_of_the_same_id_is_not_let_in(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_second_broker_with_the_same_id_is_rejected(
+    cluster: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     epoch = cluster.nodes[3].node.lifecycle.broker_epoch
     twin = cluster.add(broker(3, "four"))
@@ -263,34 +265,34 @@ def test_a_second_broker_of_the_same_id_is_not_let_in(
     assert cluster.nodes[2].node.image.brokers[3].broker_epoch == epoch
 
 
-def test_topics_are_made_on_first_use_by_a_broker_alone(cluster: Cluster) -> None:
+def test_auto_topic_creation_by_a_broker(cluster: VirtualCluster) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
-    assert cluster.ask("two", 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert cluster.ask("three", 12, request).topics[0].error_code == ErrorCode.NONE
+    assert cluster.request("two", 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.request("three", 12, request).topics[0].error_code == ErrorCode.NONE
 
 
-def test_a_broker_of_another_cluster_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster(CONTROLLER)
+def test_broker_of_another_cluster_fails_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = VirtualCluster(CONTROLLER)
     cluster.add(broker(2, "two"), cluster_id="AAAAAAAAAAAAAAAAAAAAAg")
     cluster.events.advance(1_000)
     assert cluster.stage(2) is LifecycleStage.STARTING
     assert "cluster" in caplog.text
 
 
-def test_a_feature_that_a_broker_does_not_serve_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster(CONTROLLER, broker(2, "two"), features={"streams.version": 0})
+def test_unsupported_feature_fails_the_registration(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = VirtualCluster(CONTROLLER, broker(2, "two"), features={"streams.version": 0})
     cluster.events.advance(5_000)
     assert cluster.stage(2) is LifecycleStage.STARTING
     assert "kafka-features downgrade --feature share.version=0" in caplog.text
 
 
-def test_a_broker_alone_does_not_make_up_a_cluster() -> None:
+def test_broker_without_a_controller_has_no_cluster_id() -> None:
     with pytest.raises(StartRefused, match="kwire format"):
         VirtualNode(COMMON | broker(2, "two"))
 
 
-def test_a_broker_that_never_opened_its_logs_leaves_them_as_they_were() -> None:
-    cluster = Cluster(broker(2, "two"))
+def test_broker_that_never_registered_leaves_its_logs_unchanged() -> None:
+    cluster = VirtualCluster(broker(2, "two"))
     cluster.events.advance(1_000)
     node = cluster.nodes[2]
     assert not node.node.is_open
@@ -298,8 +300,8 @@ def test_a_broker_that_never_opened_its_logs_leaves_them_as_they_were() -> None:
     assert "/data/.kafka_cleanshutdown" not in node.disk.names("/data")
 
 
-def test_clients_are_refused_until_the_logs_are_open() -> None:
-    cluster = Cluster(broker(2, "two"))
+def test_clients_are_rejected_until_the_logs_are_open() -> None:
+    cluster = VirtualCluster(broker(2, "two"))
     answers: list[Any] = []
     cluster.network.connect(PeerAddress("two", 9092), "a client").send(
         12, MetadataRequest(topics=[]), answers.append
@@ -308,5 +310,5 @@ def test_clients_are_refused_until_the_logs_are_open() -> None:
     assert isinstance(answers[0], Exception)
     cluster.add(CONTROLLER)
     cluster.events.advance(3_000)
-    assert cluster.ask("two", 12, MetadataRequest(topics=[])).cluster_id == CLUSTER_ID
+    assert cluster.request("two", 12, MetadataRequest(topics=[])).cluster_id == CLUSTER_ID
     assert cluster.nodes[1].connect("CONTROLLER", ListenerRole.CONTROLLER)

@@ -1,4 +1,4 @@
-"""`kwire format`: what it writes, beside what Apache Kafka 4.3.1 wrote, and what it refuses."""
+"""`kwire format`: its files, compared with those of Apache Kafka 4.3.1, and the arguments that it rejects."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def dynamic(directory: Path, **settings: str) -> str:
     )
 
 
-WRONG_USE = "expected FEATURE=LEVEL", "exclude each other", "--add-scram: "
-"""How it is told that a flag was given wrongly, which ends with 2."""
+USAGE_ERRORS = "expected FEATURE=LEVEL", "exclude each other", "--add-scram: "
+"""Error messages of usage errors, which have exit status 2."""
 
 
 def format_(*arguments: str) -> int:
@@ -67,7 +67,7 @@ def format_(*arguments: str) -> int:
     return main(["format", *named, *arguments])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 1) -> str:
+def format_error(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 1) -> str:
     assert format_(*arguments) == status
     return capsys.readouterr().err
 
@@ -85,7 +85,7 @@ def levels(path: Path) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_static_quorum_begins_as_kafkas(tmp_path: Path) -> None:
+def test_static_quorum_is_formatted_as_by_kafka(tmp_path: Path) -> None:
     assert format_("--config", properties(tmp_path), "-t", CLUSTER) == 0
     assert levels(tmp_path / "data/bootstrap.checkpoint") == levels(DATA / "kafka-4.3.1-bootstrap.checkpoint")
     assert not (tmp_path / "data" / VOTERS_FILE).exists()
@@ -94,7 +94,7 @@ def test_a_static_quorum_begins_as_kafkas(tmp_path: Path) -> None:
     assert (found.cluster_id, found.node_id) == (CLUSTER, 1)
 
 
-def test_a_standalone_quorum_begins_as_kafkas(tmp_path: Path) -> None:
+def test_standalone_quorum_is_formatted_as_by_kafka(tmp_path: Path) -> None:
     assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "-s") == 0
     ours, theirs = read(tmp_path / "data" / VOTERS_FILE), read(DATA / "kafka-4.3.1-standalone.checkpoint")
     assert [(one.base_offset, one.last_offset, one.epoch) for one in ours] == [
@@ -112,7 +112,7 @@ def test_a_standalone_quorum_begins_as_kafkas(tmp_path: Path) -> None:
     assert levels(tmp_path / "data/bootstrap.checkpoint") == levels(DATA / "kafka-4.3.1-bootstrap.checkpoint")
 
 
-def test_given_voters_are_written_with_their_directories(tmp_path: Path) -> None:
+def test_initial_controllers_are_written_with_their_directories(tmp_path: Path) -> None:
     directory = "JEXY6aqzQY-32P5TStzaFg"
     voters = f"1@localhost:9093:{directory},2@[::1]:9094:MvDxzVmcRsaTz33bUuRU6A"
     assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "--initial-controllers", voters) == 0
@@ -127,7 +127,7 @@ def test_given_voters_are_written_with_their_directories(tmp_path: Path) -> None
     ] == [(1, "localhost", 9093), (2, "0:0:0:0:0:0:0:1", 9094)]
 
 
-def test_the_snapshot_of_the_voters_is_read_only_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_bootstrap_snapshot_is_read_only(tmp_path: Path) -> None:
     assert format_("-c", dynamic(tmp_path), "-s") == 0
     modes = {
         path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*") if path.is_file()
@@ -138,7 +138,7 @@ def test_the_snapshot_of_the_voters_is_read_only_and_nothing_else(tmp_path: Path
 
 
 def test_every_directory_gets_the_bootstrap_file(tmp_path: Path) -> None:
-    """And only that of the metadata log gets the voters."""
+    """Only the directory of the metadata log gets the voters."""
     names = ["a", "b", "m"]
     settings = {
         "log.dirs": f"{tmp_path}/a,{tmp_path}/b/",
@@ -151,7 +151,7 @@ def test_every_directory_gets_the_bootstrap_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["my-cluster", "not a uuid", "a=b:c", " \t\x01 ", "A" * 22])
-def test_a_clusters_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
+def test_cluster_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
     assert format_("-c", properties(tmp_path), "-t", cluster) == 0
     found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
     assert found is not None
@@ -159,8 +159,8 @@ def test_a_clusters_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
     assert format_("-c", properties(tmp_path), "-t", cluster, "-g") == 0
 
 
-def test_a_clusters_id_beyond_ascii_is_read_as_kafka_reads_it(tmp_path: Path) -> None:
-    """Its tool writes UTF-8, reads ISO 8859-1, and then refuses the directory."""
+def test_non_ascii_cluster_id_is_read_as_by_kafka(tmp_path: Path) -> None:
+    """Kafka's tool writes UTF-8, reads ISO 8859-1, and then rejects the directory."""
     assert format_("-c", properties(tmp_path), "-t", "\N{SNOWMAN} =") == 0
     written = (tmp_path / "data/meta.properties").read_bytes()
     assert b"\ncluster.id=\xe2\x98\x83 \\=\n" in written
@@ -172,7 +172,7 @@ def test_a_clusters_id_beyond_ascii_is_read_as_kafka_reads_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"),
+    ("written_as", "stored"),
     [
         ("", "localhost"),
         ("[]", "localhost"),
@@ -195,9 +195,9 @@ def test_a_clusters_id_beyond_ascii_is_read_as_kafka_reads_it(tmp_path: Path) ->
         ("LocalHost", "LocalHost"),
     ],
 )
-def test_the_voters_hosts_are_stored_as_kafka_stores_them(tmp_path: Path, given: str, stored: str) -> None:
-    """As Apache Kafka 4.3.1 wrote them, on Java 17."""
-    voter = f" +1@{given}:+9093:JEXY6aqzQY-32P5TStzaFg== "
+def test_voter_hosts_are_stored_as_by_kafka(tmp_path: Path, written_as: str, stored: str) -> None:
+    """The expected values were written by Apache Kafka 4.3.1 on Java 17."""
+    voter = f" +1@{written_as}:+9093:JEXY6aqzQY-32P5TStzaFg== "
     assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter) == 0
     [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
     assert isinstance(record, VotersRecord)
@@ -225,10 +225,10 @@ def test_the_voters_hosts_are_stored_as_kafka_stores_them(tmp_path: Path, given:
         "1@[::1]x:9093:JEXY6aqzQY-32P5TStzaFg",
     ],
 )
-def test_a_voter_that_is_none_is_refused_and_nothing_is_written(
+def test_invalid_voter_is_rejected_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], voter: str
 ) -> None:
-    told = refused(capsys, "-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter)
+    told = format_error(capsys, "-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter)
     assert f"--initial-controllers has {voter.strip()!r}: expected id@host:port:directory" in told
     assert not (tmp_path / "data").exists()
 
@@ -260,7 +260,7 @@ def test_a_voter_that_is_none_is_refused_and_nothing_is_written(
     ],
     ids=["listeners", "every interface", "meta address", "advertised", "order"],
 )
-def test_the_only_voter_is_where_it_says_it_is_reached(
+def test_standalone_voter_has_the_advertised_endpoint(
     tmp_path: Path, settings: dict[str, str], stored: tuple[str, str, int]
 ) -> None:
     assert format_("-c", dynamic(tmp_path, **settings), "-t", CLUSTER, "-s") == 0
@@ -270,18 +270,18 @@ def test_the_only_voter_is_where_it_says_it_is_reached(
     assert (endpoint.name, endpoint.host, endpoint.port) == stored
 
 
-def test_spaces_around_a_feature_and_its_level_mean_nothing(tmp_path: Path) -> None:
+def test_spaces_around_a_feature_and_its_level_are_ignored(tmp_path: Path) -> None:
     assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-f", " group.version = +0 ") == 0
     assert "group.version" not in dict(levels(tmp_path / "data/bootstrap.checkpoint"))
 
 
 @pytest.mark.parametrize("flags", [["-s"], ["-N"], ["-I", VOTER]])
-def test_a_quorum_without_named_voters_is_dynamic(
+def test_quorum_without_configured_voters_is_dynamic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    """Also where nothing is said of who votes (-N)."""
+    """The same holds for --no-initial-controllers (-N)."""
     file = dynamic(tmp_path)
-    told = refused(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
+    told = format_error(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
     assert "kraft.version must be 1 here, not 0" in told
     assert not (tmp_path / "data").exists()
     assert format_("-c", file, "-t", CLUSTER, "-f", "kraft.version=1", *flags) == 0
@@ -297,13 +297,13 @@ def test_a_quorum_without_named_voters_is_dynamic(
         b"version:0\nbroker.id 1\n",
     ],
 )
-def test_a_file_that_names_nobody_is_left_alone(
+def test_meta_properties_without_an_owner_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
     file = tmp_path / "data/meta.properties"
     file.parent.mkdir()
     file.write_bytes(content)
-    assert "is formatted already" in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER)
+    assert "is formatted already" in format_error(capsys, "-c", properties(tmp_path), "-t", CLUSTER)
     assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-g") == 0
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     assert file.read_bytes() == content
@@ -317,17 +317,15 @@ def test_a_file_that_names_nobody_is_left_alone(
         (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "which is reserved"),
     ],
 )
-def test_a_file_that_names_half_an_owner_must_not_name_another(
+def test_partial_meta_properties_must_match(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/meta.properties").write_bytes(content)
-    assert told in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER, "-g")
+    assert told in format_error(capsys, "-c", properties(tmp_path), "-t", CLUSTER, "-g")
 
 
-def test_a_clusters_id_must_be_given_and_one_is_proposed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_cluster_id_error_proposes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["format", "-c", properties(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert "--cluster-id is missing: for a new cluster, use --cluster-id " in told
@@ -335,7 +333,7 @@ def test_a_clusters_id_must_be_given_and_one_is_proposed(
     assert not (tmp_path / "data").exists()
 
 
-def test_credentials_come_after_the_levels(tmp_path: Path) -> None:
+def test_scram_credentials_follow_the_feature_levels(tmp_path: Path) -> None:
     bob = "SCRAM-SHA-512=[name=bob,password=x]"
     assert format_("-c", properties(tmp_path), "-S", ALICE, "--add-scram", bob) == 0
     [batch] = [batch for batch in read(tmp_path / "data/bootstrap.checkpoint") if batch.records]
@@ -355,12 +353,12 @@ def test_credentials_come_after_the_levels(tmp_path: Path) -> None:
     assert [(record.name, record.mechanism) for record in stored] == [("alice", 1), ("bob", 2)]
 
 
-def test_levels_at_zero_are_not_written(tmp_path: Path) -> None:
+def test_feature_level_0_is_not_written(tmp_path: Path) -> None:
     assert format_("-c", properties(tmp_path), "--release-version", "3.9") == 0
     assert levels(tmp_path / "data/bootstrap.checkpoint") == [("metadata.version", 21)]
 
 
-def test_features_are_those_asked_for(tmp_path: Path) -> None:
+def test_requested_feature_levels_are_written(tmp_path: Path) -> None:
     wanted = ["-f", "transaction.version=1", "-f", "share.version=0", "-f", "metadata.version=28"]
     assert format_("-c", properties(tmp_path), *wanted, "-f", "kraft.version=0") == 0
     assert dict(levels(tmp_path / "data/bootstrap.checkpoint")) == {
@@ -381,12 +379,12 @@ def test_features_are_those_asked_for(tmp_path: Path) -> None:
         ("4.3.1", "4.3-IV0"),
     ],
 )
-def test_a_release_stands_for_its_last_level(text: str, name: str) -> None:
+def test_release_version_maps_to_its_last_metadata_version(text: str, name: str) -> None:
     assert RELEASES[level_of_release(text)] == name
 
 
 @pytest.mark.parametrize("text", ["3.2", "3.3-IV2", "4.4", "4.4-IV0", "nope", ""])
-def test_unknown_releases_are_refused(text: str) -> None:
+def test_unknown_release_is_rejected(text: str) -> None:
     with pytest.raises(UnknownLevel, match=r"expected one of 3\.3-IV3, .*, 4\.3-IV0"):
         level_of_release(text)
 
@@ -402,8 +400,8 @@ def test_unknown_releases_are_refused(text: str) -> None:
         (30, (1, 1, 1, 1, 2)),
     ],
 )
-def test_default_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> None:
-    """As `kafka-storage version-mapping` of Apache Kafka 4.3.1 tells them."""
+def test_default_feature_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> None:
+    """The expected values are from `kafka-storage version-mapping` of Apache Kafka 4.3.1."""
     assert tuple(default_levels(level)[name] for name in sorted(default_levels(level))) == expected
 
 
@@ -435,26 +433,28 @@ def test_default_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> Non
         (["-S", ALICE, "-r", "3.4"], "--add-scram needs metadata.version 11 (3.5-IV2) or newer"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(
+def test_invalid_arguments_are_rejected_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
-    status = 2 if told.startswith(WRONG_USE) else 1
-    assert told in refused(capsys, "-c", properties(tmp_path), *arguments, status=status)
+    status = 2 if told.startswith(USAGE_ERRORS) else 1
+    assert told in format_error(capsys, "-c", properties(tmp_path), *arguments, status=status)
     assert not (tmp_path / "data").exists()
 
 
-def test_somebody_must_say_who_votes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--standalone, --initial-controllers or" in refused(capsys, dynamic(tmp_path))
+def test_voters_are_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--standalone, --initial-controllers or" in format_error(capsys, dynamic(tmp_path))
     assert format_(dynamic(tmp_path), "--no-initial-controllers") == 0
     assert not (tmp_path / "data" / VOTERS_FILE).exists()
 
 
-def test_formatted_directories_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formatted_directories_are_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "data", tmp_path / "more"
     assert format_("-c", properties(tmp_path), "-t", CLUSTER) == 0
     before = (first / "meta.properties").read_bytes()
     both = properties(tmp_path, **{"log.dirs": f"{first},{second}"})
-    assert "is formatted already; --ignore-formatted leaves" in refused(capsys, "-c", both, "-t", CLUSTER)
+    assert "is formatted already; --ignore-formatted leaves" in format_error(
+        capsys, "-c", both, "-t", CLUSTER
+    )
     assert not second.exists()
     assert format_("-c", both, "-t", CLUSTER, "-g") == 0
     assert (first / "meta.properties").read_bytes() == before
@@ -462,20 +462,20 @@ def test_formatted_directories_are_left_alone(tmp_path: Path, capsys: pytest.Cap
     assert (second / "bootstrap.checkpoint").exists()
 
 
-def test_a_directory_of_another_node_or_cluster_is_refused(
+def test_directory_of_another_node_or_cluster_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert format_("-c", properties(tmp_path), "-t", CLUSTER) == 0
     other = dynamic(tmp_path)
     for more in ([], ["-g"]):
-        told = refused(capsys, "-c", other, "--node-id", "2", "-s", *more)
+        told = format_error(capsys, "-c", other, "--node-id", "2", "-s", *more)
         assert "belongs to node 1, and node.id is 2: set node.id=1, or use another directory" in told
-        told = refused(capsys, "-c", other, "-s", "-t", "JEXY6aqzQY-32P5TStzaFg", *more)
+        told = format_error(capsys, "-c", other, "-s", "-t", "JEXY6aqzQY-32P5TStzaFg", *more)
         assert f"belongs to cluster {CLUSTER}, not to JEXY6aqzQY-32P5TStzaFg" in told
 
 
 @pytest.mark.parametrize("flags", [["-s"], ["-N"], ["-s", "-r", "4.0"]])
-def test_a_broker_starts_on_what_was_formatted(tmp_path: Path, flags: list[str]) -> None:
+def test_broker_starts_on_formatted_directories(tmp_path: Path, flags: list[str]) -> None:
     data = tmp_path / "data"
     assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, *flags) == 0
     settings = {

@@ -1,4 +1,4 @@
-"""The ISR of what a node leads follows from who fetches, through the controller: here the same node."""
+"""The ISR of a leader follows the fetches of its followers, through the controller on the same node."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from kwire.wire.primitives import Uuid
 from tests.node_harness import NodeHarness, produce_request
 
 UNSERVED = ("share.version", "streams.version")
-"""What a broker beside kwire's may not find in its cluster."""
+"""Features that a broker other than kwire may not support."""
 
 
-class Cluster(NodeHarness):
-    """A node that is all but broker 2, which only says that it lives, and fetches when the test says so."""
+class IsrHarness(NodeHarness):
+    """A node that leads a partition, with broker 2 played by the test."""
 
     def __init__(self) -> None:
         super().__init__(**{"replica.lag.time.max.ms": "2000", "min.insync.replicas": "2"})
         off = [FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=2) for name in UNSERVED]
-        self.ask(2, UpdateFeaturesRequest(feature_updates=off, timeout_ms=1_000))
+        self.request_controller(2, UpdateFeaturesRequest(feature_updates=off, timeout_ms=1_000))
         features = [
             Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in registered_features().items()
@@ -39,8 +39,8 @@ class Cluster(NodeHarness):
             features=features,
             log_dirs=[Uuid(b"directory-of-two")],
         )
-        self.epoch = self.ask(4, registration).broker_epoch
-        self.beat()
+        self.epoch = self.request_controller(4, registration).broker_epoch
+        self.heartbeat()
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
         topics = [
             CreatableTopic(name="a", num_partitions=-1, replication_factor=-1, assignments=[assignment])
@@ -49,18 +49,18 @@ class Cluster(NodeHarness):
         assert answer.topics[0].error_code == ErrorCode.NONE
         self.client = self.connect()
 
-    def ask(self, version: int, request: Any) -> Any:
+    def request_controller(self, version: int, request: Any) -> Any:
         return self.connect("CONTROLLER", ListenerRole.CONTROLLER).call(version, request)
 
-    def beat(self) -> None:
-        beat = BrokerHeartbeatRequest(
+    def heartbeat(self) -> None:
+        heartbeat = BrokerHeartbeatRequest(
             broker_id=2, broker_epoch=self.epoch, current_metadata_offset=self.node.image.offset
         )
-        assert self.ask(1, beat).error_code == ErrorCode.NONE
+        assert self.request_controller(1, heartbeat).error_code == ErrorCode.NONE
 
-    def live(self, seconds: int, fetches_from: int | None = None) -> None:
+    def run(self, seconds: int, fetches_from: int | None = None) -> None:
         for _ in range(seconds):
-            self.beat()
+            self.heartbeat()
             if fetches_from is not None:
                 self.fetch(fetches_from)
             self.host.advance(1_000)
@@ -79,57 +79,57 @@ class Cluster(NodeHarness):
         found = self.connect().call(18, request).responses[0].partitions[0]
         assert found.error_code == ErrorCode.NONE
 
-    def send(self) -> None:
+    def send_produce(self) -> None:
         self.client.send(12, produce_request("a", acks=-1))
 
-    def told(self) -> ErrorCode | None:
+    def produce_result(self) -> ErrorCode | None:
         answer = self.client.receive(12, type(produce_request("a")))
         return None if answer is None else ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     @property
-    def known(self) -> PartitionImage:
+    def partition(self) -> PartitionImage:
         found = self.node.image.partition("a", 0)
         assert found is not None
         return found
 
 
-def test_who_fetches_is_in_the_isr_and_who_does_not_is_out_of_it() -> None:
-    cluster = Cluster()
-    assert cluster.known.isr == (1, 2)
-    cluster.send()
-    assert cluster.told() is None
-    cluster.fetch(1)
-    assert cluster.told() == ErrorCode.NONE
+def test_isr_follows_the_fetches_of_a_replica() -> None:
+    harness = IsrHarness()
+    assert harness.partition.isr == (1, 2)
+    harness.send_produce()
+    assert harness.produce_result() is None
+    harness.fetch(1)
+    assert harness.produce_result() == ErrorCode.NONE
 
-    cluster.live(5)
-    assert cluster.known.isr == (1, 2), "it has all that there is"
-    cluster.send()
-    cluster.live(4)
-    assert (cluster.known.isr, cluster.known.leader, cluster.known.leader_epoch) == ((1,), 1, 0)
-    assert cluster.told() == ErrorCode.REQUEST_TIMED_OUT
-    cluster.send()
-    assert cluster.told() == ErrorCode.NOT_ENOUGH_REPLICAS
+    harness.run(5)
+    assert harness.partition.isr == (1, 2), "it is at the log end"
+    harness.send_produce()
+    harness.run(4)
+    assert (harness.partition.isr, harness.partition.leader, harness.partition.leader_epoch) == ((1,), 1, 0)
+    assert harness.produce_result() == ErrorCode.REQUEST_TIMED_OUT
+    harness.send_produce()
+    assert harness.produce_result() == ErrorCode.NOT_ENOUGH_REPLICAS
 
-    cluster.live(2, fetches_from=0)
-    assert cluster.known.isr == (1,), "it does not have what is committed"
-    cluster.fetch(2)
-    cluster.host.advance(100)
-    assert cluster.known.isr == (1, 2)
-    cluster.send()
-    cluster.fetch(3)
-    assert cluster.told() == ErrorCode.NONE
+    harness.run(2, fetches_from=0)
+    assert harness.partition.isr == (1,), "it is below the high watermark"
+    harness.fetch(2)
+    harness.host.advance(100)
+    assert harness.partition.isr == (1, 2)
+    harness.send_produce()
+    harness.fetch(3)
+    assert harness.produce_result() == ErrorCode.NONE
 
 
-def test_a_broker_that_is_fenced_joins_no_isr() -> None:
-    cluster = Cluster()
-    cluster.host.advance(20_000)
-    assert cluster.known.isr == (1,)
+def test_fenced_broker_does_not_join_the_isr() -> None:
+    harness = IsrHarness()
+    harness.host.advance(20_000)
+    assert harness.partition.isr == (1,)
     for _ in range(3):
-        cluster.fetch(0)
-        cluster.host.advance(100)
-    assert cluster.known.isr == (1,)
-    cluster.beat()
-    assert cluster.known.isr == (1,)
-    cluster.fetch(0)
-    cluster.host.advance(100)
-    assert cluster.known.isr == (1, 2)
+        harness.fetch(0)
+        harness.host.advance(100)
+    assert harness.partition.isr == (1,)
+    harness.heartbeat()
+    assert harness.partition.isr == (1,)
+    harness.fetch(0)
+    harness.host.advance(100)
+    assert harness.partition.isr == (1, 2)

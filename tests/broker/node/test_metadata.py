@@ -1,4 +1,4 @@
-"""What a node writes into the metadata log when it starts and ends, and in which order."""
+"""The metadata records that a node writes at start and shutdown, in order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kwire.broker.node.broker_lifecycle import LifecycleStage
 from tests.broker.raft.test_snapshots import DIRECTORY, MetadataHarness
 
 
-def written(harness: MetadataHarness, from_offset: int) -> list[str]:
-    """The kinds of the records from some offset on; those that repeat are told once."""
+def record_types(harness: MetadataHarness, from_offset: int) -> list[str]:
+    """Return the record types from an offset on, without consecutive repetitions."""
     kinds = []
     for name in sorted(harness.names(".log")):
         for batch in decode_batches(harness.disk.read(f"{DIRECTORY}/{name}")):
@@ -19,9 +19,9 @@ def written(harness: MetadataHarness, from_offset: int) -> list[str]:
     return [kind for kind, _ in groupby(kinds)]
 
 
-def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
+def test_start_and_shutdown_write_the_records_of_apache_kafka() -> None:
     harness = MetadataHarness()
-    assert written(harness, 0) == [
+    assert record_types(harness, 0) == [
         "BeginTransaction",
         "FeatureLevel",
         "Config",
@@ -34,29 +34,29 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     end_offset = harness.quorum.log.end_offset
     harness.stop()
     assert harness.metadata.lifecycle.stage is LifecycleStage.STOPPED
-    assert written(harness, end_offset) == [
-        "BrokerRegistrationChange",  # it is about to end
+    assert record_types(harness, end_offset) == [
+        "BrokerRegistrationChange",  # controlled shutdown
         "PartitionChange",
-        "BrokerRegistrationChange",  # it is fenced
+        "BrokerRegistrationChange",  # fenced
     ]
     end_offset = harness.quorum.log.end_offset
     harness.start()
     assert harness.metadata.lifecycle.stage is LifecycleStage.UNFENCED
-    assert written(harness, end_offset) == [
+    assert record_types(harness, end_offset) == [
         "RegisterController",
         "RegisterBroker",
-        "BrokerRegistrationChange",  # it is unfenced
+        "BrokerRegistrationChange",  # unfenced
         "PartitionChange",
-        "BrokerRegistrationChange",  # nothing of it is cordoned
+        "BrokerRegistrationChange",  # no cordoned directories
     ]
 
 
-def test_a_node_that_was_killed_costs_its_partitions_what_it_may_have_lost() -> None:
+def test_restart_after_a_crash_elects_leaders_again() -> None:
     harness = MetadataHarness()
     harness.create("a", partitions=3)
     end_offset = harness.quorum.log.end_offset
     harness.crash()
-    assert written(harness, end_offset) == [
+    assert record_types(harness, end_offset) == [
         "RegisterController",
         "PartitionChange",
         "RegisterBroker",
@@ -67,7 +67,7 @@ def test_a_node_that_was_killed_costs_its_partitions_what_it_may_have_lost() -> 
     assert {partition.leader for partition in harness.image.topics["a"].partitions} == {1}
 
 
-def test_a_registration_is_known_by_the_offset_at_which_it_was_written() -> None:
+def test_broker_epoch_is_the_offset_of_the_registration() -> None:
     harness = MetadataHarness()
     assert harness.image.brokers[1].broker_epoch == harness.metadata.lifecycle.broker_epoch
     first = harness.metadata.lifecycle.broker_epoch

@@ -1,4 +1,4 @@
-"""An active controller that is another node: commands as requests to it, clients' requests in envelopes."""
+"""A remote active controller: commands become requests, and clients' requests are forwarded in envelopes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ ONE, TWO = PeerAddress("one", 9093), PeerAddress("two", 9093)
 HEADER = RequestHeader(ApiKey.CREATE_TOPICS, 7, 5, "me")
 
 
-class Bench:
-    """A node that knows who leads, or does not, and everybody that it asks."""
+class RemoteControllerHarness:
+    """A node with a known or unknown leader; the test responds to its requests."""
 
     def __init__(self) -> None:
         settings = {
@@ -62,14 +62,16 @@ class Bench:
         self.replies: list[Any] = []
         quorum: Any = self
         self.leads = False
-        self.here: list[Any] = []
-        """What this node is asked itself."""
-        self.own: Any = type("Own", (), {"submit": lambda own, *asked: self.here.append(asked)})()
+        self.local_requests: list[Any] = []
+        """Commands and requests to the local controller."""
+        self.own: Any = type(
+            "Own", (), {"submit": lambda own, *context: self.local_requests.append(context)}
+        )()
         self.remote = RemoteController(
             load(None, {}, settings), self.host, quorum, cluster_id=lambda: "c", local_controller=self.own
         )
 
-    # --- QuorumView, as far as it is asked
+    # --- QuorumView
 
     def leader_address(self) -> PeerAddress | None:
         return self.address
@@ -77,7 +79,7 @@ class Bench:
     def subscribe_leader(self, callback: Callable[[], None]) -> None:
         self.watchers.append(callback)
 
-    def lead(self, address: PeerAddress | None) -> None:
+    def set_leader(self, address: PeerAddress | None) -> None:
         self.address = address
         for watcher in self.watchers:
             watcher()
@@ -97,30 +99,30 @@ class Bench:
     ) -> None:
         self.sent.append((to, purpose, request, deadline_ms, on_response))
 
-    def answer(self, answer: Any) -> Any:
-        """Answer the first request; what it was."""
+    def respond(self, answer: Any) -> Any:
+        """Respond to the oldest request and return it."""
         _, _, request, _, on_response = self.sent.pop(0)
         on_response(answer)
         return request
 
-    def ask(self, command: Any, answer: Any) -> tuple[str, Any, Any]:
-        """The purpose and the request of a command, and its reply to an answer."""
+    def submit_and_respond(self, command: Any, answer: Any) -> tuple[str, Any, Any]:
+        """Submit a command, and return the purpose, the request and the reply to a response."""
         self.remote.submit(command, self.replies.append)
         purpose = self.sent[0][1]
-        request = self.answer(answer)
+        request = self.respond(answer)
         return purpose, request, self.replies.pop()
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> RemoteControllerHarness:
+    return RemoteControllerHarness()
 
 
-def test_a_registration(bench: Bench) -> None:
+def test_broker_registration(harness: RemoteControllerHarness) -> None:
     command = RegisterBroker(
         3, OTHER, [EndpointImage("PLAINTEXT", "three", 9092)], {"group.version": (0, 1)}, "r", [DIRECTORY], 8
     )
-    purpose, request, reply = bench.ask(command, BrokerRegistrationResponse(broker_epoch=17))
+    purpose, request, reply = harness.submit_and_respond(command, BrokerRegistrationResponse(broker_epoch=17))
     assert (purpose, reply) == (HEARTBEATS, 17)
     assert (request.broker_id, request.cluster_id, request.incarnation_id) == (3, "c", OTHER)
     assert [(one.name, one.host, one.port) for one in request.listeners] == [("PLAINTEXT", "three", 9092)]
@@ -128,17 +130,17 @@ def test_a_registration(bench: Bench) -> None:
     assert (request.rack, request.log_dirs, request.previous_broker_epoch) == ("r", [DIRECTORY], 8)
 
 
-def test_a_heartbeat(bench: Bench) -> None:
+def test_broker_heartbeat(harness: RemoteControllerHarness) -> None:
     command = BrokerHeartbeat(3, 17, 20, False, True, (DIRECTORY,), None)
     answer = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=True)
-    purpose, request, reply = bench.ask(command, answer)
+    purpose, request, reply = harness.submit_and_respond(command, answer)
     assert (purpose, reply) == (HEARTBEATS, BrokerHeartbeatReply(True, False, True))
     assert (request.broker_epoch, request.current_metadata_offset) == (17, 20)
     assert (request.want_fence, request.want_shut_down) == (False, True)
     assert (request.offline_log_dirs, request.cordoned_log_dirs) == ([DIRECTORY], None)
 
 
-def test_an_alteration_of_partitions(bench: Bench) -> None:
+def test_alter_partition(harness: RemoteControllerHarness) -> None:
     wanted = PartitionAlteration(TOPIC, 1, 4, 6, [(3, 17), (2, -1)])
     answered = alter_partition.ResponsePartitionData(
         partition_index=1, leader_id=3, leader_epoch=4, isr=[3, 2], partition_epoch=7
@@ -149,7 +151,7 @@ def test_an_alteration_of_partitions(bench: Bench) -> None:
     answer = alter_partition.AlterPartitionResponse(
         topics=[alter_partition.ResponseTopicData(topic_id=TOPIC, partitions=[answered, refused])]
     )
-    purpose, request, reply = bench.ask(AlterPartition(3, 17, [wanted]), answer)
+    purpose, request, reply = harness.submit_and_respond(AlterPartition(3, 17, [wanted]), answer)
     (partition,) = request.topics[0].partitions
     assert (purpose, request.broker_epoch, partition.leader_epoch, partition.partition_epoch) == (
         COMMANDS,
@@ -162,19 +164,19 @@ def test_an_alteration_of_partitions(bench: Bench) -> None:
     assert (reply[1].partition_index, reply[1].error) == (0, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-def test_an_assignment_of_directories(bench: Bench) -> None:
+def test_assign_replicas_to_dirs(harness: RemoteControllerHarness) -> None:
     messages = assign_replicas_to_dirs
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    told = [
+    expected = [
         messages.ResponsePartitionData(partition_index=0),
         messages.ResponsePartitionData(partition_index=1, error_code=code),
     ]
-    topic = messages.ResponseTopicData(topic_id=TOPIC, partitions=told)
+    topic = messages.ResponseTopicData(topic_id=TOPIC, partitions=expected)
     answer = messages.AssignReplicasToDirsResponse(
         directories=[messages.ResponseDirectoryData(id=DIRECTORY, topics=[topic])]
     )
     places = {(TOPIC, 0): DIRECTORY, (TOPIC, 1): DIRECTORY, (TOPIC, 2): OTHER}
-    purpose, request, reply = bench.ask(AssignReplicasToDirs(3, 17, places), answer)
+    purpose, request, reply = harness.submit_and_respond(AssignReplicasToDirs(3, 17, places), answer)
     assert (purpose, request.broker_epoch, reply) == (COMMANDS, 17, {(TOPIC, 1): code})
     assert {
         one.id: [partition.partition_index for partition in one.topics[0].partitions]
@@ -182,19 +184,19 @@ def test_an_assignment_of_directories(bench: Bench) -> None:
     } == {DIRECTORY: [0, 1], OTHER: [2]}
 
 
-def test_producer_ids(bench: Bench) -> None:
+def test_allocate_producer_ids(harness: RemoteControllerHarness) -> None:
     answer = AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_len=500)
-    purpose, request, reply = bench.ask(AllocateProducerIds(3, 17), answer)
+    purpose, request, reply = harness.submit_and_respond(AllocateProducerIds(3, 17), answer)
     assert (purpose, request.broker_id, request.broker_epoch) == (COMMANDS, 3, 17)
     assert reply == ProducerIdBlock(1_000, 500)
 
 
-def test_topics_that_a_broker_makes_itself(bench: Bench) -> None:
+def test_auto_topic_creation(harness: RemoteControllerHarness) -> None:
     topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     result = create_topics.CreatableTopicResult(name="t", error_code=36, error_message="is there")
     response = create_topics.CreateTopicsResponse(topics=[result])
     (frame,) = encode_response(19, 7, 0, response)
-    purpose, request, reply = bench.ask(
+    purpose, request, reply = harness.submit_and_respond(
         CreateTopics([topic]), EnvelopeResponse(response_data=bytes(frame[4:]))
     )
     assert purpose == FORWARDED
@@ -204,9 +206,9 @@ def test_topics_that_a_broker_makes_itself(bench: Bench) -> None:
     assert [(one.name, one.error_code) for one in reply] == [("t", 36)]
 
 
-def test_there_is_no_request_for_what_only_controllers_decide(bench: Bench) -> None:
+def test_controller_only_command_has_no_request(harness: RemoteControllerHarness) -> None:
     with pytest.raises(AssertionError):
-        bench.remote.submit(UnregisterBroker(3), bench.replies.append)
+        harness.remote.submit(UnregisterBroker(3), harness.replies.append)
 
 
 @pytest.mark.parametrize(
@@ -218,44 +220,46 @@ def test_there_is_no_request_for_what_only_controllers_decide(bench: Bench) -> N
         (AllocateProducerIdsResponse(error_code=9_999), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_what_refuses_a_command_is_an_error_of_it(bench: Bench, answer: Any, code: ErrorCode) -> None:
-    _, _, reply = bench.ask(AllocateProducerIds(3, 17), answer)
+def test_error_response_fails_the_command(
+    harness: RemoteControllerHarness, answer: Any, code: ErrorCode
+) -> None:
+    _, _, reply = harness.submit_and_respond(AllocateProducerIds(3, 17), answer)
     assert isinstance(reply, ApiError)
     assert reply.code is code
 
 
-def test_nobody_is_asked_while_nobody_leads(bench: Bench) -> None:
-    bench.address = None
-    bench.remote.submit(AllocateProducerIds(3, 17), bench.replies.append)
-    assert bench.replies == [], "never before it returns"
-    bench.host.run_pending()
-    assert [reply.code for reply in bench.replies] == [ErrorCode.NOT_CONTROLLER]
-    assert bench.sent == []
+def test_command_without_a_leader_fails(harness: RemoteControllerHarness) -> None:
+    harness.address = None
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    assert harness.replies == [], "the callback runs after submit returns"
+    harness.host.run_pending()
+    assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
+    assert harness.sent == []
 
 
-def test_who_leads_no_more_is_not_waited_for(bench: Bench) -> None:
-    bench.remote.submit(AllocateProducerIds(3, 17), bench.replies.append)
-    bench.lead(None)
-    bench.lead(ONE)
-    assert bench.replies == []
-    bench.lead(TWO)
-    assert [reply.code for reply in bench.replies] == [ErrorCode.NOT_CONTROLLER]
-    bench.answer(AllocateProducerIdsResponse(producer_id_start=1, producer_id_len=1))
-    assert len(bench.replies) == 1, "its answer comes too late"
+def test_leader_change_fails_pending_commands(harness: RemoteControllerHarness) -> None:
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.set_leader(None)
+    harness.set_leader(ONE)
+    assert harness.replies == []
+    harness.set_leader(TWO)
+    assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
+    harness.respond(AllocateProducerIdsResponse(producer_id_start=1, producer_id_len=1))
+    assert len(harness.replies) == 1, "the late response is ignored"
 
 
-def test_who_led_is_not_waited_for_when_this_node_leads(bench: Bench) -> None:
-    bench.remote.submit(AllocateProducerIds(3, 17), bench.replies.append)
-    bench.leads = True
-    bench.lead(None)
-    assert [reply.code for reply in bench.replies] == [ErrorCode.NOT_CONTROLLER]
+def test_becoming_leader_fails_pending_commands(harness: RemoteControllerHarness) -> None:
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.leads = True
+    harness.set_leader(None)
+    assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
 
 
-# --- what clients ask
+# --- requests of clients
 
 
-class Asked:
-    """A client's request, and what became of it."""
+class FakeRequestContext:
+    """The context of a client's request, which records the result."""
 
     header = HEADER
     api_version = 7
@@ -264,90 +268,92 @@ class Asked:
     listener = "PLAINTEXT"
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.results: list[Any] = []
 
     def complete(self, response: Message) -> None:
-        self.told.append(response)
+        self.results.append(response)
 
     def refuse(self, error: ApiError) -> None:
-        self.told.append(error.code)
+        self.results.append(error.code)
 
     def close_connection(self) -> None:
-        self.told.append("closed")
+        self.results.append("closed")
 
 
-def forwarded(bench: Bench) -> Asked:
-    asked = Asked()
+def forward(harness: RemoteControllerHarness) -> FakeRequestContext:
+    context = FakeRequestContext()
     request = create_topics.CreateTopicsRequest(topics=[], timeout_ms=1)
-    bench.remote.forward(asked, request, bench.here.append)
-    return asked
+    harness.remote.forward(context, request, harness.local_requests.append)
+    return context
 
 
-def enveloped() -> EnvelopeResponse:
+def envelope_response() -> EnvelopeResponse:
     (frame,) = encode_response(19, 7, 5, create_topics.CreateTopicsResponse(topics=[]))
     return EnvelopeResponse(response_data=bytes(frame[4:]))
 
 
-def test_a_request_goes_as_it_came_and_so_does_the_answer(bench: Bench) -> None:
-    asked = forwarded(bench)
-    to, purpose, _, _, _ = bench.sent[0]
-    request = bench.answer(enveloped())
+def test_forwarded_request_and_response_are_unchanged(harness: RemoteControllerHarness) -> None:
+    context = forward(harness)
+    to, purpose, _, _, _ = harness.sent[0]
+    request = harness.respond(envelope_response())
     assert (to, purpose, request.client_host_address) == (ONE, FORWARDED, bytes([10, 0, 0, 9]))
     header, _ = decode_request_header(memoryview(request.request_data))
     assert header[:4] == HEADER[:4]
-    assert asked.told == [create_topics.CreateTopicsResponse(topics=[])]
+    assert context.results == [create_topics.CreateTopicsResponse(topics=[])]
 
 
-def test_another_controller_is_asked_where_one_is_none(bench: Bench) -> None:
-    asked = forwarded(bench)
-    bench.answer(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
-    bench.host.advance(NOT_CONTROLLER_MS)
-    bench.answer(PeerUnreachable("one:9093 closed the connection"))
-    bench.lead(TWO)
-    bench.host.advance(NOT_CONTROLLER_MS)
-    assert bench.sent[0][0] == TWO
-    bench.answer(enveloped())
-    assert len(asked.told) == 1
+def test_forwarding_retries_after_not_controller(harness: RemoteControllerHarness) -> None:
+    context = forward(harness)
+    harness.respond(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
+    harness.host.advance(NOT_CONTROLLER_MS)
+    harness.respond(PeerUnreachable("one:9093 closed the connection"))
+    harness.set_leader(TWO)
+    harness.host.advance(NOT_CONTROLLER_MS)
+    assert harness.sent[0][0] == TWO
+    harness.respond(envelope_response())
+    assert len(context.results) == 1
 
 
-def test_who_leads_is_not_asked_over_the_network(bench: Bench) -> None:
-    bench.leads = True
+def test_local_leader_is_called_without_the_network(harness: RemoteControllerHarness) -> None:
+    harness.leads = True
     command = AllocateProducerIds(3, 17)
-    bench.remote.submit(command, bench.replies.append)
-    assert bench.here.pop() == (command, bench.replies.append)
-    asked = forwarded(bench)
-    bench.here.pop().complete(create_topics.CreateTopicsResponse(topics=[]))
-    assert len(asked.told) == 1
-    assert bench.sent == []
+    harness.remote.submit(command, harness.replies.append)
+    assert harness.local_requests.pop() == (command, harness.replies.append)
+    context = forward(harness)
+    harness.local_requests.pop().complete(create_topics.CreateTopicsResponse(topics=[]))
+    assert len(context.results) == 1
+    assert harness.sent == []
 
 
-@pytest.mark.parametrize("how", ["refused", "told"])
-def test_who_led_when_it_was_asked_has_somebody_else_asked(bench: Bench, how: str) -> None:
-    bench.leads = True
-    asked = forwarded(bench)
-    bench.leads = False
-    if how == "refused":
-        bench.here.pop().refuse(ApiError(ErrorCode.NOT_CONTROLLER))
+@pytest.mark.parametrize("error_kind", ["refused", "expected"])
+def test_local_not_controller_error_forwards_to_the_new_leader(
+    harness: RemoteControllerHarness, error_kind: str
+) -> None:
+    harness.leads = True
+    context = forward(harness)
+    harness.leads = False
+    if error_kind == "refused":
+        harness.local_requests.pop().refuse(ApiError(ErrorCode.NOT_CONTROLLER))
     else:
-        bench.here.pop().complete(UpdateFeaturesResponse(error_code=ErrorCode.NOT_CONTROLLER))
-    assert asked.told == []
-    bench.host.advance(NOT_CONTROLLER_MS)
-    bench.answer(enveloped())
-    assert asked.told == [create_topics.CreateTopicsResponse(topics=[])]
+        harness.local_requests.pop().complete(UpdateFeaturesResponse(error_code=ErrorCode.NOT_CONTROLLER))
+    assert context.results == []
+    harness.host.advance(NOT_CONTROLLER_MS)
+    harness.respond(envelope_response())
+    assert context.results == [create_topics.CreateTopicsResponse(topics=[])]
 
 
-def test_in_the_end_it_is_given_up(bench: Bench) -> None:
-    bench.address = None
-    asked = forwarded(bench)
-    bench.host.advance(FORWARDING_TIMEOUT_MS - 2 * NOT_CONTROLLER_MS)
-    assert asked.told == []
-    bench.host.advance(2 * NOT_CONTROLLER_MS)
-    assert asked.told == [ErrorCode.REQUEST_TIMED_OUT]
-    assert bench.host.timers == 0
+def test_forwarding_times_out(harness: RemoteControllerHarness) -> None:
+    harness.address = None
+    context = forward(harness)
+    harness.host.advance(FORWARDING_TIMEOUT_MS - 2 * NOT_CONTROLLER_MS)
+    assert context.results == []
+    harness.host.advance(2 * NOT_CONTROLLER_MS)
+    assert context.results == [ErrorCode.REQUEST_TIMED_OUT]
+    assert harness.host.timers == 0
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         (EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), "closed"),
         (EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED), ErrorCode.UNKNOWN_SERVER_ERROR),
@@ -355,7 +361,9 @@ def test_in_the_end_it_is_given_up(bench: Bench) -> None:
         (EnvelopeResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_what_is_wrong_between_nodes_is_not_the_client_s(bench: Bench, answer: Any, told: Any) -> None:
-    asked = forwarded(bench)
-    bench.answer(answer)
-    assert asked.told == [told]
+def test_envelope_error_as_seen_by_the_client(
+    harness: RemoteControllerHarness, answer: Any, expected: Any
+) -> None:
+    context = forward(harness)
+    harness.respond(answer)
+    assert context.results == [expected]

@@ -1,4 +1,4 @@
-"""The log of a coordinator's partition, as the coordinator reads it."""
+"""The partition of a coordinator, as the coordinator loads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.wire.batch import read_header
 from tests.broker.storage.log_bench import LogBench
 
 
-def test_what_comes_while_a_log_is_read_is_read_too() -> None:
+def test_batches_appended_during_the_load_are_loaded_too() -> None:
     bench = LogBench(MemoryDisk())
     log = bench.open()
     partition = SimpleNamespace(log=log, role=Role.LEADER)
@@ -21,7 +21,7 @@ def test_what_comes_while_a_log_is_read_is_read_too() -> None:
     node: Any = SimpleNamespace(partition=lambda _topic, _index: partition, image=image)
     bench.append(log, b"a")
     bench.append(log, b"b")
-    log.high_watermark = 1  # as a leader that has just been elected knows it
+    log.high_watermark = 1  # as known to a new leader
     batches = StateTopic(cast(Node, node), "__consumer_offsets").stored_batches(0)
     offsets = [read_header(next(batches)).base_offset]
     bench.append(log, b"c")

@@ -1,4 +1,4 @@
-"""A node that serves never waits for its disks: what syncs does so in a worker."""
+"""A running node never waits for disk syncs on its loop: workers sync."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC = 2
 
 
 class WatchedDisk(MemoryDisk):
-    """Notes what is synced outside of workers."""
+    """A disk that records the syncs outside of workers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,27 +55,27 @@ class WatchedDisk(MemoryDisk):
         super().sync_directory(path)
 
 
-def creation(topic: str) -> CreateTopicsRequest:
+def create_request(topic: str) -> CreateTopicsRequest:
     topics = [CreatableTopic(name=topic, num_partitions=1, replication_factor=1)]
     return CreateTopicsRequest(topics=topics, timeout_ms=1000)
 
 
-def sent(harness: NodeHarness, topic: str) -> VirtualClient:
-    """Who waits for a record to be acknowledged."""
+def send_produce(harness: NodeHarness, topic: str) -> VirtualClient:
+    """Send a produce request and return its client."""
     client = harness.connect()
     client.submit(PRODUCE_VERSION, produce_request(topic))
     harness.turn()
     return client
 
 
-def answered(client: VirtualClient) -> int | None:
-    """With which offset, if it is."""
+def acknowledged_offset(client: VirtualClient) -> int | None:
+    """Return the acknowledged offset, or None without a response."""
     answer = client.receive(PRODUCE_VERSION, ProduceRequest)
     return None if answer is None else answer.responses[0].partition_responses[0].base_offset
 
 
-def work(harness: NodeHarness, held: list[WorkerTask]) -> int:
-    """Let every worker end, and those that come after it; how many there were."""
+def run_workers(harness: NodeHarness, held: list[WorkerTask]) -> int:
+    """Run all queued work, including the work that it queues, and return the number of tasks."""
     count = 0
     while held:
         held.pop(0).deliver()
@@ -101,7 +101,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> NodeHarness:
     return harness
 
 
-def test_nothing_is_synced_on_the_loop(harness: NodeHarness) -> None:
+def test_no_sync_on_the_loop(harness: NodeHarness) -> None:
     disk = harness.disk
     assert isinstance(disk, WatchedDisk)
     harness.create("plain", "compacted", partitions=4)
@@ -147,10 +147,8 @@ def test_nothing_is_synced_on_the_loop(harness: NodeHarness) -> None:
 
 
 @pytest.mark.parametrize("is_second", [False, True])
-def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(
-    harness: NodeHarness, is_second: bool
-) -> None:
-    """The name of a topic that was deleted just now is given when the checkpoints have forgotten that one."""
+def test_append_waits_until_the_log_directory_is_named(harness: NodeHarness, is_second: bool) -> None:
+    """A new log with the name of a deleted one is named once the checkpoints have no entry of the old one."""
     disk = harness.disk
     assert isinstance(disk, WatchedDisk)
     if is_second:
@@ -161,22 +159,22 @@ def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(
     if is_second:
         harness.connect().submit(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
         harness.turn()
-        work(harness, held)
-    harness.connect().submit(7, creation("new"))
+        run_workers(harness, held)
+    harness.connect().submit(7, create_request("new"))
     harness.turn()
     while harness.node.log_manager.get("new", 0) is None:
         held.pop(0).deliver()
         harness.turn()
-    client = sent(harness, "new")
+    client = send_produce(harness, "new")
     log = harness.node.log_manager.get("new", 0)
     assert log is not None
-    assert (answered(client), log.log_end_offset, log.high_watermark) == (None, 1, 0)
-    assert work(harness, held) >= (3 if is_second else 1)
-    assert (answered(client), log.high_watermark) == (0, 1)
+    assert (acknowledged_offset(client), log.log_end_offset, log.high_watermark) == (None, 1, 0)
+    assert run_workers(harness, held) >= (3 if is_second else 1)
+    assert (acknowledged_offset(client), log.high_watermark) == (0, 1)
     assert disk.on_loop == []
 
 
-def test_an_index_that_is_found_damaged_is_made_anew_and_not_waited_for(harness: NodeHarness) -> None:
+def test_damaged_index_is_rebuilt_without_waiting_for_its_sync(harness: NodeHarness) -> None:
     harness.create("plain")
     for _ in range(3):
         assert harness.produce("plain").error_code == 0

@@ -22,7 +22,7 @@ from kwire.wire.messages.describe_user_scram_credentials import DescribeUserScra
 from kwire.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from kwire.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from kwire.wire.registry import decode_response, encode_request
-from tests.broker.node.test_cluster import BOTH, COMMON, CONTROLLER, Cluster, broker
+from tests.broker.node.test_cluster import BOTH, COMMON, CONTROLLER, VirtualCluster, broker
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 BY_TOKEN = ALICE._replace(token_authenticated=True)
@@ -38,21 +38,21 @@ SETTINGS = {
 
 
 @pytest.fixture(params=[CONTROLLER, BOTH], ids=["controller", "both"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
+def cluster(request: pytest.FixtureRequest) -> VirtualCluster:
     nodes = (request.param, broker(2, "two"), broker(3, "three"))
-    made = Cluster(*(SETTINGS | node for node in nodes))
+    made = VirtualCluster(*(SETTINGS | node for node in nodes))
     made.events.advance(1_000)
     return made
 
 
-def ask(cluster: Cluster, node_id: int, version: int, request: Any, who: Principal = ALICE) -> Any:
+def ask(cluster: VirtualCluster, node_id: int, version: int, request: Any, who: Principal = ALICE) -> Any:
     client = cluster.nodes[node_id].connect("SASL", principal=who)
     client.send(version, request)
     cluster.events.advance(1_000)
     return client.receive(version, type(request))
 
 
-def test_who_has_asked_is_known_to_the_controller(cluster: Cluster) -> None:
+def test_who_has_asked_is_known_to_the_controller(cluster: VirtualCluster) -> None:
     made = ask(cluster, 2, 3, CREATE)
     assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (
         0,
@@ -69,17 +69,17 @@ def test_who_has_asked_is_known_to_the_controller(cluster: Cluster) -> None:
     assert all(not node.node.image.delegation_tokens for node in cluster.nodes.values())
 
 
-def test_who_has_come_by_a_token_gets_no_other(cluster: Cluster) -> None:
+def test_who_has_come_by_a_token_gets_no_other(cluster: VirtualCluster) -> None:
     not_allowed = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     assert ask(cluster, 2, 3, CREATE, BY_TOKEN).error_code == not_allowed
     # Nor of a controller whose broker has not looked.
     frame = encode_request(CREATE, 3, 0, "")[4:]
-    answer = cluster.ask("one", 0, envelope(frame, BY_TOKEN, "127.0.0.1"), port=9093)
+    answer = cluster.request("one", 0, envelope(frame, BY_TOKEN, "127.0.0.1"), port=9093)
     _, answer = decode_response(CreateDelegationTokenResponse, 3, answer.response_data)
     assert (answer.error_code, answer.principal_name) == (not_allowed, "alice")
 
 
-def test_tokens_run_out_everywhere(cluster: Cluster) -> None:
+def test_tokens_run_out_everywhere(cluster: VirtualCluster) -> None:
     made = ask(cluster, 2, 3, CREATE)
     renewal = RenewDelegationTokenRequest(hmac=made.hmac, renew_period_ms=1)
     assert ask(cluster, 2, 2, renewal).error_code == ErrorCode.NONE
@@ -87,7 +87,7 @@ def test_tokens_run_out_everywhere(cluster: Cluster) -> None:
     assert all(not node.node.image.delegation_tokens for node in cluster.nodes.values())
 
 
-def test_passwords_are_known_everywhere(cluster: Cluster) -> None:
+def test_passwords_are_known_everywhere(cluster: VirtualCluster) -> None:
     given = ScramCredentialUpsertion(
         name="alice", mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
     )
@@ -98,7 +98,7 @@ def test_passwords_are_known_everywhere(cluster: Cluster) -> None:
     assert (told.user, told.credential_infos[0].iterations) == ("alice", 4096)
 
 
-def test_every_node_proves_tokens_alike(cluster: Cluster) -> None:
+def test_every_node_proves_tokens_alike(cluster: VirtualCluster) -> None:
     made = ask(cluster, 2, 3, CREATE)
     for node in cluster.nodes.values():
         found = node.node.users.token("SCRAM-SHA-256", made.token_id)

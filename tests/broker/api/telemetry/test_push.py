@@ -18,7 +18,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.push_telemetry import PushTelemetryRequest
 from kwire.wire.primitives import Uuid
-from tests.broker.node.test_cluster import CONTROLLER, Cluster, broker
+from tests.broker.node.test_cluster import CONTROLLER, VirtualCluster, broker
 from tests.node_harness import NodeHarness
 from tests.wire.kafka_json import DATA
 
@@ -162,15 +162,15 @@ def test_a_silent_client_is_shown_for_three_intervals(harness: NodeHarness) -> N
 
 
 def test_each_broker_of_a_cluster_follows_the_subscriptions() -> None:
-    cluster = Cluster(CONTROLLER, broker(2, "two"), broker(3, "three"))
+    cluster = VirtualCluster(CONTROLLER, broker(2, "two"), broker(3, "three"))
     cluster.events.advance(1_000)
     asked = GetTelemetrySubscriptionsRequest(client_instance_id=ID)
-    before = cluster.ask("three", 0, asked)
+    before = cluster.request("three", 0, asked)
     assert before.requested_metrics == []
     metrics = AlterableConfig(name="metrics", config_operation=SET, value="x,y")
     resource = AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name="s", configs=[metrics])
-    answer = cluster.ask("two", 1, IncrementalAlterConfigsRequest(resources=[resource]))
+    answer = cluster.request("two", 1, IncrementalAlterConfigsRequest(resources=[resource]))
     assert [one.error_code for one in answer.responses] == [0]
-    told = [cluster.ask(host, 0, asked) for host in ("two", "three")]
+    told = [cluster.request(host, 0, asked) for host in ("two", "three")]
     assert [one.requested_metrics for one in told] == [["x", "y"]] * 2
     assert told[0].subscription_id == told[1].subscription_id != before.subscription_id

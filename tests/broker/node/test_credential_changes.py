@@ -1,4 +1,4 @@
-"""Nodes whose settings say for a while wrongly as whom they go to others."""
+"""Inter-broker credentials that are wrong for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.node.test_cluster import CONTROLLER, Cluster, broker
+from tests.broker.node.test_cluster import CONTROLLER, VirtualCluster, broker
 
 KEY = "listener.name.nodes.plain.sasl.jaas.config"
 RIGHT = (
@@ -34,8 +34,8 @@ SAID = {
 }
 
 
-class LoggingIn(Cluster):
-    """A controller and two brokers, 2 and 3."""
+class SaslCluster(VirtualCluster):
+    """A controller and two brokers, 2 and 3, with SASL between the brokers."""
 
     def __init__(self) -> None:
         brokers = [broker(node_id, host) for node_id, host in HOSTS.items()]
@@ -47,11 +47,11 @@ class LoggingIn(Cluster):
     def set_text(self, node_id: int, text: str) -> None:
         config = AlterableConfig(name=KEY, config_operation=0, value=text)
         resource = AlterConfigsResource(resource_type=4, resource_name=str(node_id), configs=[config])
-        answer = self.ask(HOSTS[node_id], 1, IncrementalAlterConfigsRequest(resources=[resource]))
+        answer = self.request(HOSTS[node_id], 1, IncrementalAlterConfigsRequest(resources=[resource]))
         assert [one.error_code for one in answer.responses] == [0]
 
     def offsets(self, partition: int) -> list[tuple[int, list[int]]]:
-        """What each replica of a partition has, and who is in sync by its image."""
+        """Return log end offset and ISR of each replica of a partition."""
         found = []
         for node_id in (2, 3):
             node = self.nodes[node_id].node
@@ -62,21 +62,21 @@ class LoggingIn(Cluster):
         return found
 
     def produce(self) -> None:
-        """Append to each partition where its leader is."""
+        """Append to each partition through its leader."""
         for index, partition in enumerate(self.nodes[2].node.image.topics["t"].partitions):
             records = memoryview(build([(0, None, b"v", [])]))
             data = PartitionProduceData(index=index, records=records)
             topic = TopicProduceData(name="t", partition_data=[data])
             request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic])
-            self.ask(HOSTS[partition.leader], 12, request)
+            self.request(HOSTS[partition.leader], 12, request)
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_wrong_text_set_at_run_time_holds_until_it_is_put_right(
+def test_wrong_credentials_break_replication_until_they_are_corrected(
     restarts: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    cluster = LoggingIn()
+    cluster = SaslCluster()
     for node_id in (2, 3):
         cluster.set_text(node_id, WRONG)
     cluster.create("t", by="two")
@@ -86,10 +86,10 @@ def test_wrong_text_set_at_run_time_holds_until_it_is_put_right(
         cluster.events.advance(12_000)
     cluster.produce()
     assert sorted(offset for index in (0, 1) for offset, _ in cluster.offsets(index)) == [0, 0, 1, 1]
-    told = [record.message for record in caplog.records if "Cannot authenticate" in record.message]
-    assert told
-    assert all(text.endswith(FAULT) for text in told)
-    assert len(told) <= 2 + restarts, "once in each life"
+    errors = [record.message for record in caplog.records if "Cannot authenticate" in record.message]
+    assert errors
+    assert all(text.endswith(FAULT) for text in errors)
+    assert len(errors) <= 2 + restarts, "once per start"
     for node_id in (2, 3):
         cluster.set_text(node_id, RIGHT)
     cluster.events.advance(5_000)

@@ -1,4 +1,4 @@
-"""What coordinators ask of other brokers: markers, and whether a partition is part of a transaction."""
+"""Requests of coordinators to other brokers: transaction markers and verification of partitions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from kwire.wire.primitives import TopicPartition
 
 A, B = ("t", 0), ("t", 1)
 TIMEOUT_MS = 30_000
-MOVED, UNREACHED = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION
+MOVED, UNREACHABLE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION
 
 
-class Bench:
-    """One broker that asks others, and what it has asked: the test answers."""
+class RequestHarness:
+    """One broker that sends requests; the test gives the responses."""
 
     def __init__(self) -> None:
         self.host = VirtualHost(seed=1)
-        self.host.peers = self  # which answers when the test does
-        self.asked: list[tuple[Any, Any]] = []
+        self.host.peers = self  # the test responds
+        self.pending: list[tuple[Any, Any]] = []
         self.leaders: dict[TopicPartition, int] = {A: 2, B: 2}
-        self.told: list[Any] = []
+        self.results: list[Any] = []
         self.markers = TransactionMarkerSender(
             self.host,
             address_of=self.address,
@@ -54,31 +54,31 @@ class Bench:
 
     def send(self, to: PeerAddress, purpose: str, request: Any, **named: Any) -> None:
         assert named["deadline_ms"] == self.host.monotonic_ms() + TIMEOUT_MS
-        self.asked.append((request, named["on_response"]))
+        self.pending.append((request, named["on_response"]))
 
-    def mark(self, producer_id: int, *partitions: TopicPartition, to: int = 2) -> None:
+    def send_marker(self, producer_id: int, *partitions: TopicPartition, to: int = 2) -> None:
         txn_marker = TransactionMarker("x", producer_id, 0, True, frozenset(partitions), 2)
-        self.markers.send(to, partitions, txn_marker, 5, self.hear)
+        self.markers.send(to, partitions, txn_marker, 5, self.record)
 
-    def hear(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        self.told.append(dict(codes))
+    def record(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        self.results.append(dict(codes))
 
-    def ask(self, name: str, partition: TopicPartition = A, *, epoch: int = 0, to: int = 2) -> None:
+    def verify(self, name: str, partition: TopicPartition = A, *, epoch: int = 0, to: int = 2) -> None:
         self.verification.verify(
-            to, name, ProducerIdAndEpoch(7, epoch), partition, adds=True, callback=self.told.append
+            to, name, ProducerIdAndEpoch(7, epoch), partition, adds=True, callback=self.results.append
         )
 
     def requests(self) -> list[Any]:
         self.host.run_pending()
-        return [request for request, _ in self.asked]
+        return [request for request, _ in self.pending]
 
-    def answer(self, answer: Any) -> None:
-        _, on_response = self.asked.pop(0)
-        on_response(answer)
+    def respond(self, response: Any) -> None:
+        _, on_response = self.pending.pop(0)
+        on_response(response)
         self.host.run_pending()
 
-    def written(self, codes: dict[int, dict[TopicPartition, int]]) -> None:
-        self.answer(
+    def respond_markers(self, codes: dict[int, dict[TopicPartition, int]]) -> None:
+        self.respond(
             WriteTxnMarkersResponse(
                 markers=[
                     WritableTxnMarkerResult(
@@ -98,8 +98,8 @@ class Bench:
             )
         )
 
-    def verified(self, *codes: tuple[str, TopicPartition, int]) -> None:
-        self.answer(
+    def respond_verification(self, *codes: tuple[str, TopicPartition, int]) -> None:
+        self.respond(
             AddPartitionsToTxnResponse(
                 results_by_transaction=[
                     AddPartitionsToTxnResult(
@@ -121,71 +121,73 @@ class Bench:
         )
 
 
-def test_markers_of_one_turn_go_together_and_later_ones_with_the_next_request() -> None:
-    bench = Bench()
-    bench.mark(1, A, B)
-    bench.mark(2, A)
-    (first,) = bench.requests()
+def test_markers_of_one_turn_share_a_request_and_later_ones_wait() -> None:
+    harness = RequestHarness()
+    harness.send_marker(1, A, B)
+    harness.send_marker(2, A)
+    (first,) = harness.requests()
     assert [(one.producer_id, one.topics[0].partition_indexes) for one in first.markers] == [
         (1, [0, 1]),
         (2, [0]),
     ]
     assert {(one.coordinator_epoch, one.transaction_version) for one in first.markers} == {(5, 2)}
-    bench.mark(3, A)
-    bench.mark(3, A, to=4)  # another broker is asked meanwhile
-    assert len(bench.requests()) == 2
-    bench.written({1: {A: 0, B: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, 2: {A: ErrorCode.UNSUPPORTED_VERSION}})
-    # Whether a topic is gone, the coordinator knows better than a broker that may not have heard of it.
-    assert bench.told == [{A: 0, B: MOVED}, {A: 0}]
-    assert [one.producer_id for one in bench.requests()[-1].markers] == [3]
+    harness.send_marker(3, A)
+    harness.send_marker(3, A, to=4)  # another broker has its own request
+    assert len(harness.requests()) == 2
+    harness.respond_markers(
+        {1: {A: 0, B: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, 2: {A: ErrorCode.UNSUPPORTED_VERSION}}
+    )
+    # The target's metadata may be behind, so the coordinator looks up the leader again.
+    assert harness.results == [{A: 0, B: MOVED}, {A: 0}]
+    assert [one.producer_id for one in harness.requests()[-1].markers] == [3]
 
 
-def test_markers_for_who_leads_no_more_are_given_up() -> None:
-    bench = Bench()
-    bench.mark(1, A, B)
-    bench.requests()
-    bench.mark(2, A)
-    bench.leaders[A] = 3
-    bench.markers.leaders_changed()
-    assert bench.told == [{A: MOVED}, {A: MOVED}]
-    bench.answer(PeerUnreachable("gone"))
-    assert bench.told[2:] == [{B: UNREACHED}]
-    assert not bench.requests()
+def test_markers_to_a_former_leader_fail() -> None:
+    harness = RequestHarness()
+    harness.send_marker(1, A, B)
+    harness.requests()
+    harness.send_marker(2, A)
+    harness.leaders[A] = 3
+    harness.markers.leaders_changed()
+    assert harness.results == [{A: MOVED}, {A: MOVED}]
+    harness.respond(PeerUnreachable("gone"))
+    assert harness.results[2:] == [{B: UNREACHABLE}]
+    assert not harness.requests()
 
 
-def test_a_broker_that_is_not_registered_is_not_reached() -> None:
-    bench = Bench()
-    bench.mark(1, A, to=9)
-    assert not bench.requests()
-    assert bench.told == [{A: UNREACHED}]
+def test_marker_to_an_unregistered_broker_fails() -> None:
+    harness = RequestHarness()
+    harness.send_marker(1, A, to=9)
+    assert not harness.requests()
+    assert harness.results == [{A: UNREACHABLE}]
 
 
-def test_partitions_of_one_transaction_are_asked_about_together() -> None:
-    bench = Bench()
-    bench.ask("x", A)
-    bench.ask("x", B)
-    bench.ask("x", A)
-    bench.ask("y", A)
-    bench.ask("x", A, epoch=1)  # the same id again, for somebody else
-    (first,) = bench.requests()
+def test_verifications_of_one_transaction_share_a_request() -> None:
+    harness = RequestHarness()
+    harness.verify("x", A)
+    harness.verify("x", B)
+    harness.verify("x", A)
+    harness.verify("y", A)
+    harness.verify("x", A, epoch=1)  # another producer epoch
+    (first,) = harness.requests()
     assert [(one.transactional_id, one.topics[0].partitions) for one in first.transactions] == [
         ("x", [0, 1]),
         ("y", [0]),
     ]
     assert not any(one.verify_only for one in first.transactions)
-    bench.verified(("x", A, 0), ("x", B, 48), ("y", A, 90))
-    assert bench.told == [ErrorCode.NONE, 48, ErrorCode.NONE, 90]
-    (second,) = bench.requests()
+    harness.respond_verification(("x", A, 0), ("x", B, 48), ("y", A, 90))
+    assert harness.results == [ErrorCode.NONE, 48, ErrorCode.NONE, 90]
+    (second,) = harness.requests()
     assert [one.producer_epoch for one in second.transactions] == [1]
-    bench.answer(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert bench.told[4:] == [ErrorCode.INVALID_TXN_STATE]
+    harness.respond(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    assert harness.results[4:] == [ErrorCode.INVALID_TXN_STATE]
 
 
-def test_a_coordinator_that_is_not_reached() -> None:
-    bench = Bench()
-    bench.ask("x", A)
-    bench.requests()
-    bench.answer(PeerUnreachable("gone"))
-    bench.ask("x", A, to=9)
-    assert not bench.requests()
-    assert bench.told == [UNREACHED, UNREACHED]
+def test_verification_by_an_unreachable_coordinator_fails() -> None:
+    harness = RequestHarness()
+    harness.verify("x", A)
+    harness.requests()
+    harness.respond(PeerUnreachable("gone"))
+    harness.verify("x", A, to=9)
+    assert not harness.requests()
+    assert harness.results == [UNREACHABLE, UNREACHABLE]
