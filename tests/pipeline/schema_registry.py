@@ -1,4 +1,4 @@
-"""A schema registry for tests: what confluent's client and serializers ask of one, on a port of its own.
+"""A schema registry for tests, with the requests that Confluent's client and serializers send.
 
 The calls are those of https://docs.confluent.io/platform/current/schema-registry/develop/api.html, of which
 the client is the judge here. Compatibility is not checked: a test registers what it likes.
@@ -21,7 +21,7 @@ CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
 class Refused(Exception):
-    """An answer that is an error: HTTP's status is the first three digits of its code."""
+    """An error response. The HTTP status is the first three digits of its code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,14 +33,14 @@ class SchemaRegistry:
 
     def __init__(self, port: int = 0) -> None:
         self.schemas: list[dict[str, Any]] = []
-        """By id, from 1 on."""
+        """Schemas by id, from 1 on."""
         self.subjects: dict[str, list[int]] = {}
-        """Ids by version, from 1 on."""
+        """Schema ids by version, from 1 on."""
         self.asked: list[str] = []
         self.broken = False
-        """Answers everything with an error of the server's own."""
+        """Respond to every request with a server error."""
         self.something_else = False
-        """Answers everything as a server does that is no registry, with an empty document."""
+        """Respond to every request with an empty document, as another server would."""
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -61,7 +61,7 @@ class SchemaRegistry:
         self._thread.join()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
-        """Refused."""
+        """An incompatible schema."""
         with self._lock:
             self.asked.append(f"{method} {path}")
             if self.broken:
@@ -126,7 +126,7 @@ ROUTES: Final[list[tuple[str, str, Callable[..., Any]]]] = [
 def _handler(registry: SchemaRegistry) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # An answer is two writes, and the second would wait for the first to be acknowledged.
+        # A response is two writes. With Nagle's algorithm, the second one would wait for an acknowledgment.
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
@@ -149,13 +149,13 @@ def _handler(registry: SchemaRegistry) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     return Handler
 
 
 if __name__ == "__main__":
-    # For programs of other processes: tells where it is, and goes when the standard input ends.
+    # For other processes: print the URL, and exit when standard input ends.
     with SchemaRegistry() as served:
         print(served.url, flush=True)
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Whether the topics of a checkpoint are still those that it is about."""
+"""The check that the topics of a checkpoint are unchanged."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def noted(directory: Path, *origins: Origin) -> None:
     record_topics(directory, {origin.topic: origin for origin in origins})
 
 
-def test_topics_may_come_and_go(tmp_path: Path) -> None:
+def test_topics_may_be_added_and_removed(tmp_path: Path) -> None:
     for origins in ((SHOP,), (SHOP, BANK), (BANK,), (SHOP,), ()):
         noted(tmp_path / "checkpoint", *origins)
 
 
-def test_what_is_learnt_later_is_kept(tmp_path: Path) -> None:
+def test_ids_that_become_known_later_are_recorded(tmp_path: Path) -> None:
     unknown = SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)
     for origin in (unknown, SHOP, unknown):
         noted(tmp_path, origin)
@@ -45,7 +45,7 @@ def test_what_is_learnt_later_is_kept(tmp_path: Path) -> None:
         ([BANK], "belongs to shop, and the input is bank: choose another checkpoint"),
     ],
 )
-def test_other_topics_are_refused_and_not_noted(tmp_path: Path, now: list[Origin], why: str) -> None:
+def test_other_topics_are_refused_and_not_recorded(tmp_path: Path, now: list[Origin], why: str) -> None:
     noted(tmp_path, SHOP)
     for _ in range(2):
         with pytest.raises(ConfigError, match=why):
@@ -53,7 +53,7 @@ def test_other_topics_are_refused_and_not_noted(tmp_path: Path, now: list[Origin
     noted(tmp_path, SHOP)
 
 
-def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_malformed_file_is_named(tmp_path: Path) -> None:
     (tmp_path / TOPICS).write_text("[]")
     with pytest.raises(ConfigError, match=f"{TOPICS} does not list topics"):
         noted(tmp_path, SHOP)

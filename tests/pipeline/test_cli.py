@@ -1,4 +1,4 @@
-"""`kwire pipeline`, as far as it goes without Spark."""
+"""The parts of `kwire pipeline` that do not need Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.pipeline.config import FAILED
 from kwire.pipeline.segments.files import SegmentsError
 
 
-def test_the_jobs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", "--help"])
     assert ended.value.code == 0
@@ -22,7 +22,7 @@ def test_the_jobs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(job in told for job in cli.JOBS)
 
 
-def test_what_is_not_installed_is_named(
+def test_a_missing_package_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
@@ -32,7 +32,7 @@ def test_what_is_not_installed_is_named(
     assert told.count("\n") == 1
 
 
-def test_what_is_wrong_is_one_line(
+def test_an_unknown_key_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli, "NEEDED", {})
@@ -45,7 +45,7 @@ def test_what_is_wrong_is_one_line(
     )
 
 
-def test_a_table_that_is_misspelt_is_told_before_anything_is_done(
+def test_a_misspelled_table_is_reported_before_the_job_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli, "NEEDED", {})
@@ -55,7 +55,7 @@ def test_a_table_that_is_misspelt_is_told_before_anything_is_done(
     assert capsys.readouterr().err == ("kwire pipeline: unknown table [value]: did you mean [values]?\n")
 
 
-def test_a_cluster_that_is_not_there_is_told(
+def test_an_unreachable_cluster_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli, "NEEDED", {})
@@ -68,7 +68,7 @@ def test_a_cluster_that_is_not_there_is_told(
     assert told.count("\n") == 1
 
 
-def test_what_a_task_said_is_found_in_what_spark_says(
+def test_a_task_error_is_extracted_from_spark_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(*_: object) -> int:

@@ -1,4 +1,4 @@
-"""A job's file: what is wrong in it is named."""
+"""The configuration file of a job, and its errors."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_an_input_is_read(tmp_path: Path) -> None:
         ("[input]\n[input.options]\na = [1]", "input.options.a must be a string, a number or a boolean"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, what: str) -> None:
+def test_a_configuration_error_is_named(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         load(tmp_path, text).input()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         JobConfig.load(tmp_path / "absent.toml")
 
@@ -73,23 +73,23 @@ def test_numbers_and_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "default"), [("directory", None), ("job", None), ("report", "profile.html"), ("job", "replay")]
 )
-def test_a_text_that_names_something_is_not_empty(tmp_path: Path, key: str, default: str | None) -> None:
+def test_an_empty_name_is_refused(tmp_path: Path, key: str, default: str | None) -> None:
     with pytest.raises(ConfigError, match=rf"^a\.{key} is empty$"):
         load(tmp_path, f"[a]\n{key} = ''").table("a").text(key, default)
 
 
 @pytest.mark.parametrize("default", [None, "elsewhere"])
-def test_a_path_is_not_empty(tmp_path: Path, default: str | None) -> None:
+def test_an_empty_path_is_refused(tmp_path: Path, default: str | None) -> None:
     with pytest.raises(ConfigError, match=r"^a\.anywhere is empty$"):
         load(tmp_path, "[a]\nanywhere = ''").table("a").path("anywhere", default)
 
 
 @pytest.mark.parametrize(("key", "default"), [("report", ""), ("suffix", ""), ("groups", ".*")])
-def test_a_text_may_be_empty_where_that_asks_for_nothing(tmp_path: Path, key: str, default: str) -> None:
+def test_an_empty_optional_string_is_accepted(tmp_path: Path, key: str, default: str) -> None:
     assert load(tmp_path, f"[a]\n{key} = ''").table("a").text(key, default) == ""
 
 
-def test_a_text_without_nul(tmp_path: Path) -> None:
+def test_a_nul_character_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^a\.suffix contains a NUL character: 'b\\x00c'$"):
         load(tmp_path, '[a]\nsuffix = "b\\u0000c"').table("a").text("suffix", "")
 
@@ -112,7 +112,7 @@ TABLES = {"archive": ("input", "values"), "compact": (), "windows": ("input",)}
         ("compact", "[archive]\n[compact]\n[input]\n[values]", None),
     ],
 )
-def test_tables_that_nobody_asks_for_are_named(tmp_path: Path, job: str, text: str, what: str | None) -> None:
+def test_unknown_tables_are_named(tmp_path: Path, job: str, text: str, what: str | None) -> None:
     config = load(tmp_path, text)
     if what is None:
         config.check_tables(job, TABLES)
@@ -129,7 +129,7 @@ def test_a_trigger(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["10 parsecs", "10", "seconds", "", "1 month"])
-def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
+def test_an_invalid_trigger_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"a\.trigger must be availableNow or an interval like '10 seconds'"
     ):
@@ -138,12 +138,12 @@ def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("key", ["directory", "checkpoint", "report", "into_directory"])
 @pytest.mark.parametrize("url", ["file:///srv/a", "file:/srv/a", "file:a", "hdfs://n/a", "s3a://b/a", "gs:"])
-def test_a_place_is_a_path(tmp_path: Path, key: str, url: str) -> None:
+def test_a_url_instead_of_a_path_is_refused(tmp_path: Path, key: str, url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"[a]\n{key} = '{url}'").table("a").text(key)
     assert str(caught.value) == f"a.{key} must be a path like '/srv/kwire', not the URL '{url}'"
 
 
 @pytest.mark.parametrize("path", ["/srv/a", "a", "a:b", "/srv/file:a", "/srv/x://y", "./file:a"])
-def test_any_path_will_do(tmp_path: Path, path: str) -> None:
+def test_any_path_is_accepted(tmp_path: Path, path: str) -> None:
     assert load(tmp_path, f"[a]\ndirectory = '{path}'").table("a").path("directory") == Path(path)

@@ -1,4 +1,4 @@
-"""Whether somebody listens at the addresses that a job is told."""
+"""The connection check before a job."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-def test_one_that_answers_is_enough(port: int) -> None:
+def test_one_reachable_server_is_enough(port: int) -> None:
     check_reachable("k", f"127.0.0.1:{free_port()}, PLAINTEXT://127.0.0.1:{port}", 5)
 
 
-def test_nobody_is_told_within_a_bound() -> None:
+def test_unreachable_servers_are_reported_within_the_timeout() -> None:
     servers = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(ConfigError) as caught:
@@ -43,12 +43,12 @@ def test_nobody_is_told_within_a_bound() -> None:
 
 
 @pytest.mark.parametrize("servers", ["one two:9092", "one:port", "one:1:2"])
-def test_what_is_no_address_is_told(servers: str) -> None:
+def test_an_invalid_address_is_reported(servers: str) -> None:
     with pytest.raises(ConfigError, match="k must be a list like 'one:9092,two:9092', not"):
         check_reachable("k", servers, 0)
 
 
-def test_the_tables_of_a_job_say_where_clusters_are() -> None:
+def test_servers_are_found_in_the_tables_of_a_job() -> None:
     config = JobConfig(
         {
             "input": {"format": "kafka", "options": {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}},

@@ -1,4 +1,4 @@
-"""Delivery into a broker: each record once, by its own offset or a map, however often it is interrupted."""
+"""Delivery to a broker: each record once after interruptions, with the same offsets or a map."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def test_records_keep_their_offsets_timestamps_and_headers(target: Target) -> No
     ]
 
 
-def test_what_is_there_is_not_delivered_again(target: Target) -> None:
+def test_existing_records_are_not_delivered_again(target: Target) -> None:
     deliver_same_offsets(target, outgoing(0, 1, 2), 0)
     assert deliver_same_offsets(target, outgoing(0, 1, 2), 0) == (0, 3)
     assert deliver_same_offsets(target, outgoing(0, 1, 2, 3), 0) == (1, 4)
     assert [offset for offset, *_ in seen(target)] == [0, 1, 2, 3]
 
 
-def test_offsets_cannot_be_kept_over_a_gap(target: Target) -> None:
+def test_offsets_cannot_be_preserved_over_a_gap(target: Target) -> None:
     with pytest.raises(DeliveryError, match="no offset between 1 and 3"):
         deliver_same_offsets(target, outgoing(0, 1, 3), 0)
     with pytest.raises(DeliveryError, match="before the first offset 100"):
@@ -121,7 +121,7 @@ def test_offsets_cannot_be_kept_over_a_gap(target: Target) -> None:
 
 
 def of_now(*sizes: int, far: int = -1) -> Callable[[int], Iterator[Outgoing]]:
-    """Records of those sizes, all of now but one."""
+    """Build records of the given sizes with current timestamps, except one."""
 
     def records_from(start: int) -> Iterator[Outgoing]:
         for offset, size in enumerate(sizes):
@@ -133,7 +133,7 @@ def of_now(*sizes: int, far: int = -1) -> Callable[[int], Iterator[Outgoing]]:
 
 
 @pytest.mark.parametrize("deliver", [deliver_same_offsets, deliver_with_map])
-def test_a_record_that_the_broker_does_not_want_is_named(target: Target, deliver: Any) -> None:
+def test_a_rejected_record_is_named(target: Target, deliver: Any) -> None:
     topic = target._replace(topic=target.topic + ".strict", transaction_records=10)
     client = AdminClient(dict(topic.client))
     settings = {"max.message.bytes": "4000000", "message.timestamp.after.max.ms": "3600000"}
@@ -158,7 +158,7 @@ def test_a_record_that_is_too_large_is_named(target: Target) -> None:
     assert deliver_same_offsets(topic, of_now(1, 1, 3_000_000), 0) == (1, 3)
 
 
-def test_what_the_client_does_not_send_is_named(target: Target) -> None:
+def test_a_record_above_the_client_limit_is_named(target: Target) -> None:
     small = target._replace(client={**target.client, "message.max.bytes": "20000"})
     with pytest.raises(
         DeliveryError, match="cannot be sent offset 1 of the source: the record is larger than"
@@ -166,7 +166,7 @@ def test_what_the_client_does_not_send_is_named(target: Target) -> None:
         deliver_same_offsets(small, of_now(1, 30_000), 0)
 
 
-def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
+def test_another_producer_is_detected(target: Target) -> None:
     def records_from(start: int) -> Iterator[Outgoing]:
         yield from outgoing(0)(start)
         producer = Producer(dict(target.client))
@@ -178,7 +178,7 @@ def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
         deliver_same_offsets(target, records_from, 0)
 
 
-def test_a_map_says_which_offset_became_which(target: Target) -> None:
+def test_the_map_has_source_and_target_offsets(target: Target) -> None:
     offsets = [5, 6, 7, 8, 20, 21, 30]
     assert deliver_with_map(target, outgoing(*offsets), 0) == (7, 31)
     found = {
@@ -193,7 +193,7 @@ def test_a_map_says_which_offset_became_which(target: Target) -> None:
 
 
 @pytest.mark.parametrize("fails_at", [1, 3, 4, 6])
-def test_an_interrupted_delivery_goes_on_where_it_was(target: Target, fails_at: int) -> None:
+def test_an_interrupted_delivery_continues_where_it_stopped(target: Target, fails_at: int) -> None:
     offsets = list(range(0, 16, 2))
 
     def failing(start: int) -> Iterator[Outgoing]:
@@ -225,7 +225,7 @@ WHOLE = Selection.of(RecordFilter(), SHOP)
         (RecordFilter(frozenset("t")), SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)),
     ],
 )
-def test_a_job_with_a_map_goes_on_with_more_of_the_same(wanted: RecordFilter, origin: Origin) -> None:
+def test_a_job_with_a_map_continues_with_new_records(wanted: RecordFilter, origin: Origin) -> None:
     for told in (WHOLE.encode(), ""):
         Selection.of(wanted, origin).check_continues("t-1", "job", told)
 
@@ -239,7 +239,7 @@ def test_a_job_with_a_map_goes_on_with_more_of_the_same(wanted: RecordFilter, or
         (RecordFilter(end_ms=5), RecordFilter(end_ms=6)),
     ],
 )
-def test_a_job_with_a_map_does_not_take_another_part_for_done(
+def test_a_job_with_a_map_refuses_another_range(
     target: Target, first: RecordFilter, then: RecordFilter
 ) -> None:
     def deliver(wanted: RecordFilter, job: str) -> tuple[int, int]:
@@ -270,7 +270,7 @@ def test_a_job_with_a_map_does_not_take_another_part_for_done(
         (SHOP._replace(topic="u"), "topic t of cluster east"),
     ],
 )
-def test_a_job_with_a_map_is_not_for_another_topic_s_archive(origin: Origin, what: str) -> None:
+def test_a_job_with_a_map_refuses_another_topic(origin: Origin, what: str) -> None:
     with pytest.raises(DeliveryError) as raised:
         Selection.of(RecordFilter(), origin).check_continues("t-1", "job", WHOLE.encode())
     assert str(raised.value) == (
@@ -280,7 +280,7 @@ def test_a_job_with_a_map_is_not_for_another_topic_s_archive(origin: Origin, wha
 
 
 class LosesFatalErrors(Producer):
-    """What confluent-kafka does by chance: a fatal error within flush gets lost on its way."""
+    """A producer that loses a fatal error in flush, as confluent-kafka sometimes does."""
 
     def flush(self, timeout: float = -1.0) -> int:
         try:
@@ -290,7 +290,7 @@ class LosesFatalErrors(Producer):
 
 
 @pytest.mark.parametrize("kind", [Producer, LosesFatalErrors])
-def test_an_older_one_of_the_same_job_is_fenced(
+def test_an_older_delivery_of_the_same_job_is_fenced(
     target: Target, kind: type[Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 5.0)
@@ -307,7 +307,7 @@ def test_an_older_one_of_the_same_job_is_fenced(
 
 
 def dense(target: Target, end: int) -> list[DataFile]:
-    """Files of all offsets before `end`. Offset 5 has one of its own, of another date: it begins last."""
+    """Return files with all offsets before `end`. Offset 5 has a file of its own, with another date."""
     return [
         DataFile("a", target.topic, 1, "2026-01-31", 0, end - 1, end - 1, 100, ""),
         DataFile("b", target.topic, 1, "2026-01-28", 5, 5, 1, 100, ""),
@@ -315,13 +315,13 @@ def dense(target: Target, end: int) -> list[DataFile]:
 
 
 def way(archive: Path, target: Target, files: list[DataFile], **changed: Any) -> str:
-    """Which way a restore of these files goes."""
+    """Return the mode of a restore of these files."""
     config = RestoreConfig(archive, target.job, RecordFilter(), AUTO, "", target.client, KEEP_FOREVER, 3)
     [mode] = create_topics(config._replace(**changed), by_partition(files)).values()
     return mode
 
 
-def test_partitions_without_records_are_made_too(target: Target, tmp_path: Path) -> None:
+def test_partitions_without_records_are_created(target: Target, tmp_path: Path) -> None:
     config = RestoreConfig(tmp_path, target.job, RecordFilter(), AUTO, ".r", target.client, KEEP_FOREVER, 3)
     files = by_partition(dense(target, 10))
     known = [(target.topic, 0), (target.topic, 1), (target.topic, 4), ("of.none", 2), ("of.few", 3)]
@@ -332,12 +332,12 @@ def test_partitions_without_records_are_made_too(target: Target, tmp_path: Path)
     counts = {name: len(topics[name].partitions) for name in topics}
     assert counts[target.topic + ".r"] == 5
     assert counts["of.none.r"] == 3
-    # An earlier version made it: what is restored into it goes on.
+    # An earlier version created it, and the restore continues.
     assert counts["of.few.r"] == 1
     assert "__consumer_offsets.r" not in counts
 
 
-def test_records_of_the_first_millisecond_are_counted(target: Target) -> None:
+def test_records_with_timestamp_0_are_counted(target: Target) -> None:
     def records_from(start: int) -> Iterator[Outgoing]:
         for offset in range(start, 3):
             yield Outgoing(offset, offset // 2, None, b"v", [])
@@ -358,16 +358,18 @@ def intrude(target: Target) -> None:
     assert producer.flush(SECONDS) == 0
 
 
-def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, tmp_path: Path) -> None:
+def test_a_completed_restore_of_late_records_stays_complete(target: Target, tmp_path: Path) -> None:
     for _ in range(2):
         assert way(tmp_path, target, dense(target, 10)) == SAME
         deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert end_offset(target) == 10
 
 
-def test_what_others_wrote_where_a_restore_was_killed_is_noticed(target: Target, tmp_path: Path) -> None:
+def test_records_of_another_producer_after_a_killed_restore_are_detected(
+    target: Target, tmp_path: Path
+) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_same_offsets(target, outgoing(*range(6)), 0)  # and is killed
+    deliver_same_offsets(target, outgoing(*range(6)), 0)  # then the restore is killed
     intrude(target)
     assert way(tmp_path, target, dense(target, 10)) == SAME, "it may be the restore's own"
     for _ in range(2):
@@ -376,16 +378,18 @@ def test_what_others_wrote_where_a_restore_was_killed_is_noticed(target: Target,
     assert end_offset(target) == 7
 
 
-def test_a_restore_that_keeps_offsets_goes_on_as_the_archive_grows(target: Target, tmp_path: Path) -> None:
+def test_a_restore_with_the_same_offsets_continues_when_the_archive_grows(
+    target: Target, tmp_path: Path
+) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_same_offsets(target, outgoing(*range(7)), 0)  # and is killed
+    deliver_same_offsets(target, outgoing(*range(7)), 0)  # then the restore is killed
     for end in (10, 20, 20):
         assert way(tmp_path, target, dense(target, end), job="another") == SAME
         deliver_same_offsets(target, outgoing(*range(end)), 0)
     assert end_offset(target) == 20
 
 
-def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp_path: Path) -> None:
+def test_a_restore_that_preserved_offsets_does_not_switch_to_a_map(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
     deliver_same_offsets(target, outgoing(*range(10)), 0)
     begin = f"{target.name} has the offsets of {tmp_path} but cannot be continued with them: "
@@ -408,22 +412,20 @@ def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp
     assert way(tmp_path, target, gap) == MAP, "what was asked for goes on"
 
 
-def test_a_restore_that_was_killed_before_its_first_record_may_go_the_other_way(
-    target: Target, tmp_path: Path
-) -> None:
+def test_a_restore_killed_before_its_first_record_may_use_a_map(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
     gap = [*dense(target, 10), DataFile("c", target.topic, 1, "2026-02-01", 12, 19, 8, 100, "")]
     assert way(tmp_path, target, gap) == MAP
 
 
-def test_offsets_that_were_kept_by_request_are_remembered(target: Target, tmp_path: Path) -> None:
+def test_explicitly_preserved_offsets_are_recorded(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
     deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert way(tmp_path, target, dense(target, 10)) == SAME
     assert way(tmp_path / "of another archive", target, dense(target, 10)) == MAP
 
 
-def test_a_topic_that_was_made_anew_has_no_offsets_kept(target: Target, tmp_path: Path) -> None:
+def test_a_recreated_topic_has_no_preserved_offsets(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
     deliver_same_offsets(target, outgoing(*range(10)), 0)
     admin = AdminClient(dict(target.client))
@@ -433,7 +435,7 @@ def test_a_topic_that_was_made_anew_has_no_offsets_kept(target: Target, tmp_path
     assert way(tmp_path, target, dense(target, 10)) == MAP
 
 
-def test_an_archive_that_cannot_remember_says_so(target: Target, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_record_preserved_offsets_is_an_error(target: Target, tmp_path: Path) -> None:
     (tmp_path / "_restores").touch()
     with pytest.raises(ArchiveError, match=r'cannot record .* offsets to "same" or "map"'):
         way(tmp_path, target, dense(target, 10))

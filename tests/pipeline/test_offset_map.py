@@ -1,4 +1,4 @@
-"""The map of a mirror: what its entries tell, and how offsets are translated by it."""
+"""The offset map of a mirror: entries, and translation of offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kwire.pipeline.mirror.groups import OffsetMapIndex
 from kwire.pipeline.offset_map import DeliveryError, MapEntry, OffsetRun, entries
 
 
-def test_an_entry_tells_of_runs_and_gaps_and_is_read_back() -> None:
+def test_an_entry_with_runs_and_gaps_round_trips() -> None:
     [entry] = entries(
         "m", 3, 120, 140, [*zip(range(120, 125), range(90, 95), strict=True), (135, 95), (136, 97)]
     )
@@ -34,7 +34,7 @@ def test_a_range_without_records_is_one_entry() -> None:
     assert MapEntry.decode(*entry.encode(), "") == entry
 
 
-def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_become_consecutive_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_map, "RUNS_PER_ENTRY", 2)
     found = list(entries("m", 0, 0, 20, [(1, 0), (3, 1), (5, 2), (7, 3), (9, 4)]))
     assert [(entry.source, entry.end, len(entry.runs)) for entry in found] == [
@@ -48,7 +48,7 @@ def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("key", "value"), [(None, b"{}"), (b"m/0/1", None), (b"x", b"y"), (b"m/0/1", b'{"source": 1}')]
 )
-def test_what_is_no_entry_is_named(key: bytes | None, value: bytes | None) -> None:
+def test_a_record_that_is_not_an_entry_is_named(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(DeliveryError, match="a-0 at offset 7 is not an entry of an offset map"):
         MapEntry.decode(key, value, "a-0 at offset 7")
 
@@ -69,28 +69,28 @@ def test_offsets_are_translated_to_the_first_at_or_after() -> None:
             *entries("m", 0, 20, 30, [], next_target=3),
             *entries("m", 0, 30, 40, [(31, 4), (32, 5)]),
         ],
-        lambda offset: offset + 1,  # a marker is behind the last record
+        lambda offset: offset + 1,  # a marker follows the last record
     )
     expected = {0: 0, 10: 0, 12: 0, 13: 1, 14: 2, 16: 2, 17: 4, 25: 4, 31: 4, 32: 5, 33: 7, 40: 7, 41: None}
     assert {offset: index.translate(offset) for offset in expected} == expected
 
 
-def test_a_mirror_of_nothing_translates_its_end_only() -> None:
+def test_an_empty_mirror_translates_only_its_end() -> None:
     empty = index_of(entries("m", 0, 5, 5, []), lambda offset: offset)
     assert [empty.translate(offset) for offset in (0, 5, 6)] == [0, 0, None]
     assert index_of([], lambda offset: offset).translate(0) is None
 
 
-def test_a_map_with_a_hole_is_noticed() -> None:
+def test_missing_map_entries_are_detected() -> None:
     with pytest.raises(DeliveryError, match="continues with source offset 7 after 5"):
         index_of([*entries("m", 0, 0, 5, []), *entries("m", 0, 7, 9, [])], lambda offset: offset)
 
 
-# What a step is about.
+# Watermarks.
 
 
 class Refusing:
-    """A consumer that tells of an error first, and of a partition's ends then."""
+    """A consumer that first raises an error, and then returns watermarks."""
 
     def __init__(self, code: int) -> None:
         self._errors = [KafkaException(KafkaError(code))]
@@ -105,12 +105,12 @@ class Refusing:
 @pytest.mark.parametrize(
     "code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT]
 )
-def test_a_partition_whose_leader_has_died_is_asked_about_again(code: int) -> None:
+def test_watermarks_are_requested_again_after_a_leader_failure(code: int) -> None:
     consumer = cast(Consumer, Refusing(code))
     assert offset_map.watermarks(consumer, TopicPartition("t", 0)) == (3, 7)
 
 
-def test_what_does_not_pass_is_told() -> None:
+def test_a_permanent_error_is_raised() -> None:
     consumer = cast(Consumer, Refusing(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(KafkaException):
         offset_map.watermarks(consumer, TopicPartition("t", 0))

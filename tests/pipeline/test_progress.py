@@ -1,4 +1,4 @@
-"""What a stream tells after a batch."""
+"""Progress reports and metrics of a stream."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def values(path: Path) -> dict[str, float]:
     }
 
 
-def test_a_batch_is_one_line_for_people() -> None:
+def test_a_batch_is_reported_in_one_line() -> None:
     assert format_progress("archive", progress()) == (
         "archive: batch 7, 40,000 records in 3.2 s, 12,461 per second, 1,200 offsets behind"
     )
@@ -54,13 +54,13 @@ def test_a_batch_is_one_line_for_people() -> None:
     )
 
 
-def test_what_spark_does_not_know_is_left_out() -> None:
+def test_values_that_spark_does_not_report_are_omitted() -> None:
     assert offsets_behind(progress(sources=[SimpleNamespace(metrics=None)])) is None
     assert "0 per second" in format_progress("archive", progress(processedRowsPerSecond=float("nan")))
     assert "0 per second" in format_progress("archive", progress(processedRowsPerSecond=None))
 
 
-def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
+def test_metrics_are_a_prometheus_text_file(tmp_path: Path) -> None:
     path = tmp_path / "archive.prom"
     metrics = Metrics(path)
     metrics.on_started("archive")
@@ -81,7 +81,7 @@ def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_cannot_be_is_named_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_metrics_file_is_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "nowhere" / "metrics.prom", tmp_path / "file" / "metrics.prom", tmp_path):
         with pytest.raises(ConfigError, match=f"metrics cannot be written to {path}: name a file"):
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_is_named_at_once(tmp_path: Path) -> None:
 
 
 class Told(dict[str, Any]):
-    """What Spark tells of a batch that it saw no records in."""
+    """A progress report of a batch without records in Spark's plan."""
 
     batchDuration = 500
 
@@ -102,7 +102,7 @@ class Told(dict[str, Any]):
         self.timestamp = timestamp
 
 
-def test_records_that_spark_does_not_see_are_counted() -> None:
+def test_records_outside_of_spark_plans_are_counted() -> None:
     untold = Told(0)
     add_record_count(untold)
     assert untold == {"numInputRows": 0}
@@ -117,7 +117,7 @@ def test_records_that_spark_does_not_see_are_counted() -> None:
         }
 
 
-def test_counts_that_nobody_asks_for_are_forgotten() -> None:
+def test_counts_without_a_listener_are_dropped() -> None:
     for batch_id in range(MAX_PENDING_BATCHES + 1):
         set_record_count("without a listener", batch_id, 7)
     batches = [Told(batch_id, stream="without a listener") for batch_id in (0, 1, MAX_PENDING_BATCHES)]

@@ -1,4 +1,4 @@
-"""An archive as Spark is told to read it, and what is said of files that are gone."""
+"""Loading an archive with Spark, and errors about missing files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FILE = DataFile(
 
 
 class Reader:
-    """Spark, as far as it is told what to read."""
+    """A fake of Spark's reader."""
 
     def __init__(self) -> None:
         self.options: dict[str, str] = {}
         self.paths: tuple[str, ...] = ()
         self.why = ""
-        """What it says of the files, if anything."""
+        """Raise the error about the files, if any."""
 
     @property
     def read(self) -> Reader:
@@ -63,12 +63,12 @@ def made(directory: Path) -> Archive:
         ("/srv/a:b", "/srv/a:b"),
     ],
 )
-def test_no_character_of_a_path_is_a_pattern(path: str, told: str) -> None:
+def test_glob_characters_of_a_path_are_escaped(path: str, told: str) -> None:
     assert escape_glob(Path(path)) == told
 
 
 @pytest.mark.parametrize("name", ["a:b [1]", "a:{b}", "a/b:c/d*"])
-def test_a_pattern_with_a_colon_is_refused_by_name(name: str) -> None:
+def test_glob_characters_with_a_colon_are_refused(name: str) -> None:
     with pytest.raises(ArchiveError) as caught:
         escape_glob(Path("/srv") / name)
     assert str(caught.value).startswith(f"/srv/{name} has both a colon and one of ")
@@ -76,7 +76,7 @@ def test_a_pattern_with_a_colon_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a:b [1]", "a:b", r"a\b {c} *?"])
 @pytest.mark.parametrize("is_absolute", [True, False])
-def test_an_archive_is_read_whatever_its_directory_is_called(
+def test_an_archive_is_read_from_any_directory_name(
     name: str, is_absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_an_archive_is_read_whatever_its_directory_is_called(
     assert spark.options == {"basePath": str(tmp_path / name / "data"), "__globPaths__": "false"}
 
 
-class TestWhatIsGone:
+class TestMissingFiles:
     TOLD = "does not exist any more: run again if the archive was compacted meanwhile"
 
     @pytest.mark.parametrize("name", ["archive", "a:b"])
@@ -101,7 +101,7 @@ class TestWhatIsGone:
     @pytest.mark.parametrize(
         "why",
         [
-            "",  # of a path that looks like a pattern
+            "",  # for a path that looks like a glob pattern
             "[PATH_NOT_FOUND] Path does not exist: file:{}. SQLSTATE: 42K03",
             "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file://{}. File does not "
             "exist. It is possible the underlying files have been updated.\nYou can explicitly invalidate",
@@ -117,8 +117,8 @@ class TestWhatIsGone:
         assert str(caught.value) == f"{gone} {self.TOLD}"
 
     @pytest.mark.parametrize("place", ["other", "archive"])
-    def test_nothing_else_is(self, tmp_path: Path, place: str) -> None:
-        """A file of something else, or one that is there."""
+    def test_other_errors_are_unchanged(self, tmp_path: Path, place: str) -> None:
+        """A file outside of the archive, or an existing one."""
         path = tmp_path / place / FILE.path
         if place == "archive":
             path.parent.mkdir(parents=True)

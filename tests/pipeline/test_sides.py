@@ -1,4 +1,4 @@
-"""The sides of jobs: which topics of an archive are meant."""
+"""Sides of jobs: the selection of an archive's topics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kwire.pipeline.sides import check_topics, split_names
 
 
 @pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,,", "b,a"])
-def test_spaces_around_commas_are_no_part_of_names(text: str) -> None:
+def test_spaces_around_commas_are_ignored(text: str) -> None:
     assert split_names(text) == {"a", "b"}
 
 
-def test_a_topic_that_an_archive_has_never_seen_is_named(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_in_the_archive_is_named(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.add(Commit(-1, "job", 0, {"full": {0: (0, 5)}, "empty": {0: (0, 0)}}, []))
     for topics in (None, frozenset({"full"}), frozenset({"empty"})):

@@ -1,4 +1,4 @@
-"""The sentence within what Spark says."""
+"""Summaries of Spark's exceptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = (
 
 
 def of_spark(text: str, trace: str = "") -> Exception:
-    """As PySpark has them: the stack of Java is beside the message."""
+    """Create an exception of PySpark, with Java's stack trace as an attribute."""
     kind: Any = type("StreamingQueryException", (Exception,), {"__module__": "pyspark.errors.exceptions"})
     error: Exception = kind(text)
     error._stackTrace = trace  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def of_spark(text: str, trace: str = "") -> Exception:
         ),
     ],
 )
-def test_it_is_found(error: Exception, sentence: str) -> None:
+def test_an_exception_is_summarized(error: Exception, sentence: str) -> None:
     assert summarize_error(error) == sentence
 
 
@@ -90,5 +90,5 @@ def test_it_is_found(error: Exception, sentence: str) -> None:
         ),
     ],
 )
-def test_a_fault_of_ours_keeps_its_traceback(error: Exception) -> None:
+def test_an_unexpected_exception_keeps_its_traceback(error: Exception) -> None:
     assert summarize_error(error) is None

@@ -1,4 +1,4 @@
-"""An archive's manifests and files, without Spark: what a commit is, and what an interrupted one leaves."""
+"""Manifests and files of an archive, without Spark."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert archive.ranges() == {"t": {3: [(0, 12)]}}
 
 
-def test_ranges_that_do_not_touch_are_told(tmp_path: Path) -> None:
+def test_ranges_that_do_not_touch_are_separate(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.add(commit(0))
     archive.add(commit(1, start=11, end=12))
     assert archive.ranges() == {"t": {3: [(0, 10), (11, 12)]}}
 
 
-def test_files_that_were_replaced_are_not_in_the_archive(tmp_path: Path) -> None:
+def test_replaced_files_are_not_in_the_archive(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     small = [DataFile(f"{name}", "t", 3, "d", 0, 1, 2, 3, "") for name in ("a", "b", "c")]
     archive.add(commit(0, *small))
@@ -58,7 +58,7 @@ def test_files_that_were_replaced_are_not_in_the_archive(tmp_path: Path) -> None
     assert [file.path for file in archive.files()] == ["c", "m"]
 
 
-def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_writer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive(tmp_path)
     archive.add(commit(0))
     archive.check_owner("job")
@@ -69,18 +69,22 @@ def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.
         archive.add(commit(1))
 
 
-def test_a_step_and_a_compaction_may_come_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_and_a_compaction_may_commit_concurrently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     merged = Commit(-1, "", -1, {}, [], replaced=["a"])
     for first, second in ((commit(0), merged), (merged, commit(0))):
         directory = tmp_path / str(first.batch_id)
         Archive(directory).add(first)
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "glob", lambda self, pattern: iter(()))  # the first was not there yet
+            patched.setattr(
+                Path, "glob", lambda self, pattern: iter(())
+            )  # the first manifest did not exist yet
             assert Archive(directory).add(second).number == 1
         assert [one.batch_id for one in Archive(directory).commits()] == [first.batch_id, second.batch_id]
 
 
-def test_what_was_left_out_is_told(tmp_path: Path) -> None:
+def test_skipped_offsets_are_listed(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     damage = Damage("t", 3, 4, 7, "/data/t-3/0.log", "since it is torn")
     added = archive.add(commit(0)._replace(skipped=(damage,)))
@@ -94,9 +98,7 @@ def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     assert Archive(tmp_path).skipped() == []
 
 
-def test_each_manifest_is_read_once_for_what_is_not_about_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_manifest_is_read_once_except_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive(tmp_path)
     read: list[int] = []
     decode = Commit.decode
@@ -107,13 +109,13 @@ def test_each_manifest_is_read_once_for_what_is_not_about_files(
         assert archive.has_batch("job", number)
         assert archive.ranges() == {"t": {3: [(0, 10 * number + 10)]}}
     assert read == [0, 1, 2, 3]
-    # Somebody else may write, too.
+    # A step of another stream may commit, too.
     Archive(tmp_path).add(commit(4, start=40, end=41))
     assert archive.ends() == {("t", 3): 41}
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b'{"format": 1, "job": "a"}', b"[1]"])
-def test_what_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_malformed_manifest_is_named(tmp_path: Path, content: bytes) -> None:
     archive = Archive(tmp_path)
     archive.add(commit(0))
     path = tmp_path / "_manifests" / f"{0:020d}.json"
@@ -122,7 +124,7 @@ def test_what_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> None:
         list(archive.commits())
 
 
-def test_a_manifest_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     for number in range(3):
         archive.add(commit(number))
@@ -131,7 +133,7 @@ def test_a_manifest_that_is_missing_is_named(tmp_path: Path) -> None:
         list(archive.commits())
 
 
-def test_manifests_are_for_people_and_other_programs(tmp_path: Path) -> None:
+def test_manifests_are_readable_json(tmp_path: Path) -> None:
     Archive(tmp_path).add(commit(0, DataFile("p", "t", 3, "d", 5, 9, 3, 100, "ab")))
     told = json.loads((tmp_path / "_manifests" / f"{0:020d}.json").read_text())
     assert told["ranges"] == {"t": {"3": [0, 10]}}
@@ -147,7 +149,7 @@ class TestStaging:
         assert found[1:7] == ("t", 3, "2026-01-31", 5, 9, 3)
         assert check_file(place, found) == ""
 
-    def test_they_are_moved_to_names_of_the_step(self, tmp_path: Path) -> None:
+    def test_files_are_moved_to_names_of_the_step(self, tmp_path: Path) -> None:
         place = empty_directory(tmp_path, "s")
         paths = [staged_file(place, name="b.parquet"), staged_file(place, partition=4)]
         moved = move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
@@ -157,7 +159,7 @@ class TestStaging:
         assert [check_file(tmp_path, file) for file in moved] == ["", ""]
         assert not place.exists()
 
-    def test_what_an_interrupted_step_has_left_goes(self, tmp_path: Path) -> None:
+    def test_files_of_an_interrupted_step_are_deleted(self, tmp_path: Path) -> None:
         place = empty_directory(tmp_path, "s")
         paths = [staged_file(place, name=f"{n}.parquet") for n in range(3)]
         move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
@@ -171,7 +173,7 @@ class TestStaging:
         assert names == sorted(file.path for file in kept + again)
 
     @pytest.mark.parametrize("damage", ["missing", "shorter", "other"])
-    def test_files_that_are_not_what_they_were_are_found(self, tmp_path: Path, damage: str) -> None:
+    def test_changed_files_are_detected(self, tmp_path: Path, damage: str) -> None:
         place = empty_directory(tmp_path, "s")
         [file] = move(tmp_path, place, "s", [describe_file(str(place), staged_file(place))])
         full = tmp_path / file.path

@@ -1,4 +1,4 @@
-"""Attempts at a step of an archive that know nothing of each other."""
+"""Concurrent attempts at a step of an archive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.archive.staging import STAGING, attempt_directory, exclusive_writer, staged_files
 
 
-def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path: Path) -> None:
+def test_files_of_an_earlier_attempt_are_ignored(tmp_path: Path) -> None:
     killed = attempt_directory(tmp_path, "job-0000000001")
     killed.mkdir()
     (killed / "one.parquet").touch()
@@ -24,7 +24,7 @@ def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path:
     assert staged_files(again) == []
 
 
-def test_only_one_writes_at_a_time(tmp_path: Path) -> None:
+def test_a_concurrent_writer_is_refused(tmp_path: Path) -> None:
     with exclusive_writer(tmp_path):
         with pytest.raises(ArchiveError, match="another job is writing"), exclusive_writer(tmp_path):
             pass

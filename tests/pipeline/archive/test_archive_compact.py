@@ -1,4 +1,4 @@
-"""Small files of an archive, merged: the same records, one commit, and a kill does no harm at any moment."""
+"""Compaction of an archive: records are unchanged, the commit is atomic, and crashes do no harm."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def step(archive: Archive, number: int, write: Callable[[Path], None], *, end: i
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps of two dates and two partitions; made once, since files are slow to write."""
+    """Three steps of two dates and two partitions; created once, because writing files is slow."""
     archive = Archive(tmp_path_factory.mktemp("made") / "archive")
     for number in range(STEPS):
         at = 100 * number
@@ -98,7 +98,7 @@ def config(archive: Archive, **changes: Any) -> CompactConfig:
 
 
 def content(archive: Archive) -> dict[tuple[str, int], list[Row]]:
-    """All that the archive holds, whose files have to be as its manifests say."""
+    """Read all records of an archive, and check its files against the manifests."""
     files = archive.files()
     assert [wrong for file in files if (wrong := check_file(archive.directory, file))] == []
     return {
@@ -124,7 +124,7 @@ def test_files_of_a_date_and_partition_become_one(archive: Archive) -> None:
     archive.check_owner("job")
 
 
-def test_it_is_done_once(archive: Archive) -> None:
+def test_a_second_compaction_changes_nothing(archive: Archive) -> None:
     compact(config(archive))
     files = archive.files()
     assert compact(config(archive)) == Compacted(0, 0)
@@ -132,7 +132,7 @@ def test_it_is_done_once(archive: Archive) -> None:
     assert sum(1 for _ in archive.commits()) == STEPS + 1
 
 
-def test_files_stay_as_spark_writes_them(archive: Archive) -> None:
+def test_merged_files_keep_the_types_of_spark(archive: Archive) -> None:
     compact(config(archive))
     for file in archive.files():
         metadata = pq.read_metadata(archive.directory / file.path)
@@ -144,7 +144,7 @@ def test_files_stay_as_spark_writes_them(archive: Archive) -> None:
         assert metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_what_comes_later_is_merged_with_what_is_small_still(archive: Archive) -> None:
+def test_later_files_are_merged_with_small_ones(archive: Archive) -> None:
     compact(config(archive))
     step(archive, STEPS, lambda place: put(place, 14, 0, range(1000, 1050)), end=1050)
     before = content(archive)
@@ -152,7 +152,7 @@ def test_what_comes_later_is_merged_with_what_is_small_still(archive: Archive) -
     assert content(archive) == before
 
 
-def test_two_kinds_of_files_are_not_merged_again_and_again(archive: Archive) -> None:
+def test_files_with_different_columns_are_not_merged_repeatedly(archive: Archive) -> None:
     compact(config(archive))
     step(archive, STEPS, lambda place: put(place, 14, 0, range(1000, 1050), int96=False), end=1050)
     assert compact(config(archive)) == Compacted(0, 0)
@@ -166,14 +166,14 @@ def file(path: str, first: int, size: int, last: int | None = None) -> DataFile:
     return DataFile(path, "t", 0, "d", first, first + 9 if last is None else last, 10, size, "")
 
 
-def test_only_neighbours_that_are_small_are_merged(archive: Archive) -> None:
+def test_only_small_neighbors_are_merged(archive: Archive) -> None:
     given = [file(f"d/{n}", 10 * n, size) for n, size in enumerate([1, 2, 99, 3, 4, 5, 100, 6])]
     given.append(file("other/0", 15, 1))
     found = plan(reversed(given), config(archive, below_bytes=50, target_bytes=9))
     assert [[one.path for one in group] for group in found] == [["d/0", "d/1"], ["d/3", "d/4"]]
 
 
-def test_files_with_other_columns_stay_apart(archive: Archive) -> None:
+def test_files_with_different_columns_are_not_merged(archive: Archive) -> None:
     more = SCHEMA.append(pa.field("parsed", pa.string()))
     for number in (STEPS, STEPS + 1):
         at = 100 * number
@@ -185,7 +185,7 @@ def test_files_with_other_columns_stay_apart(archive: Archive) -> None:
     assert [one.records for one in (first, second)] == [25 * STEPS, 10]
 
 
-def test_files_that_overlap_are_merged_in_order(archive: Archive) -> None:
+def test_overlapping_files_are_merged_in_order(archive: Archive) -> None:
     def write(place: Path) -> None:
         put(place, 16, 0, range(1000, 1100, 2))
         put(place, 16, 0, range(1001, 1100, 2))
@@ -198,7 +198,7 @@ def test_files_that_overlap_are_merged_in_order(archive: Archive) -> None:
     )
 
 
-def test_a_damaged_file_is_not_passed_on(archive: Archive) -> None:
+def test_a_corrupt_file_is_not_merged(archive: Archive) -> None:
     hurt = archive.directory / archive.files()[0].path
     data = bytearray(hurt.read_bytes())
     data[20] ^= 1
@@ -208,7 +208,7 @@ def test_a_damaged_file_is_not_passed_on(archive: Archive) -> None:
     assert len(archive.files()) == 3 * STEPS
 
 
-def test_one_at_a_time(archive: Archive) -> None:
+def test_a_concurrent_compaction_is_refused(archive: Archive) -> None:
     with (
         compaction_lock(archive.directory),
         pytest.raises(CompactionRunning, match="is being compacted by another job"),
@@ -219,11 +219,11 @@ def test_one_at_a_time(archive: Archive) -> None:
 
 
 class Killed(BaseException):
-    """What nobody catches."""
+    """An exception that no code catches, as a crash."""
 
 
 def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have the process die before the change of the disk that has this number; a count of them."""
+    """Crash before the change of the disk with this number, and return the number of changes so far."""
     seen = [0]
 
     def dying(change: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,7 +247,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_it_may_be_killed_at_any_moment(archive: Archive, tmp_path: Path) -> None:
+def test_a_compaction_killed_at_any_change_does_no_harm(archive: Archive, tmp_path: Path) -> None:
     before = content(archive)
     number = 0
     while True:
@@ -272,7 +272,7 @@ def test_it_may_be_killed_at_any_moment(archive: Archive, tmp_path: Path) -> Non
     assert number > 15
 
 
-def test_nothing_else_is_swept_away(archive: Archive) -> None:
+def test_other_files_are_not_deleted(archive: Archive) -> None:
     stranger = (
         archive.directory / "data/topic=t/date=2023-11-14/partition=0/part-other-0000000001-00000.parquet"
     )
@@ -289,7 +289,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "5 MB", "-1", "1.5 GiB"])
-def test_what_is_no_size_is_named(text: str) -> None:
+def test_an_invalid_size_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"compact\.below must be a size like '32 MiB', not"):
         CompactConfig.of(JobConfig({"compact": {"directory": "a", "below": text}}))
 
@@ -301,5 +301,5 @@ def test_defaults() -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the changes of the disk come in the same order each time."""
+    """Make the order of changes reproducible."""
     monkeypatch.setattr(module.os, "cpu_count", lambda: 1)

@@ -95,20 +95,20 @@ def test_columns_are_those_that_spark_writes(ranges: list[Range], tmp_path: Path
     ]
 
 
-def test_no_file_has_more_records_than_it_may(ranges: list[Range], tmp_path: Path) -> None:
+def test_files_are_limited_to_records_per_file(ranges: list[Range], tmp_path: Path) -> None:
     files = written(tmp_path / "s", ranges, records_per_file=7)
     assert max(file.records for file in files) == 7
     assert rows(content(tmp_path / "s", files)) == rows(truth(ranges))
 
 
-def test_a_second_attempt_gives_files_other_names(ranges: list[Range], tmp_path: Path) -> None:
+def test_a_second_attempt_uses_other_file_names(ranges: list[Range], tmp_path: Path) -> None:
     first, second = written(tmp_path / "s", ranges[:1]), written(tmp_path / "s", ranges[:1])
     assert not {file.path for file in first} & {file.path for file in second}
     assert [file.sha256 for file in first] == [file.sha256 for file in second]
 
 
 def open_below(path: Path) -> int:
-    """How many files below a directory this process has open; threads of other tests may close theirs."""
+    """Count this process's open files in a directory. Threads of other tests may close files meanwhile."""
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -116,8 +116,8 @@ def open_below(path: Path) -> int:
     return found
 
 
-def test_little_is_held_back_and_few_files_are_open(tmp_path: Path) -> None:
-    """Records whose dates are all over the place."""
+def test_buffered_bytes_and_open_files_are_limited(tmp_path: Path) -> None:
+    """Records with dates in random order."""
     draw = random.Random(5)
     batches = [
         batch_of(range(at, at + 40), [draw.randrange(90) for _ in range(40)]) for at in range(0, 4000, 40)

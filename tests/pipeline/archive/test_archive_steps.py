@@ -1,4 +1,4 @@
-"""What a step of an archive takes: of topics that are what they were, and no offset again."""
+"""Offset ranges and topic origins of an archive's steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def says(*origins: Origin) -> dict[str, Origin]:
 
 
 class Input:
-    """Topics that may be made anew."""
+    """Topics that can be recreated."""
 
     def __init__(self, *origins: Origin) -> None:
         self.topics = says(*origins)
@@ -46,7 +46,7 @@ class Input:
 
 
 class TestOrigins:
-    def test_they_are_in_the_manifest(self, tmp_path: Path) -> None:
+    def test_origins_are_in_the_manifest(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, says(WAS))
         [commit] = archive.commits()
         assert commit.origins == says(WAS)
@@ -54,7 +54,7 @@ class TestOrigins:
         assert json.loads(path.read_text())["origins"] == {"t": {"cluster": "east", "topic_id": "id1"}}
         assert archive.origins() == says(WAS)
 
-    def test_an_archive_of_before_has_none_and_gets_them(self, tmp_path: Path) -> None:
+    def test_an_old_archive_without_origins_gets_them(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, {})
         [path] = (tmp_path / "_manifests").iterdir()
         told = json.loads(path.read_text())
@@ -63,13 +63,13 @@ class TestOrigins:
         assert archive.origins() == {}
         assert OriginChecker(archive, Input(WAS)).check(["t"]) == says(WAS)
 
-    def test_what_is_known_by_and_by_is_put_together(self, tmp_path: Path) -> None:
+    def test_partly_known_origins_are_merged(self, tmp_path: Path) -> None:
         part, rest = WAS._replace(cluster=UNKNOWN), WAS._replace(topic_id=UNKNOWN)
         archive = archive_of(tmp_path, says(part), {}, says(rest))
         assert archive.origins() == says(WAS)
         assert OriginChecker(archive, Input(part)).check(None) == says(WAS)
 
-    def test_a_topic_that_was_made_anew_is_refused(self, tmp_path: Path) -> None:
+    def test_a_recreated_topic_is_refused(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, says(WAS), {})
         with pytest.raises(ArchiveError) as caught:
             OriginChecker(archive, Input(WAS._replace(topic_id="id2")))
@@ -87,7 +87,7 @@ class TestOrigins:
             f"directory"
         )
 
-    def test_it_is_noticed_while_a_stream_runs(self, tmp_path: Path) -> None:
+    def test_a_recreated_topic_is_detected_while_a_stream_runs(self, tmp_path: Path) -> None:
         topics = Input(WAS)
         origins = OriginChecker(archive_of(tmp_path), topics)
         new = Origin("east", "new", "id3")
@@ -98,14 +98,14 @@ class TestOrigins:
         with pytest.raises(ArchiveError, match="topic new was deleted and recreated"):
             origins.check(["new"])
 
-    def test_topics_that_are_gone_are_let_be_where_lost_data_is(self, tmp_path: Path) -> None:
+    def test_deleted_topics_are_ignored_without_fail_on_data_loss(self, tmp_path: Path) -> None:
         (tmp_path / "t-0").mkdir()
         options = {"path": str(tmp_path), "subscribe": "t,u"}
         with pytest.raises(SegmentsError, match="has no topic u"):
             file_origins(options)(None)
         assert list(file_origins({**options, "failOnDataLoss": "false"})(None)) == ["t"]
 
-    def test_files_tell_them_as_far_as_they_are_there(self, tmp_path: Path) -> None:
+    def test_file_origins_are_read_as_far_as_known(self, tmp_path: Path) -> None:
         for name in ("t-0", "t-1", "u-0"):
             (tmp_path / name).mkdir()
         (tmp_path / "t-1" / "partition.metadata").write_text("version: 0\ntopic_id: id1\n")
@@ -116,11 +116,11 @@ class TestOrigins:
 
 
 class TestSteps:
-    """A topic was archived up to offset 500, and then left out of the subscription for a while."""
+    """A topic was archived up to offset 500, and was then not subscribed for a while."""
 
     KNOWN = {("t", 0): 500, ("u", 0): 7}
 
-    def test_where_a_topic_begins_anew_the_archive_goes_on(self) -> None:
+    def test_a_resubscribed_topic_continues_at_the_end_of_the_archive(self) -> None:
         starts, ends = {"u": {0: 7}}, {"t": {0: 520, 1: 3}, "u": {0: 9}}
         assert already_archived(starts, ends, self.KNOWN) == {("t", 0): 500}
         assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}, "u": {0: 7}}, ends)
@@ -131,25 +131,25 @@ class TestSteps:
         }
 
     @pytest.mark.parametrize("start", [None, 100])
-    def test_a_step_that_does_not_come_so_far_takes_nothing(self, start: int | None) -> None:
+    def test_a_step_before_the_end_of_the_archive_adds_nothing(self, start: int | None) -> None:
         starts = {} if start is None else {"t": {0: start}}
         ends = {"t": {0: 200}}
         assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}}, {"t": {}})
         assert step_ranges(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
 
-    def test_where_spark_goes_on_by_itself_nothing_is_held_against_it(self) -> None:
+    def test_a_step_that_continues_the_archive_is_read_completely(self) -> None:
         starts, ends = {"t": {0: 500}}, {"t": {0: 400}}
         assert already_archived(starts, ends, self.KNOWN) == {}
         assert unarchived(starts, ends, self.KNOWN) == (starts, ends)
 
-    def test_an_archive_goes_on_where_its_last_step_has_ended(self, tmp_path: Path) -> None:
+    def test_an_archive_continues_at_the_highest_end_offset(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, {}, {})
         archive.add(Commit(-1, "", -1, {}, []))
         assert archive.ends() == {("t", 0): 20}
-        archive.add(Commit(-1, "job", 9, {"t": {0: (20, 15)}}, []))  # the log went back
+        archive.add(Commit(-1, "job", 9, {"t": {0: (20, 15)}}, []))  # the log was truncated
         assert archive.ends() == {("t", 0): 20}
 
-    def test_a_step_behind_the_end_of_the_archive_is_refused(self) -> None:
+    def test_a_step_after_the_end_of_the_archive_is_refused(self) -> None:
         check_no_gap({"t": {0: 500, 1: 900}, "u": {0: 3}}, self.KNOWN)
         with pytest.raises(ArchiveError) as caught:
             check_no_gap({"t": {0: 501}}, self.KNOWN)
@@ -158,7 +158,7 @@ class TestSteps:
             "belongs to another archive, or the archive is an older copy"
         )
 
-    def test_what_spark_has_written_has_to_be_there(self) -> None:
+    def test_missing_files_of_a_step_are_detected(self) -> None:
         files = [DataFile("p", "t", 1, "d", 2, 2, 3, 1, "")] * 2
         check_complete(6, files, "/staging")
         check_complete(0, [], "/staging")

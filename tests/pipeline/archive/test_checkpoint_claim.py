@@ -1,4 +1,4 @@
-"""Whose checkpoint an archive goes on with: none that would leave a hole."""
+"""Ownership of checkpoints: none that would leave a gap in the archive is accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOB = "stream-1"
 
 
 def checkpoint_of(path: Path, *, planned: int = 0, done: int = 0) -> Path:
-    """As Spark leaves it after so many steps."""
+    """Write the checkpoint of Spark after a number of steps."""
     for kind, count in (("offsets", planned), ("commits", done)):
         (path / kind).mkdir(parents=True)
         for number in range(count):
@@ -32,7 +32,7 @@ def archive_of(path: Path, steps: int, job: str = JOB) -> Archive:
     return archive
 
 
-def test_a_new_archive_has_a_new_checkpoint_and_keeps_it(tmp_path: Path) -> None:
+def test_a_new_archive_claims_a_new_checkpoint(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "a")
     checkpoint = archive.directory / "_checkpoint"
     claim_checkpoint(checkpoint, archive)
@@ -42,8 +42,8 @@ def test_a_new_archive_has_a_new_checkpoint_and_keeps_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_one_of_before_there_were_notes_goes_on(tmp_path: Path, ahead: int) -> None:
-    """The archive may have a step that Spark has not noted as done."""
+def test_a_checkpoint_without_a_claim_continues(tmp_path: Path, ahead: int) -> None:
+    """The archive may have a step that Spark has not recorded as completed."""
     checkpoint = checkpoint_of(tmp_path / "c", planned=2 + ahead, done=2)
     claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 2 + ahead))
     assert (checkpoint / CLAIM).exists()
@@ -62,7 +62,7 @@ def test_the_checkpoint_of_another_archive_is_refused(tmp_path: Path) -> None:
     claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
-def test_also_where_nothing_has_come_of_it_yet(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_empty_archive_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=1)
     claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
     with pytest.raises(ArchiveError, match=f"is the checkpoint of the archive {tmp_path}/a: choose another"):
@@ -70,7 +70,7 @@ def test_also_where_nothing_has_come_of_it_yet(tmp_path: Path) -> None:
     claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
-def test_an_archive_that_was_removed_or_is_an_older_copy_is_told(tmp_path: Path) -> None:
+def test_a_deleted_archive_or_an_older_copy_is_refused(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
     checkpoint = checkpoint_of(tmp_path / "c", planned=2, done=2)
     claim_checkpoint(checkpoint, archive)
@@ -93,7 +93,7 @@ def test_an_archive_may_be_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("note", "job"), [("kwire-mirror.json", "a mirror"), ("windows.json", "windows")])
-def test_that_of_another_job_is_refused(tmp_path: Path, note: str, job: str) -> None:
+def test_the_checkpoint_of_another_job_is_refused(tmp_path: Path, note: str, job: str) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / note).write_text("{}")
     with pytest.raises(ArchiveError, match=f"is the checkpoint of {job}: choose another one"):
@@ -106,7 +106,7 @@ def test_the_archive_of_another_stream_is_refused(tmp_path: Path) -> None:
         claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 1, "other"))
 
 
-def test_each_step_follows_one_that_is_there(tmp_path: Path) -> None:
+def test_a_step_without_its_predecessor_is_refused(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
     check_previous_step(archive, tmp_path, JOB, 0)
     check_previous_step(archive, tmp_path, JOB, 2)
@@ -115,14 +115,14 @@ def test_each_step_follows_one_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
-def test_a_note_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
+def test_a_malformed_claim_is_named(tmp_path: Path, text: str) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / CLAIM).write_text(text)
     with pytest.raises(ArchiveError, match="does not name an archive"):
         claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
-def test_a_checkpoint_that_is_none_of_sparks_is_named(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_sparks_is_named(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / "metadata").write_text("")
     with pytest.raises(ArchiveError, match="does not contain an id of Spark"):

@@ -1,4 +1,4 @@
-"""The configuration of an audit, which is all of it that goes without Spark."""
+"""The configuration of an audit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_a_window(told: str) -> None:
 @pytest.mark.parametrize(
     "told", ["1 fortnight", "1 month", "-1 hour", "1.5 hours", "hour", "1h", "", "1 hour and"]
 )
-def test_what_is_no_window_is_named(told: str) -> None:
+def test_an_invalid_window_is_named(told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         window(told)
     assert str(caught.value) == f'audit.window must be an interval like "1 hour" or "7 days", not {told!r}'
 
 
 @pytest.mark.parametrize("told", ["0 hours", "0 days 0 seconds", "600000 weeks", "9" * 30 + " weeks"])
-def test_a_window_that_holds_nothing_or_everything(told: str) -> None:
+def test_a_window_must_be_positive_and_bounded(told: str) -> None:
     with pytest.raises(ConfigError, match=r"^audit\.window must be positive and at most 10,000 years"):
         window(told)

@@ -1,4 +1,4 @@
-"""The profile, as far as it goes without Spark: configuration, guesses, order, lag, figures, their page."""
+"""The parts of a profile that do not need Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_configuration() -> None:
         ProfileConfig.of(JobConfig({**KAFKA, "profile": {"report": "p.json"}}))
 
 
-def test_a_side_has_to_name_its_topics() -> None:
+def test_a_side_must_name_its_topics() -> None:
     assigned = Side("kwire", {"path": "/d", "assign": '{"t": [0, 2], "u": [1]}'}, None, None)
     assert topics_of(assigned) == ["t", "u"]
     assert json.loads(select_topic(assigned, "t").options["assign"]) == {"t": [0, 2]}
@@ -61,7 +61,7 @@ def test_a_side_has_to_name_its_topics() -> None:
     assert select_topic(archive, "x").topics == frozenset({"x"})
 
 
-def test_a_schema_is_guessed_from_what_was_seen() -> None:
+def test_a_schema_is_inferred_from_a_sample() -> None:
     values = [
         {"id": 1, "at": "2013-01-01T05:00:00Z", "tags": ["a"], "where": {"lat": 1.5, "lon": 2}},
         {"id": 2, "at": "2013-01-02T05:00:00Z", "tags": [], "where": {"lat": 2, "lon": 3}, "note": None},
@@ -90,7 +90,7 @@ def test_a_schema_is_guessed_from_what_was_seen() -> None:
     assert fields["at"].types == "string (date-time)"
 
 
-def test_maps_and_deep_values_are_cut() -> None:
+def test_maps_and_deep_values_are_truncated() -> None:
     wide = infer([json.dumps({f"k{number}": 1 for number in range(1000)}).encode()]).schema
     assert len(wide["properties"]) == 200
     assert wide["additionalProperties"] is True
@@ -106,11 +106,11 @@ def behind(*batches: list[tuple[int, int, int]]) -> list[list[int]]:
     return [found.tolist() for found in behind_ms(columns)]  # type: ignore[arg-type]
 
 
-def test_records_are_behind_the_latest_before_them_in_their_partition() -> None:
+def test_out_of_order_records_are_measured_within_their_partition() -> None:
     first = [(0, 0, 100), (0, 1, 90), (0, 2, 100), (0, 3, 120), (1, 0, 50), (1, 1, 49)]
     second = [(1, 2, 10), (1, 3, -1), (1, 4, 60), (0, 9, 5)]
     assert behind(first, [], second) == [[0, 10, 0, 0, 0, 1], [], [40, 0, 0, 0]]
-    # Offsets that go back are those of another file.
+    # Decreasing offsets belong to another file.
     assert behind([(0, 5, 100)], [(0, 1, 50), (0, 2, 49)]) == [[0], [0, 1]]
 
 
@@ -146,7 +146,7 @@ def test_size_classes_have_no_gaps() -> None:
     ("key_hex", "text"),
     [("414132", "AA2"), ("00FF", "0x00ff"), ("", ""), ("C3A9", "é"), ("#00AB", "long key, hash 00ab")],
 )
-def test_keys_as_people_read_them(key_hex: str, text: str) -> None:
+def test_keys_are_formatted_as_text_or_hexadecimal(key_hex: str, text: str) -> None:
     assert stats.key_text(key_hex) == text
 
 
@@ -214,7 +214,7 @@ def example(*outside: tuple[int | None, int, int], **sketched: Any) -> dict[str,
     return found
 
 
-def test_figures() -> None:
+def test_profile_statistics() -> None:
     found = example()
     assert (found["records"], found["bytes"], found["tombstones"]) == (10, 160, 2)
     assert found["sketches_exact"]
@@ -241,12 +241,12 @@ def test_figures() -> None:
 @pytest.mark.parametrize(
     ("empty", "others", "distinct"), [(0, 3, 3), (5, 3, 4), (5, 0, 1), (5, None, 1), (0, None, 0)]
 )
-def test_empty_keys_are_one_more(empty: int, others: int | None, distinct: int) -> None:
+def test_empty_keys_count_as_one_distinct_key(empty: int, others: int | None, distinct: int) -> None:
     keys = example(keys_empty=empty, keys_distinct=others)["keys"]
     assert keys["distinct_estimate"] == distinct
 
 
-def test_the_page_tells_them() -> None:
+def test_the_page_shows_the_statistics() -> None:
     found = example()
     text = render(page_of([found]))
     for told in ("&lt;b&gt;", "&lt;g&gt;", "0x00ff", "schema id", "1 s 500 ms", "busiest step", "80.0 %"):
@@ -258,7 +258,7 @@ def test_the_page_tells_them() -> None:
     assert "Spark repeated a part" in two
 
 
-def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
+def test_timestamps_outside_the_years_1_to_9999_are_counted_but_not_plotted() -> None:
     found = example((None, 4, 40), (END_MS // 1000, 1, 10))
     assert [point["records"] for point in found["rates"]["points"]] == [7, 3]
     assert found["rates"]["records_outside_years_1_to_9999"] == 5

@@ -1,4 +1,4 @@
-"""Windows, as far as they go without Spark: configuration, whose a checkpoint is, counts of its steps."""
+"""The parts of the windows job that do not need Spark."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_configuration(tmp_path: Path) -> None:
         ({"speed": 1}, r"unknown key windows\.speed"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+def test_a_configuration_error_is_named(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         config(tmp_path, **changes)
 
@@ -101,26 +101,28 @@ def test_fields_of_any_name_have_a_path() -> None:
         ("-0001-01-01T00:00:00Z", False, False),
     ],
 )
-def test_times_are_in_a_zone_that_they_name_or_in_none(text: str, is_zoneless: bool, is_dated: bool) -> None:
+def test_event_times_with_and_without_zone_match_their_patterns(
+    text: str, is_zoneless: bool, is_dated: bool
+) -> None:
     assert bool(re.search(windows.ZONELESS, text)) == is_zoneless
     assert bool(re.search(windows.DATED, text)) == is_dated
 
 
-def test_times_are_those_of_python_s_years() -> None:
+def test_event_times_are_limited_to_the_years_1_to_9999() -> None:
     assert datetime.fromtimestamp(windows.FIRST_S, UTC) == datetime(1, 1, 1, tzinfo=UTC)
     assert datetime.fromtimestamp(windows.END_S - 1, UTC) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def test_a_checkpoint_is_for_one_set_of_windows(tmp_path: Path) -> None:
+def test_a_checkpoint_with_another_configuration_is_refused(tmp_path: Path) -> None:
     claim_checkpoint(config(tmp_path))
     claim_checkpoint(config(tmp_path, trigger="10 seconds", partitions=9))
     with pytest.raises(ConfigError, match="with a different group, watermark"):
         claim_checkpoint(config(tmp_path, group="carrier", watermark="3 hours"))
-    # A slide as long as the window is none.
+    # A slide of the window's length is the default.
     claim_checkpoint(config(tmp_path, slide="1 hour"))
 
 
-def test_the_checkpoint_of_another_job_is_not_taken(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").write_text('{"id": "x"}')
     with pytest.raises(ConfigError, match="belongs to another job"):
@@ -129,7 +131,7 @@ def test_the_checkpoint_of_another_job_is_not_taken(tmp_path: Path) -> None:
 
 
 def progress(batch: int, records: int, *, duplicates: int = 0, late: int = 0) -> dict[str, Any]:
-    """As Spark tells it, shortened."""
+    """A progress report of Spark, shortened."""
     return {
         "batchId": batch,
         "stateOperators": [
@@ -158,20 +160,20 @@ def commit(checkpoint: Path, *steps: int) -> None:
         (checkpoint / "commits" / f".{step}.crc").write_text("")
 
 
-def test_counts_are_those_of_the_steps_that_came_to_their_end(tmp_path: Path) -> None:
+def test_counts_include_completed_steps_only(tmp_path: Path) -> None:
     assert total(tmp_path) == (Counts(), 0, [])
     for step in (0, 1, 3):
         record_counts(tmp_path, progress(step, 100, duplicates=step, late=1))
     record_counts(tmp_path, {"batchId": 9, "stateOperators": []})
     commit(tmp_path, 0, 1, 2)
-    # The third was killed after its end; the fourth has been counted, but its end is not written down yet.
+    # The third step was killed after its end. The fourth one has counts, but Spark has not recorded its end.
     assert total(tmp_path) == (Counts(200, 2, 0, 1, 2, 10), 3, [2])
     record_counts(tmp_path, progress(3, 70, duplicates=2))
     commit(tmp_path, 3)
     assert total(tmp_path) == (Counts(270, 3, 0, 3, 2, 15), 4, [2])
 
 
-def test_steps_that_spark_has_forgotten_still_count(tmp_path: Path) -> None:
+def test_counts_include_steps_that_spark_has_deleted(tmp_path: Path) -> None:
     for step in range(5):
         record_counts(tmp_path, progress(step, 10))
     commit(tmp_path, 3, 4)
@@ -179,7 +181,7 @@ def test_steps_that_spark_has_forgotten_still_count(tmp_path: Path) -> None:
     assert (found.counts.records, found.steps, found.uncounted) == (50, 5, [])
 
 
-def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_malformed_file_is_named(tmp_path: Path) -> None:
     record_counts(tmp_path, progress(0, 10))
     (tmp_path / windows.COUNTS / "0.json").write_text(json.dumps({"flights": 1}))
     with pytest.raises(ConfigError, match=r"0\.json does not contain counts"):

@@ -1,4 +1,4 @@
-"""A mirror without Spark: its map, how it goes on after anything, what it refuses, and offsets of groups."""
+"""A mirror without Spark: offset maps, recovery, refused targets and group offsets."""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -44,7 +44,7 @@ SECONDS = 30.0
 
 
 class Cluster(NamedTuple):
-    """A broker, and where its files are."""
+    """A broker and its data directory."""
 
     bootstrap: str
     data: Path
@@ -65,7 +65,7 @@ class Cluster(NamedTuple):
         assert producer.flush(SECONDS) == 0
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
-        """What is committed."""
+        """Return the committed records."""
         consumer = committed_reader(self.client, "reader")
         found = list(offset_map.messages(consumer, TopicPartition(topic, partition), 0))
         consumer.close()
@@ -124,13 +124,13 @@ def config_of(cluster: Cluster, topic: str, checkpoint: Path, **changed: Any) ->
 
 
 def write_offsets(checkpoint: Path, batch_id: int, offsets: dict[str, dict[str, int]]) -> None:
-    """As Spark does it."""
+    """Write the offsets of a step as Spark does."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     (checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
 
 
 def rows(topic: str, partition: int, *offsets: int) -> pa.RecordBatch:
-    """Records as Spark gives them to a task."""
+    """Build the record batches that Spark passes to a task."""
     moment = datetime.datetime.fromtimestamp(1, datetime.UTC)
     return pa.RecordBatch.from_pydict(
         {
@@ -151,7 +151,7 @@ def rows(topic: str, partition: int, *offsets: int) -> pa.RecordBatch:
 
 
 def step(mirror: Mirror, batch_id: int, *batches: pa.RecordBatch) -> int:
-    """A step as Spark would have it done; how many records went out."""
+    """Execute a step, and return how many records were delivered."""
     plan = mirror.plan(batch_id)
     done = []
     for batch in batches:
@@ -166,10 +166,10 @@ def delivered_row(row: dict[str, Any]) -> Any:
     return PartitionResult(**row)
 
 
-# The map.
+# Offset maps.
 
 
-def test_spans_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+def test_step_ranges_are_read_from_the_checkpoint(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, {"t": {"0": 10}})
     assert checkpoint_ranges(tmp_path, 0) == {("t", 0): StepRange(None, 10, True)}
     (tmp_path / "sources" / "0").mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
     assert first_offset(None, part._replace(is_new=True), ())[0] == 10
 
 
-def test_a_start_that_nobody_knows_is_that_of_the_first_record() -> None:
+def test_an_unknown_start_is_the_first_record() -> None:
     part = PartitionStep(Target({}, "t", 0, "m"), "", None, 20, True)
     records = [Outgoing(offset, 1, None, None, []) for offset in (7, 8)]
     start, found = first_offset(None, part, iter(records))
@@ -205,7 +205,7 @@ def test_a_start_that_nobody_knows_is_that_of_the_first_record() -> None:
 # Mirroring.
 
 
-def test_records_arrive_as_they_are_in_steps_that_may_be_repeated(
+def test_records_are_unchanged_and_steps_can_be_repeated(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     cluster.make(topic, 2)
@@ -233,7 +233,7 @@ def test_records_arrive_as_they_are_in_steps_that_may_be_repeated(
             for offset in offsets
         ]
     told = [decoded(one) for one in cluster.records(topic + ".mirror" + MAP_SUFFIX, 0)]
-    # The source's offsets before the first record are not known to be gaps.
+    # The map does not cover source offsets before the first record.
     assert [(one.source, one.end, one.runs) for one in told] == [
         (2, 10, (OffsetRun(2, 0, 2), OffsetRun(5, 2, 1))),
         (10, 12, (OffsetRun(11, 4, 1),)),
@@ -245,7 +245,7 @@ def decoded(message: Any) -> MapEntry:
     return offset_map.decode_entry(message)
 
 
-def test_an_interrupted_step_goes_on_where_the_map_ends(
+def test_an_interrupted_step_continues_at_the_end_of_the_map(
     cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "TRANSACTION_RECORDS", 4)
@@ -271,7 +271,7 @@ def test_an_interrupted_step_goes_on_where_the_map_ends(
     assert told[-1].end == 40
 
 
-def test_an_abandoned_transaction_is_not_in_the_way(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_an_abandoned_transaction_is_fenced(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.make(topic, 1)
     mirror = Mirror(config_of(cluster, topic, tmp_path))
     mirror.prepare()
@@ -282,21 +282,19 @@ def test_an_abandoned_transaction_is_not_in_the_way(cluster: Cluster, topic: str
     killed.flush(SECONDS)
     write_offsets(tmp_path, 0, {topic: {"0": 2}})
     again = Mirror(config_of(cluster, topic, tmp_path))
-    again.prepare()  # what is not committed is no foreign content
+    again.prepare()  # aborted records do not belong to another program
     assert step(again, 0, rows(topic, 0, 0, 1)) == 2
     assert cluster.values(topic + ".mirror") == [b"v0", b"v1"]
 
 
-def test_the_times_that_a_topic_takes_are_those_of_the_source(
-    cluster: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_timestamp_limits_are_copied_from_the_source(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     after, before = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
     cluster.make(topic, 1, **{after: "9223372036854775807", before: "3600000"})
     mirror = Mirror(config_of(cluster, topic, tmp_path))
     mirror.prepare()
     source = KafkaSource(cluster.client, {"subscribe": topic})
     found = source.settings(topic + ".mirror", (after, before))
-    # How old a record may be is said of when it came, and a mirror's come later.
+    # message.timestamp.before.max.ms is not copied: mirrored records arrive later.
     assert found == {after: "9223372036854775807"}
 
 
@@ -318,14 +316,16 @@ def test_partitions_grow_with_the_source(cluster: Cluster, topic: str, tmp_path:
         3,
         3,
     ]
-    # Each is claimed, also the one in which there is nothing.
+    # Each partition gets an entry, also an empty one.
     again = Mirror(config)
     again.prepare()
     assert {key[1]: entry and entry.end for key, entry in again.progress.items()} == {0: 1, 1: 0, 2: 4}
     assert json.loads(again.starting_offsets() or "") == {topic: {"0": 1, "1": 0, "2": 4}}
 
 
-def test_a_new_checkpoint_begins_where_the_map_ends(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_new_checkpoint_continues_at_the_end_of_the_map(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
     cluster.make(topic, 3)
     mirror = Mirror(config_of(cluster, topic, tmp_path))
     mirror.prepare()
@@ -347,7 +347,7 @@ def test_a_new_checkpoint_begins_where_the_map_ends(cluster: Cluster, topic: str
         assert json.loads(again.starting_offsets() or "") == told
 
 
-# What it refuses.
+# Refused targets and checkpoints.
 
 
 def refused(cluster: Cluster, topic: str, where: Path, says: str, **changed: Any) -> None:
@@ -355,7 +355,7 @@ def refused(cluster: Cluster, topic: str, where: Path, says: str, **changed: Any
         Mirror(config_of(cluster, topic, where, **changed)).prepare()
 
 
-def test_a_topic_that_is_not_there_is_named(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_missing_topic_is_named(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     refused(cluster, topic, tmp_path, f"{cluster.bootstrap} has no topic {topic}; its topics: ")
     given = {"options": {"kafka.bootstrap.servers": cluster.bootstrap, "subscribePattern": "no-.*-such"}}
     refused(cluster, topic, tmp_path, "has no topic that matches", input=given)
@@ -375,13 +375,13 @@ def test_a_target_with_other_partitions_is_refused(cluster: Cluster, topic: str,
 def test_a_target_with_other_records_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.make(topic, 2)
     cluster.make(topic + ".mirror", 2)
-    Mirror(config_of(cluster, topic, tmp_path)).prepare()  # an empty one is welcome
+    Mirror(config_of(cluster, topic, tmp_path)).prepare()  # an empty topic is accepted
     cluster.produce(topic + ".mirror", 1, b"foreign")
     refused(cluster, topic, tmp_path, "mirror has records but no offset map")
 
 
 class FakeSource:
-    """Another source of that name."""
+    """A topic of another cluster with the same name."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -438,7 +438,7 @@ def test_the_checkpoint_of_another_job_is_refused(cluster: Cluster, topic: str, 
         ({"input": {"options": {"minPartitions": 8, "subscribe": "a"}}}, "splits partitions"),
     ],
 )
-def test_a_wrong_configuration_is_told(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_a_wrong_configuration_is_named(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
         config_of(Cluster("127.0.0.1:1", tmp_path), "t", tmp_path, **changed)
 
@@ -446,10 +446,10 @@ def test_a_wrong_configuration_is_told(changed: dict[str, Any], says: str, tmp_p
 # The source.
 
 
-def test_files_and_wire_tell_of_the_same_topic(cluster: Cluster, topic: str) -> None:
+def test_files_and_cluster_describe_the_same_topic(cluster: Cluster, topic: str) -> None:
     cluster.make(topic, 3)
     for partition in range(3):
-        # A log is told its topic's id on disk a little later, but before its first record.
+        # The broker writes partition.metadata shortly after it creates the log.
         cluster.produce(topic, partition, b"v")
     told = KafkaSource(cluster.client, {"subscribe": topic}).topics()
     assert told == FileSource({"path": str(cluster.data), "subscribe": topic}).topics()
@@ -458,17 +458,17 @@ def test_files_and_wire_tell_of_the_same_topic(cluster: Cluster, topic: str) -> 
     assert "?" not in told[topic].origin
 
 
-def test_the_target_may_be_named_by_what_spark_is_told(tmp_path: Path) -> None:
+def test_the_source_client_is_derived_from_spark_options(tmp_path: Path) -> None:
     config = config_of(Cluster("127.0.0.1:1", tmp_path), "t", tmp_path, source={"sasl.username": "me"})
     assert config.source == {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "me"}
     assert config.input == Input("kafka", {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
 
 
-# Groups.
+# Group offsets.
 
 
 def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> GroupOffsetSync:
-    """A source whose offsets 3 to 5 are gaps, its mirror, and who moves groups."""
+    """A source with gaps at offsets 3 to 5, its mirror, and its GroupOffsetSync."""
     cluster.make(topic, 2)
     cluster.produce(topic, 0, *[b"%d" % number for number in range(10)])
     mirror = Mirror(config_of(cluster, topic, checkpoint))
@@ -478,10 +478,10 @@ def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> GroupOffsetSync:
     return GroupOffsetSync(cluster.client, cluster.client, "m", f"{topic}-.*")
 
 
-def test_offsets_of_groups_are_translated(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_group_offsets_are_translated(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     groups = mirrored(cluster, topic, tmp_path)
     there = topic + ".mirror"
-    # Of the target, 0 to 4 are records and 5 is the marker of their transaction.
+    # In the target, 0 to 4 are records and 5 is the transaction marker.
     expected = {"a": (1, 1), "b": (4, 3), "c": (7, 4), "end": (8, 6), "ahead": (9, None)}
     for name, (offset, _) in expected.items():
         cluster.commit(f"{topic}-{name}", topic, offset, 0)
@@ -499,7 +499,9 @@ def test_offsets_of_groups_are_translated(cluster: Cluster, topic: str, tmp_path
     groups.close()
 
 
-def test_groups_are_not_moved_back_unless_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_group_offsets_are_moved_back_only_with_move_back(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
     groups = mirrored(cluster, topic, tmp_path)
     there = topic + ".mirror"
     cluster.commit(f"{topic}-g", topic, 2)
@@ -517,7 +519,7 @@ def test_groups_are_not_moved_back_unless_told(cluster: Cluster, topic: str, tmp
     told.close()
 
 
-def test_groups_with_members_are_let_be(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_offsets_of_active_groups_are_not_committed(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     groups = mirrored(cluster, topic, tmp_path)
     there = topic + ".mirror"
     cluster.commit(f"{topic}-g", topic, 2)
@@ -533,14 +535,14 @@ def test_groups_with_members_are_let_be(cluster: Cluster, topic: str, tmp_path: 
     assert member.poll(SECONDS) is not None
     [one] = groups.sync({topic: there})
     assert one.verdict == ACTIVE
-    assert groups._commit(f"{topic}-g", (there, 0), 2, "") == ACTIVE  # had it come just now
+    assert groups._commit(f"{topic}-g", (there, 0), 2, "") == ACTIVE  # as if the member had joined just now
     assert (there, 0) not in cluster.committed(f"{topic}-g")
     member.close()
     assert [one.verdict for one in groups.sync({topic: there})] == [COMMITTED]
     groups.close()
 
 
-def test_lag_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_lag_is_reported(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     groups = mirrored(cluster, topic, tmp_path)
     groups.close()
     mirror = Mirror(config_of(cluster, topic, tmp_path))

@@ -1,4 +1,4 @@
-"""Pages and plots: one file each, nothing from the network, and no record's content is taken for markup."""
+"""Pages and plots are self-contained files, and the content of records is escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drawn() -> dict[str, str]:
     }
 
 
-def test_plots_are_well_formed_and_need_nothing_else() -> None:
+def test_plots_are_well_formed_and_self_contained() -> None:
     for name, svg in drawn().items():
         root = ET.fromstring(svg)
         assert root.tag.endswith("svg"), name
@@ -46,7 +46,7 @@ def test_plots_are_well_formed_and_need_nothing_else() -> None:
                 assert not attribute.endswith("href") or value.startswith(("#", "data:")), (name, value)
 
 
-def test_a_plot_is_the_same_each_time_and_its_ids_are_its_own() -> None:
+def test_a_plot_is_reproducible_with_unique_ids() -> None:
     first, again = drawn(), drawn()
     assert first == again
     clips = [set(re.findall(r'<clipPath id="([^"]+)"', svg)) for svg in first.values()]
@@ -54,7 +54,7 @@ def test_a_plot_is_the_same_each_time_and_its_ids_are_its_own() -> None:
     assert sum(map(len, clips)) == len(set.union(*clips))
 
 
-def test_a_page_is_one_file_and_escapes_what_it_tells(tmp_path: Path) -> None:
+def test_a_page_is_one_file_and_escapes_its_content(tmp_path: Path) -> None:
     svg = plots.bars("p", ["a"], {"records": [1]}, "records")
     page = Page(
         "Profile of <flights>",
@@ -83,14 +83,14 @@ def test_a_page_is_one_file_and_escapes_what_it_tells(tmp_path: Path) -> None:
     assert "url(http" not in text
 
 
-def test_where_a_page_cannot_be_written_one_sentence_says_so(tmp_path: Path) -> None:
+def test_an_unwritable_page_is_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the report .* cannot be written"):
         write(Page("t", "s", []), tmp_path / "file" / "page.html")
     assert "<h1>t</h1>" in render(Page("t", "s", []))
 
 
-def test_figures_are_told_as_people_read_them() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     assert [cell(value) for value in (None, 1000, 12.34, 0.12345, "x")] == [
         "–",
         "1,000",
@@ -125,7 +125,7 @@ def audited(partition: int, hour: int, verdict: str, told: str = "") -> Window:
     return Window("flights", partition, start_ms, verdict, 10, 9, told)
 
 
-def test_an_audit_s_page_shows_where_sides_differ() -> None:
+def test_the_audit_page_shows_differences() -> None:
     windows = [
         audited(0, 0, SAME),
         audited(0, 1, MISSING, "flights-0: <missing>"),
@@ -146,7 +146,7 @@ def test_an_audit_s_page_shows_where_sides_differ() -> None:
     assert "Audit: clean" in render(page_of("a", "b", "1 hour", []))
 
 
-def test_windows_that_share_a_field_show_the_worst() -> None:
+def test_a_cell_shows_its_worst_window() -> None:
     windows = [audited(0, hour, SAME) for hour in range(10_000)]
     windows[5] = audited(0, 5, DIFFERENT)
     windows[6] = audited(0, 6, MISSING)
@@ -158,7 +158,7 @@ def test_windows_that_share_a_field_show_the_worst() -> None:
     assert "the first 1,000 of 1,500" in render(page_of("a", "b", "1 hour", many))
 
 
-def test_windows_outside_python_s_years_are_told_and_not_drawn() -> None:
+def test_windows_outside_the_years_1_to_9999_are_listed_but_not_plotted() -> None:
     far = [
         Window("flights", 0, time_ms, DIFFERENT, 1, 1, "told")
         for time_ms in (FIRST_MS - 1, FIRST_MS, END_MS - 1, END_MS, 1 << 53)
@@ -185,6 +185,6 @@ def test_windows_outside_python_s_years_are_told_and_not_drawn() -> None:
         (datetime(1, 1, 1, tzinfo=UTC), timedelta(days=365 * 25), 395),
     ],
 )
-def test_plots_reach_to_the_ends_of_the_calendar(first: datetime, step: timedelta, steps: int) -> None:
+def test_plots_cover_the_years_1_to_9999(first: datetime, step: timedelta, steps: int) -> None:
     times = [first + step * number for number in range(steps)]
     ET.fromstring(plots.over_time("far", times, [1.0] * steps, "records"))

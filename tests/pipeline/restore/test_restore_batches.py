@@ -1,4 +1,4 @@
-"""Rows of an archive as record batches: the gaps stay, and the size is bounded."""
+"""Record batches from the rows of an archive: gaps are preserved, and the size is bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(
 
 
 def headers_of(rows: Sequence[Row], start: int, end: int, limits: Limits) -> list[BatchHeader]:
-    """Build, and check that what was built holds the rows and is as contiguous as it should be."""
+    """Build batches, and check their rows and offset ranges."""
     data = bytearray().join(made.batches(rows, start, end, limits))
     found = list(batches(data))
     told = []
@@ -50,7 +50,7 @@ def headers_of(rows: Sequence[Row], start: int, end: int, limits: Limits) -> lis
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_holds_what_the_rows_say(codec: Codec) -> None:
+def test_a_batch_has_the_content_of_its_rows(codec: Codec) -> None:
     rows = [
         row(3, key=None, value=None),
         row(4, timestamp_ms=NOW_MS - 5_000, headers=[("a", b"b"), ("a", None), ("ä", b"")]),
@@ -62,7 +62,7 @@ def test_a_batch_holds_what_the_rows_say(codec: Codec) -> None:
     assert (header.leader_epoch, header.producer_id, header.base_sequence) == (0, -1, -1)
 
 
-def test_a_log_of_batches_begins_and_ends_where_it_is_told() -> None:
+def test_a_log_of_batches_has_the_given_start_and_end() -> None:
     rows = [row(offset, value=bytes(50)) for offset in (1005, 1006, 1020, 1021, 1050)]
     headers = headers_of(rows, 1000, 1100, Limits(batch_bytes=100))
     assert [(header.base_offset, header.last_offset) for header in headers] == [
@@ -79,7 +79,7 @@ def test_batches_are_bounded_by_size_and_a_large_record_has_its_own() -> None:
     assert all(header.size_bytes < 1300 for header in headers[1:])
 
 
-def test_a_time_of_the_broker_is_that_of_a_whole_batch() -> None:
+def test_log_append_time_is_the_same_for_a_batch() -> None:
     rows = [
         row(0),
         row(1, kind=1, timestamp_ms=NOW_MS + 1),
@@ -91,7 +91,7 @@ def test_a_time_of_the_broker_is_that_of_a_whole_batch() -> None:
     assert [header.records_count for header in headers] == [1, 2, 1, 1]
 
 
-def test_what_is_too_far_apart_for_one_batch_is_in_two() -> None:
+def test_offsets_too_far_apart_for_one_batch_are_in_two() -> None:
     far = MAX_OFFSET_DELTA + 11
     rows = [row(10), row(10 + far), row(11 + far), row(10 + 3 * far)]
     headers = headers_of(rows, 0, 11 + 3 * far, Limits())
@@ -104,11 +104,11 @@ def test_a_log_without_rows_has_no_batch() -> None:
 
 
 @pytest.mark.parametrize("offsets", [[4], [10], [6, 6], [7, 6]])
-def test_rows_that_do_not_belong_there_are_refused(offsets: list[int]) -> None:
+def test_rows_outside_of_the_span_are_refused(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match=f"offset {offsets[-1]} is not between 5 and 10, or is a duplicate"):
         list(made.batches([row(offset) for offset in offsets], 5, 10))
 
 
-def test_the_greatest_timestamp_of_a_batch_is_in_its_header() -> None:
+def test_the_maximum_timestamp_of_a_batch_is_in_its_header() -> None:
     [batch] = made.batches([row(0), row(1, timestamp_ms=NOW_MS + 9), row(2)], 0, 3)
     assert read_header(batch).max_timestamp == NOW_MS + 9

@@ -1,4 +1,4 @@
-"""What a restore is told, as far as it can be wrong by itself."""
+"""The configuration of a restore."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE = {"directory": "/srv/archive", "job": "back", "client": {"bootstrap.serve
         ({"job": ""}, r"restore\.job is empty"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], why: str) -> None:
+def test_a_configuration_error_is_named(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         RestoreConfig.of(JobConfig({"restore": {**TABLE, **changes}}))
 

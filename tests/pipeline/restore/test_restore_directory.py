@@ -1,4 +1,4 @@
-"""An archive as a data directory, without Spark: logs, metadata, and what becomes of a build cut short."""
+"""Restoring to a data directory, without Spark: logs, metadata, and interrupted builds."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def put(place: Path, partition: int, day: int, content: Sequence[Row]) -> None:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
-    """Partition 0 has gaps and two dates, 1 has lost all it had, 2 is not there, 3 is dense; `e` is empty."""
+    """Partition 0 has gaps and two dates, 1 has lost its records, 2 is missing, 3 is dense; `e` is empty."""
     found = Archive(tmp_path / "archive")
     place = empty_directory(found.directory, "s")
     put(place, 0, 14, GAPS[::2])
@@ -114,7 +114,7 @@ def in_turn(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iter
 
 
 def content(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """What the segment source reads there."""
+    """Read a directory with the segment source."""
     found = {}
     for log in partitions_in([str(directory)]):
         range_ = Range(log.topic, log.partition, str(log.directory), 0, 1 << 40)
@@ -135,9 +135,7 @@ def content(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 4096])
-def test_each_record_is_there_under_its_own_offset(
-    archive: Archive, tmp_path: Path, segment_bytes: int
-) -> None:
+def test_each_record_has_its_original_offset(archive: Archive, tmp_path: Path, segment_bytes: int) -> None:
     directory = tmp_path / "data"
     limits = Limits(Codec.NONE, batch_bytes=1024)
     written = restore(config(archive, directory, segment_bytes=segment_bytes, limits=limits), in_turn)
@@ -156,7 +154,7 @@ def test_each_record_is_there_under_its_own_offset(
     assert all(segment.stat().st_size <= segment_bytes for segment in segments)
 
 
-def test_a_broker_finds_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp_path: Path) -> None:
+def test_a_broker_opens_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     restore(config(archive, directory), in_turn)
     before = {path: path.stat().st_mtime_ns for path in directory.glob("*/*.*")}
@@ -171,7 +169,7 @@ def test_a_broker_finds_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_the_cluster_begins_with_the_topics(archive: Archive, tmp_path: Path) -> None:
+def test_the_cluster_starts_with_the_topics(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     restore(config(archive, directory, suffix=".old"), in_turn)
     disk = RealDisk()
@@ -203,7 +201,7 @@ def test_the_cluster_begins_with_the_topics(archive: Archive, tmp_path: Path) ->
     assert [batch.base_offset for batch in batches[1:]] == [batch.last_offset + 1 for batch in batches[:-1]]
 
 
-def test_checkpoints_tell_where_each_log_ends(archive: Archive, tmp_path: Path) -> None:
+def test_checkpoints_have_the_end_of_each_log(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     restore(config(archive, directory), in_turn)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
@@ -223,7 +221,7 @@ def test_a_part_of_an_archive(archive: Archive, tmp_path: Path) -> None:
     assert content(directory)["t-0"] == [tuple(row) for row in GAPS if 200 <= row.offset < 600]
 
 
-def test_a_directory_that_holds_something_is_let_be(archive: Archive, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_refused(archive: Archive, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     restore(config(archive, tmp_path / "data"), in_turn)
     with pytest.raises(ArchiveError, match=f"{tmp_path}/data is not empty"):
@@ -233,7 +231,7 @@ def test_a_directory_that_holds_something_is_let_be(archive: Archive, tmp_path: 
         restore(config(archive, tmp_path / "file"), in_turn)
 
 
-def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Path) -> None:
+def test_an_interrupted_build_starts_again(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
 
     def killed(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
@@ -248,7 +246,7 @@ def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "data"]
 
 
-def test_a_partition_that_is_tried_again_is_there_once(archive: Archive, tmp_path: Path) -> None:
+def test_a_repeated_attempt_at_a_partition_is_there_once(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
 
     def again(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
@@ -288,7 +286,7 @@ def test_the_same_restore_again_has_nothing_to_do(archive: Archive, tmp_path: Pa
     assert not is_done(made)
 
 
-def test_the_command_says_that_nothing_is_to_do(
+def test_the_command_reports_a_completed_restore(
     archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {"directory": str(archive.directory), "into_directory": str(tmp_path / "data")}
@@ -303,13 +301,13 @@ def test_the_command_says_that_nothing_is_to_do(
         command(other, None)
 
 
-def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) -> None:
+def test_concurrent_builds_of_a_directory_are_refused(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with locked_build_directory(directory), pytest.raises(ArchiveError, match="another job restores to"):
         restore(config(archive, directory), in_turn)
 
 
-def test_what_formatting_says_is_told(archive: Archive, tmp_path: Path) -> None:
+def test_the_error_of_formatting_is_reported(archive: Archive, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("num.partitions=3\n")
     with pytest.raises(
@@ -318,7 +316,7 @@ def test_what_formatting_says_is_told(archive: Archive, tmp_path: Path) -> None:
         restore(config(archive, tmp_path / "data", properties=str(properties)), in_turn)
 
 
-def test_topics_of_the_old_cluster_itself_are_refused(tmp_path: Path) -> None:
+def test_internal_topics_are_refused(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "archive")
     with pytest.raises(ArchiveError, match="it is not an archive, or it is empty"):
         restore(config(archive, tmp_path / "data"), in_turn)
@@ -327,7 +325,7 @@ def test_topics_of_the_old_cluster_itself_are_refused(tmp_path: Path) -> None:
         restore(config(archive, tmp_path / "data"), in_turn)
 
 
-def test_a_span_is_what_all_commits_have_looked_at(tmp_path: Path) -> None:
+def test_a_span_covers_the_ranges_of_all_commits(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     for number, span in enumerate([(5, 10), (10, 10), (12, 30)]):
         archive.add(Commit(-1, "job", number, {"t": {0: span}}, []))
@@ -347,7 +345,7 @@ def test_only_files_that_overlap_are_read_together(archive: Archive) -> None:
     assert list(rows(archive.directory, inside, RecordFilter())) == GAPS
 
 
-def test_a_file_that_is_missing_or_damaged_is_named(archive: Archive, tmp_path: Path) -> None:
+def test_a_missing_or_corrupt_file_is_named(archive: Archive, tmp_path: Path) -> None:
     [*_, file] = archive.files()
     path = archive.directory / file.path
     path.write_bytes(b"no Parquet")
@@ -359,7 +357,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(archive: Archive, tmp_path: 
     assert not (tmp_path / "data").exists()
 
 
-def test_an_archive_that_has_an_offset_twice_is_refused(archive: Archive, tmp_path: Path) -> None:
+def test_an_archive_with_a_duplicate_offset_is_refused(archive: Archive, tmp_path: Path) -> None:
     [file] = [file for file in archive.files() if file.partition == 3]
     archive.add(Commit(-1, "job", 1, {}, [file._replace(path=f"{file.path}.again")]))
     (archive.directory / f"{file.path}.again").hardlink_to(archive.directory / file.path)
@@ -382,7 +380,7 @@ def test_a_wrong_setting_is_named(table: dict[str, Any], message: str) -> None:
         directory_config(JobConfig({"restore": told}))
 
 
-def test_the_command_line_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[DirectoryConfig | None] = []
 
     def command(config: JobConfig, _: str | None) -> int:
@@ -401,7 +399,7 @@ def test_the_command_line_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tm
     assert [one and one.directory for one in told] == [Path("/c"), Path("/b")]
 
 
-def test_settings_are_those_of_the_topics_and_the_broker() -> None:
+def test_topic_and_broker_settings_are_applied() -> None:
     told = {
         "directory": "a",
         "into_directory": "/b",

@@ -1,4 +1,4 @@
-"""What is read of damaged segments: nothing by default, and with `onCorrupt` at `skip` all that is sound."""
+"""Reading of corrupt segments: an error by default; `onCorrupt` = `skip` reads all valid batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bench(tmp_path: Path) -> LogBench:
 
 @pytest.fixture
 def log(bench: LogBench) -> Log:
-    """Some 300 records, over several segments, of which the last is no small one."""
+    """About 300 records in several segments, with a large last one."""
     opened = bench.open()
     draw = random.Random(5)
     number = 0
@@ -39,7 +39,7 @@ def log(bench: LogBench) -> Log:
         bench.send(opened, batch(*values, timestamp=NOW_MS + number))
         number += count
     opened.flush()
-    opened.close()  # and with it the indexes are written to their ends
+    opened.close()  # which trims the indexes
     return opened
 
 
@@ -64,7 +64,7 @@ def path_of(log: Log, number: int) -> Path:
 
 
 def damage(path: Path, which: int, how: str) -> BatchHeader:
-    """Damage one batch of a segment; its header as it was."""
+    """Corrupt one batch of a segment, and return its original header."""
     data = bytearray(path.read_bytes())
     position, header = list(batches(bytes(data)))[which]
     end = position + header.size_bytes
@@ -95,7 +95,7 @@ KINDS = ["crc", "offset", "far offset", "length", "last delta", "magic", "zeros"
 @pytest.mark.parametrize("target", ["1", "100000000"])
 @pytest.mark.parametrize("number", [1, -1])
 @pytest.mark.parametrize("how", KINDS)
-def test_what_is_sound_is_read_and_the_rest_is_written_down(
+def test_valid_batches_are_read_and_skipped_offsets_recorded(
     bench: LogBench, log: Log, tmp_path: Path, how: str, number: int, target: str
 ) -> None:
     everything = numbered(log)
@@ -115,7 +115,7 @@ def test_what_is_sound_is_read_and_the_rest_is_written_down(
 
 @pytest.mark.parametrize("number", [1, -1])
 @pytest.mark.parametrize("how", KINDS)
-def test_by_default_damage_is_an_error_that_names_the_file(
+def test_by_default_corruption_is_an_error_that_names_the_file(
     bench: LogBench, log: Log, how: str, number: int
 ) -> None:
     hurt = damage(path_of(log, number), 2, how)
@@ -127,9 +127,7 @@ def test_by_default_damage_is_an_error_that_names_the_file(
         assert raised.value.offset == hurt.base_offset
 
 
-def test_a_batch_alone_is_left_out_where_only_its_content_is_wrong(
-    bench: LogBench, log: Log, tmp_path: Path
-) -> None:
+def test_only_the_batch_with_corrupt_content_is_skipped(bench: LogBench, log: Log, tmp_path: Path) -> None:
     hurt = damage(path_of(log, 1), 3, "crc")
     rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
     [told] = read_damage(tmp_path / "told")
@@ -137,7 +135,7 @@ def test_a_batch_alone_is_left_out_where_only_its_content_is_wrong(
     assert str(told).startswith(f"topic-0: skipped offsets {hurt.base_offset} to {hurt.last_offset}: ")
 
 
-def test_a_segment_that_is_cut_short_goes_on_with_the_next(bench: LogBench, log: Log, tmp_path: Path) -> None:
+def test_a_truncated_segment_continues_with_the_next_one(bench: LogBench, log: Log, tmp_path: Path) -> None:
     everything = numbered(log)
     hurt = damage(path_of(log, 1), 1, "cut")
     found = rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
@@ -148,7 +146,7 @@ def test_a_segment_that_is_cut_short_goes_on_with_the_next(bench: LogBench, log:
     assert told[-1].end_offset == after
 
 
-def test_what_is_found_again_is_written_down_once(bench: LogBench, log: Log, tmp_path: Path) -> None:
+def test_repeated_damage_is_recorded_once(bench: LogBench, log: Log, tmp_path: Path) -> None:
     damage(path_of(log, 0), 0, "crc")
     for _ in range(2):
         rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))

@@ -79,7 +79,7 @@ def expected(log: Log) -> list[Row]:
 
 
 def touching(monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
-    """How many bytes are read of which segments from now on."""
+    """Count the bytes that are read from each segment from now on."""
     found: dict[Path, int] = {}
     read_at = SegmentFile.read_at
 
@@ -99,7 +99,7 @@ def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *
     bench.send(log, sent)
 
 
-class TestWhatIsRead:
+class TestRead:
     def test_everything(self, bench: LogBench, log: Log) -> None:
         found = ranges(bench)
         assert len(log.segments) > 5
@@ -111,7 +111,7 @@ class TestWhatIsRead:
     def test_in_parts_of_any_size(self, bench: LogBench, log: Log, target: str) -> None:
         assert rows(ranges(bench, targetPartitionBytes=target)) == expected(log)
 
-    def test_in_as_many_parts_as_wanted(self, bench: LogBench, log: Log) -> None:
+    def test_in_at_least_min_partitions_tasks(self, bench: LogBench, log: Log) -> None:
         found = ranges(bench, minPartitions="130")
         assert len(found) == 130
         assert rows(found) == expected(log)
@@ -139,7 +139,7 @@ class TestWhatIsRead:
         ]
         assert [offset for offset, _ in found] == wanted
 
-    def test_only_what_options_leave_is_touched(
+    def test_only_selected_bytes_are_read(
         self, bench: LogBench, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = LogBench(RealDisk(), str(tmp_path), bench.config)
@@ -155,7 +155,7 @@ class TestWhatIsRead:
         bounds = {"startingOffsets": start, "endingOffsets": end}
         between = {name: f'{{"topic": {{"0": {offset}}}}}' for name, offset in bounds.items()}
         assert rows(plan(parse({**given, **between}))) == expected(log)[start:end]
-        # Of the last segment it is looked where it ends.
+        # The end of the last segment is always read.
         assert touched.keys() == {inside[1], last}
         assert touched[inside[1]] < inside[1].stat().st_size
 
@@ -177,7 +177,7 @@ class TestWhatIsRead:
         found = ranges(bench, **given, startingOffsetsByTimestampStrategy="latest")
         assert {one.partition for one in found} == {0}
 
-    def test_columns_are_those_of_sparks_kafka_source(self, bench: LogBench) -> None:
+    def test_columns_match_sparks_kafka_source(self, bench: LogBench) -> None:
         log = bench.open()
         bench.send(log, memoryview(build([(NOW_MS, b"k", None, [("h", b"1")]), (NOW_MS, None, b"v", [])])))
         [plain] = read(ranges(bench)[0], headers=False)
@@ -197,11 +197,11 @@ class TestWhatIsRead:
         }
         assert (second["key"], second["value"], second["headers"]) == (None, b"v", None)
 
-    def test_nothing_of_an_empty_log(self, bench: LogBench) -> None:
+    def test_an_empty_log_has_no_records(self, bench: LogBench) -> None:
         bench.open()
         assert ranges(bench) == []
 
-    def test_what_delete_records_has_left(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+    def test_records_after_delete_records(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
         (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 123\n")
         assert rows(ranges(bench)) == expected(log)[123:]
         with pytest.raises(SegmentsError, match="topic-0 has the offsets 123 to 500, not 5"):
@@ -231,8 +231,8 @@ def first_from(timestamps: dict[int, int], timestamp_ms: int) -> int:
     return next(offset for offset, at in sorted(timestamps.items()) if at >= timestamp_ms)
 
 
-class TestTimestampsBeyondSparks:
-    """Those that 64 bits of microseconds have no room for."""
+class TestTimestampsTooLargeForSpark:
+    """Timestamps that do not fit into 64 bits as microseconds."""
 
     @pytest.fixture
     def bench(self, bench: LogBench) -> LogBench:
@@ -243,7 +243,7 @@ class TestTimestampsBeyondSparks:
         return bench
 
     @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
-    def test_are_an_error_of_one_sentence(self, bench: LogBench, on_corrupt: str) -> None:
+    def test_are_a_one_sentence_error(self, bench: LogBench, on_corrupt: str) -> None:
         with pytest.raises(SegmentsError) as raised:
             rows(ranges(bench, onCorrupt=on_corrupt))
         assert str(raised.value) == (
@@ -252,7 +252,7 @@ class TestTimestampsBeyondSparks:
             "timestamp"
         )
 
-    def test_are_none_where_they_are_not_asked_for(self, bench: LogBench) -> None:
+    def test_are_ignored_if_not_selected(self, bench: LogBench) -> None:
         [found] = read(ranges(bench)[0], columns=["offset", "value"])
         assert found.num_rows == 6
         told = []
@@ -283,13 +283,15 @@ class TestTransactions:
         bench.append(log, b"after")  # 11
         return log
 
-    def test_markers_are_no_records(self, bench: LogBench, log: Log) -> None:
+    def test_markers_are_not_records(self, bench: LogBench, log: Log) -> None:
         offsets = [offset for offset, _ in rows(ranges(bench))]
         assert offsets == [0, 1, 2, 4, 7, 9, 10, 11]
 
     @pytest.mark.parametrize("target", ["1", "100000"])
     @pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level"])
-    def test_only_what_is_committed(self, bench: LogBench, log: Log, target: str, name: str) -> None:
+    def test_read_committed_skips_aborted_records(
+        self, bench: LogBench, log: Log, target: str, name: str
+    ) -> None:
         found = rows(ranges(bench, **{name: "read_committed", "targetPartitionBytes": target}))
         assert found == [(1, b"c1"), (2, b"plain"), (4, b"c2"), (9, b"before")]
 
@@ -298,13 +300,13 @@ class TestTransactions:
         assert end_offset(partition) == 12
         assert stable_offset(partition, 12) == 10
         assert stable_offset(partition, 9) == 9
-        log.roll(bench.now_ms)  # takes a snapshot of the producers
+        log.roll(bench.now_ms)  # writes a producer snapshot
         assert list(Path(bench.directory).glob("*.snapshot"))
         assert stable_offset(partition, 12) == 10
         end_transaction(log, 1, COMMIT, now_ms=bench.now_ms)
         assert stable_offset(partition, 13) == 13
 
-    def test_a_timestamp_that_only_what_is_not_stable_reaches(self, bench: LogBench, log: Log) -> None:
+    def test_a_timestamp_after_the_last_stable_offset_is_not_found(self, bench: LogBench, log: Log) -> None:
         bench.send(log, batch(b"late", timestamp=NOW_MS + 60_000))  # 12
         late, committed = str(NOW_MS + 30_000), "read_committed"
         found = rows(ranges(bench, endingTimestamp=late, isolationLevel=committed))
@@ -314,8 +316,8 @@ class TestTransactions:
             ranges(bench, startingTimestamp=late, isolationLevel=committed)
 
 
-class TestWhileABrokerIsAtWork:
-    def test_a_batch_that_is_being_written_is_not_there_yet(self, bench: LogBench, log: Log) -> None:
+class TestConcurrentBroker:
+    def test_an_incomplete_last_batch_is_not_read(self, bench: LogBench, log: Log) -> None:
         bench.close(log)
         last = max(Path(bench.directory).glob("*.log"))
         sent = build([(NOW_MS, None, b"late" * 50, [])], base_offset=500)
@@ -327,13 +329,13 @@ class TestWhileABrokerIsAtWork:
             with last.open("ab") as file:
                 file.truncate(file.tell() - part)
 
-    def test_a_preallocated_segment_ends_where_its_zeros_begin(self, bench: LogBench, log: Log) -> None:
+    def test_a_preallocated_segment_ends_at_its_zeros(self, bench: LogBench, log: Log) -> None:
         bench.close(log)
         with max(Path(bench.directory).glob("*.log")).open("ab") as file:
             file.truncate(file.tell() + 5000)
         assert end_offset(ranges(bench)[0].log) == 500
 
-    def test_a_last_batch_whose_crc_is_wrong_is_not_there(self, bench: LogBench, log: Log) -> None:
+    def test_a_last_batch_with_a_wrong_crc_is_not_read(self, bench: LogBench, log: Log) -> None:
         bench.close(log)
         last = max(Path(bench.directory).glob("*.log"))
         sent = build([(NOW_MS, None, b"late", [])], base_offset=500)
@@ -342,7 +344,7 @@ class TestWhileABrokerIsAtWork:
             file.write(sent)
         assert end_offset(ranges(bench)[0].log) == 500
 
-    def test_segments_that_go_while_they_are_read(self, bench: LogBench, log: Log) -> None:
+    def test_segments_deleted_during_a_read(self, bench: LogBench, log: Log) -> None:
         found = ranges(bench)
         whole = expected(log)
         log.delete_records_before(log.segments[3].base_offset)
@@ -354,7 +356,7 @@ class TestWhileABrokerIsAtWork:
     ) -> None:
         found = ranges(bench, targetPartitionBytes="700")
         whole = expected(log)
-        # What a cleaning leaves: fewer and larger segments, with other positions.
+        # The result of log cleaning: fewer and larger segments, with other positions.
         first, second = log.segments[:2]
         merged = Path(first.log_path).read_bytes() + Path(second.log_path).read_bytes()
         Path(first.log_path).write_bytes(merged)
@@ -364,13 +366,13 @@ class TestWhileABrokerIsAtWork:
             path.unlink()
         assert rows(found) == whole
 
-    def test_a_topic_that_was_deleted(self, bench: LogBench, log: Log) -> None:
+    def test_a_deleted_topic_is_named(self, bench: LogBench, log: Log) -> None:
         found = ranges(bench)
         shutil.move(bench.directory, f"{bench.directory}.0123456789abcdef-delete")
         with pytest.raises(SegmentsError, match="does not exist any more: was topic topic deleted"):
             rows(found)
 
-    def test_other_directories_are_let_be(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+    def test_other_directories_are_ignored(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
         for name in ("topic-0.abc-future", "topic-1.abc-delete", "__cluster_metadata-0", "lost+found"):
             (tmp_path / name).mkdir()
         assert [partition.name for partition in partitions_in([str(tmp_path)])] == ["topic-0"]
@@ -389,7 +391,7 @@ class TestDamage:
             (lambda data: data[:-3], "is incomplete"),
         ],
     )
-    def test_a_damaged_segment_is_named(
+    def test_a_corrupt_segment_is_named(
         self, bench: LogBench, log: Log, damage: Callable[[bytes], bytes], what: str
     ) -> None:
         bench.close(log)
@@ -399,7 +401,7 @@ class TestDamage:
             rows(ranges(bench, targetPartitionBytes="100000"))
         assert str(first) in str(caught.value)
 
-    def test_an_index_that_makes_no_sense_is_not_gone_by(self, bench: LogBench, log: Log) -> None:
+    def test_an_invalid_index_is_ignored(self, bench: LogBench, log: Log) -> None:
         bench.close(log)
         draw = random.Random(3)
         for path in Path(bench.directory).glob("*index"):
@@ -429,7 +431,7 @@ class TestDamage:
         ({"path": ".", "assign": '{"absent": [3]}'}, "does not have partition absent-3"),
     ],
 )
-def test_what_is_asked_wrongly_gets_one_sentence(
+def test_an_invalid_option_is_a_one_sentence_error(
     given: dict[str, str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -438,7 +440,7 @@ def test_what_is_asked_wrongly_gets_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_chunks_hold_only_what_was_asked_for(bench: LogBench, log: Log) -> None:
+def test_chunks_have_only_requested_batches(bench: LogBench, log: Log) -> None:
     [partition] = partitions_in([str(Path(bench.directory).parent)])
     for chunk in chunks_between(partition, 100, 110):
         for _, header in chunk.batches:
@@ -446,10 +448,10 @@ def test_chunks_hold_only_what_was_asked_for(bench: LogBench, log: Log) -> None:
             assert header.base_offset < 110
 
 
-class TestHowItIsDivided:
+class TestTasks:
     @pytest.fixture
     def bench(self, tmp_path: Path) -> LogBench:
-        """One partition with nine tenths of the records, and one with the rest, in one segment each."""
+        """Create a partition with nine tenths of the records and one with the rest, in one segment each."""
         made = LogBench(RealDisk(), str(tmp_path))
         made.config = made.config._replace(segment_bytes=1 << 20, index_interval_bytes=300)
         made.config = made.config._replace(segment_index_bytes=1 << 20)
@@ -460,7 +462,7 @@ class TestHowItIsDivided:
                 made.append(opened, *(b"%07d" % (number * 10 + each) for each in range(10)))
         return made
 
-    def test_most_tasks_go_to_the_partition_that_has_most(
+    def test_the_largest_partition_gets_most_tasks(
         self, bench: LogBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kwire.pipeline.segments.plan.MIN_TASK_BYTES", 1)
@@ -471,12 +473,12 @@ class TestHowItIsDivided:
         assert max(count for _, count in counts) < 1500
         assert [offset for offset, _ in rows(found)] == [*range(9000), *range(1000)]
 
-    def test_what_is_small_is_one_range_a_partition_and_one_task(self, bench: LogBench) -> None:
+    def test_small_partitions_share_one_task(self, bench: LogBench) -> None:
         found = ranges(bench)
         assert [(one.partition, one.start, one.end) for one in found] == [(0, 0, 9000), (1, 0, 1000)]
         assert tasks(parse(options(bench)), found) == [found]
 
-    def test_neighbours_share_a_task_up_to_its_size(self, bench: LogBench) -> None:
+    def test_neighbors_share_a_task_up_to_its_size(self, bench: LogBench) -> None:
         pieces = ranges(bench, targetPartitionBytes="5000")
         shared = tasks(parse(options(bench, targetPartitionBytes="50000")), pieces)
         assert [piece for task in shared for piece in task] == pieces
@@ -484,24 +486,24 @@ class TestHowItIsDivided:
         assert max(sizes) <= 50_000
         assert min(sizes[:-1]) > 50_000 - max(piece.size_bytes for piece in pieces)
 
-    def test_those_who_ask_for_many_tasks_get_them(self, bench: LogBench) -> None:
+    def test_min_partitions_is_honored(self, bench: LogBench) -> None:
         found = ranges(bench, minPartitions="7")
         assert [len(task) for task in tasks(parse(options(bench, minPartitions="7")), found)] == [1] * 7
 
-    def test_into_pieces_of_the_same_size_and_about_that_one(self, bench: LogBench) -> None:
+    def test_pieces_have_about_the_target_size(self, bench: LogBench) -> None:
         sizes = [one.end - one.start for one in ranges(bench, targetPartitionBytes="50000")]
-        # A record has about 20 bytes here, its share of the batch's header included.
+        # A record has about 20 bytes here, including its share of the batch's header.
         assert max(sizes[:-1]) - min(sizes[:-1]) <= 60
         assert all(1500 < size < 3500 for size in sizes[:-1])
 
-    def test_an_index_is_read_as_far_as_it_is_filled(self, bench: LogBench) -> None:
+    def test_an_index_is_read_up_to_its_zeros(self, bench: LogBench) -> None:
         [segment] = partitions_in([str(Path(bench.directory).parent)])[0].segments()
         assert segment.beside(".index").stat().st_size == 1 << 20
-        # At most to the end of a piece of 1024 entries, the last of which is one of zeros.
+        # Reading stops after a piece of 1024 entries that ends in zeros.
         assert 300 < len(segment.offset_index()) < 2048
 
 
-class TestOnlySomeColumns:
+class TestSelectedColumns:
     @pytest.mark.parametrize(
         "names",
         [
@@ -513,7 +515,9 @@ class TestOnlySomeColumns:
             ["timestamp"],
         ],
     )
-    def test_they_are_as_among_all(self, bench: LogBench, log: Log, names: list[str]) -> None:
+    def test_selected_columns_equal_those_of_a_full_read(
+        self, bench: LogBench, log: Log, names: list[str]
+    ) -> None:
         for range_ in ranges(bench, minPartitions="90"):
             every = pa.Table.from_batches(read(range_, headers=True))
             some = list(read(range_, columns=names))
@@ -532,7 +536,7 @@ class TestOnlySomeColumns:
         [found] = read(ranges(bench)[0], columns=["offset"])
         assert found.column("offset").to_pylist() == [0, 5]
 
-    def test_damage_is_told_all_the_same(self, bench: LogBench, log: Log) -> None:
+    def test_corruption_is_reported_for_any_columns(self, bench: LogBench, log: Log) -> None:
         segment = Path(log.segments[0].log_path)
         data = bytearray(segment.read_bytes())
         data[70] ^= 1
@@ -540,7 +544,7 @@ class TestOnlySomeColumns:
         with pytest.raises(CorruptSegment, match="the batch at offset 0 has a wrong CRC"):
             list(read(ranges(bench)[0], columns=["partition"]))
 
-    def test_a_schema_that_does_not_fit(self) -> None:
+    def test_a_wrong_schema_is_refused(self) -> None:
         assert check_columns({"offset": "bigint", "key": "binary"}) == ["offset", "key"]
         with pytest.raises(SegmentsError, match="unknown column 'size'; the columns are key, value, topic"):
             check_columns({"size": "bigint"})

@@ -1,4 +1,4 @@
-"""Several data directories of one broker, which may be moving a partition from one to another."""
+"""Several log directories of a broker that may be moving a partition between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def places(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
-def test_the_same_partition_in_both_is_refused(places: list[str]) -> None:
+def test_the_same_partition_in_two_directories_is_refused(places: list[str]) -> None:
     waited: list[float] = []
     with pytest.raises(
         SegmentsError,
@@ -26,7 +26,7 @@ def test_the_same_partition_in_both_is_refused(places: list[str]) -> None:
     assert 0.9 < sum(waited) < 1.5
 
 
-def test_but_not_when_a_move_has_come_to_its_end(places: list[str], tmp_path: Path) -> None:
+def test_a_partition_that_was_moved_meanwhile_is_found(places: list[str], tmp_path: Path) -> None:
     def moves_on(seconds: float) -> None:
         old = tmp_path / "a" / "topic-0"
         if seconds and old.exists():
@@ -36,8 +36,8 @@ def test_but_not_when_a_move_has_come_to_its_end(places: list[str], tmp_path: Pa
     assert partition.directory == tmp_path / "b" / "topic-0"
 
 
-def test_a_partition_that_was_in_neither_when_it_was_looked_for(places: list[str], tmp_path: Path) -> None:
-    # The new directory was looked at before the move had come to its end, and the old one behind that.
+def test_a_partition_missing_in_both_listings_is_found(places: list[str], tmp_path: Path) -> None:
+    # The new directory was listed before the end of the move, and the old one after it.
     (tmp_path / "a" / "topic-0").rename(tmp_path / "a" / "topic-0.0123456789abcdef-delete")
     future = tmp_path / "b" / "topic-0.0123456789abcdef-future"
     (tmp_path / "b" / "topic-0").rename(future)

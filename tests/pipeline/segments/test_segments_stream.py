@@ -1,4 +1,4 @@
-"""The segment source as a stream, while logs come, grow and go."""
+"""The segment source as a stream, while logs appear, grow and disappear."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(tmp_path: Path, name: str, records: int) -> Path:
 
 
 def at_once(_: float) -> None:
-    """Wait for nothing."""
+    """Do not wait."""
 
 
 def offsets(
@@ -55,7 +55,7 @@ def offsets(
     ]
 
 
-def test_a_limited_stream_takes_a_new_log_from_where_it_begins(tmp_path: Path) -> None:
+def test_a_limited_stream_reads_a_new_log_from_its_start(tmp_path: Path) -> None:
     options = asked(tmp_path, subscribePattern="[ab]")
     make(tmp_path, "a-0", 5)
     start = latest_offsets(options)
@@ -70,7 +70,7 @@ def test_a_limited_stream_takes_a_new_log_from_where_it_begins(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("which", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
-def test_a_topic_that_goes_after_its_step_was_planned(tmp_path: Path, which: dict[str, str]) -> None:
+def test_a_topic_deleted_after_its_step_was_planned(tmp_path: Path, which: dict[str, str]) -> None:
     strict, lenient = asked(tmp_path, **which), asked(tmp_path, failOnDataLoss="false", **which)
     make(tmp_path, "a-0", 5)
     gone = make(tmp_path, "b-0", 5)
@@ -81,12 +81,12 @@ def test_a_topic_that_goes_after_its_step_was_planned(tmp_path: Path, which: dic
     assert offsets(lenient, start, end) == [("a", offset) for offset in range(5)]
     assert latest_offsets(lenient) == {"a": {"0": 5}}
     assert initial_offsets(lenient, lenient.current_partitions()) == {"a": {"0": 0}}
-    # A limited stream that was to end where there was something then.
+    # A stream with a limit, whose end offsets were determined earlier.
     assert step_starts(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
 
 
 class TestMoves:
-    """Between two data directories, as Apache Kafka moves a log while it is read."""
+    """Moves of a log between log directories during a read, as Apache Kafka does them."""
 
     @pytest.fixture(params=["true", "false"])
     def options(self, request: pytest.FixtureRequest, tmp_path: Path) -> Options:
@@ -100,7 +100,7 @@ class TestMoves:
     END: Offsets = {"a": {"0": 5, "1": 5}}
     WHOLE = [("a", offset) for offset in range(5)] * 2
 
-    def test_a_planned_log_without_its_name_is_looked_for_again(
+    def test_a_planned_log_that_is_being_renamed_is_looked_up_again(
         self, options: Options, tmp_path: Path
     ) -> None:
         future = tmp_path / "two" / "a-1.0123456789abcdef-future"
@@ -113,7 +113,7 @@ class TestMoves:
         assert offsets(options, {}, self.END, moves_on) == self.WHOLE
 
     @pytest.mark.parametrize("ask", ["ends", "goes_on", "step_tasks"])
-    def test_a_log_that_moves_while_it_is_asked(
+    def test_a_log_that_moves_while_it_is_read(
         self, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
     ) -> None:
         segments, old = PartitionLog.segments, tmp_path / "one" / "a-1"
@@ -132,7 +132,7 @@ class TestMoves:
         else:
             assert offsets(options, {}, self.END) == self.WHOLE
 
-    def test_what_stays_away_is_waited_for_once(self, options: Options, tmp_path: Path) -> None:
+    def test_a_missing_log_is_waited_for_once(self, options: Options, tmp_path: Path) -> None:
         end: Offsets = {"a": {"0": 5, "1": 5, "2": 5, "3": 5}}
         waited: list[float] = []
         if options.fail_on_data_loss:
@@ -144,7 +144,7 @@ class TestMoves:
         assert sum(waited) == pytest.approx(sum(RETRY_DELAYS_SECONDS))
 
 
-def test_a_new_stream_of_a_topic_that_is_not_there_is_refused_all_the_same(tmp_path: Path) -> None:
+def test_a_new_stream_of_a_missing_topic_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "a-0", 5)
     options = asked(tmp_path, failOnDataLoss="false", subscribe="a,b")
     with pytest.raises(SegmentsError, match="has no topic b"):
@@ -152,7 +152,7 @@ def test_a_new_stream_of_a_topic_that_is_not_there_is_refused_all_the_same(tmp_p
 
 
 class TestLimited:
-    def test_each_gets_its_share(self) -> None:
+    def test_each_partition_gets_its_share(self) -> None:
         begins: Offsets = {"t": {"0": 0, "1": 100, "2": 7}}
         assert limit_offsets(begins, {"t": {"0": 300, "1": 200, "2": 7}}, 40) == {
             "t": {"0": 30, "1": 110, "2": 7}
@@ -161,7 +161,7 @@ class TestLimited:
             "t": {"0": 3, "1": 110, "2": 7}
         }
 
-    def test_none_starves_behind_busy_ones(self) -> None:
+    def test_no_partition_starves(self) -> None:
         begins: Offsets = {"t": {str(number): 0 for number in range(4)}}
         last = {"0": 50, "1": 50, "2": 50, "3": 50}
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""Batches of values, without Spark; confluent's serializer writes them, its deserializer is asked."""
+"""Decoding of values without Spark, compared with Confluent's serializers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record(*fields: dict[str, Any], name: str = "shop.Order") -> dict[str, Any]:
 
 
 def write(registry: SchemaRegistry, schema: Any, *values: Any) -> list[bytes]:
-    """As a producer of confluent's writes values of a topic."""
+    """Serialize values with Confluent's serializer."""
     with SchemaRegistryClient({"url": registry.url}) as client:
         serializer = AvroSerializer(client, json.dumps(schema))
         return [serializer(value, HERE) for value in values]
@@ -88,9 +88,7 @@ class TestAvro:
         field("coupon", ["null", "string"], default=None),
     )
 
-    def test_old_and_new_records_of_a_topic_become_what_the_reader_wants(
-        self, registry: SchemaRegistry
-    ) -> None:
+    def test_old_and_new_records_are_resolved_to_the_reader_schema(self, registry: SchemaRegistry) -> None:
         old = [
             {"id": 1, "price": 0.5, "client": "a", "note": "n", "state": "PAID"},
             {"id": 2, "price": 1.5, "client": "b", "note": "", "state": "LOST"},
@@ -113,7 +111,7 @@ class TestAvro:
         for value, found in zip([first, second, third], [data[0], data[3], data[1]], strict=True):
             assert told_by_confluent(registry, self.NEW, value) == found
 
-    def test_the_old_reader_reads_what_it_can(self, registry: SchemaRegistry) -> None:
+    def test_an_old_reader_schema_reads_compatible_records(self, registry: SchemaRegistry) -> None:
         narrow = record(field("price", "double"))
         [value] = write(
             registry, self.OLD, {"id": 1, "price": 0.5, "client": "a", "note": "n", "state": "PAID"}
@@ -158,7 +156,7 @@ class TestAvro:
         )
         assert told_by_confluent(registry, schema, written) == value
 
-    def test_times_that_python_has_not(self, registry: SchemaRegistry) -> None:
+    def test_timestamps_outside_of_the_range_of_python(self, registry: SchemaRegistry) -> None:
         written = record(field("at", "long"))
         wanted = record(field("at", {"type": "long", "logicalType": "timestamp-millis"}))
         far_ms = 253_402_300_800_000 * 2
@@ -178,7 +176,7 @@ class TestAvro:
             (("bytes", "decimal", 2), ("bytes", "decimal", 4)),
         ],
     )
-    def test_numbers_of_other_units_are_not_taken_for_the_reader_s(
+    def test_different_time_units_are_not_converted(
         self, registry: SchemaRegistry, written: Any, wanted: Any
     ) -> None:
         def schema(type_: str, name: str, scale: int = 0) -> dict[str, Any]:
@@ -194,7 +192,7 @@ class TestAvro:
         assert "deep: x: " in fault
         assert "written as" in fault
 
-    def test_nested_and_several_types(self, registry: SchemaRegistry) -> None:
+    def test_nested_types_and_unions(self, registry: SchemaRegistry) -> None:
         line = record(field("sku", "string"), field("tags", {"type": "map", "values": "long"}), name="Line")
         other = record(field("sku", "string"), name="Other")
         schema = record(
@@ -243,13 +241,13 @@ class TestAvro:
     def test_values_that_are_no_records(self, registry: SchemaRegistry) -> None:
         assert decode(registry, "long", write(registry, "int", 1, -1)) == ([1, -1], [None, None])
 
-    def test_defaults_are_whole(self, registry: SchemaRegistry) -> None:
+    def test_defaults_are_completed(self, registry: SchemaRegistry) -> None:
         part = record(field("q", "int", default=3), field("b", "bytes", default="\u00ff"), name="Part")
         [value] = write(registry, record(field("a", "int")), {"a": 1})
         found = decode(registry, record(field("part", part, default={})), [value])
         assert found == ([{"part": {"q": 3, "b": b"\xff"}}], [None])
 
-    def test_schemas_that_refer_to_others(self, registry: SchemaRegistry) -> None:
+    def test_schemas_with_references(self, registry: SchemaRegistry) -> None:
         part = json.dumps(record(field("q", "int"), name="shop.Part"))
         register(registry, "part", part)
         whole = json.dumps(record(field("a", "shop.Part"), field("b", ["null", "Part"])))
@@ -265,7 +263,9 @@ class TestAvro:
             data, faults = decoder.decode(pa.array([value], pa.binary()))
         assert (data.to_pylist(), faults.to_pylist()) == ([{"a": {"q": 1}, "b": None}], [None])
 
-    def test_what_cannot_be_decoded_says_why_and_harms_nothing_else(self, registry: SchemaRegistry) -> None:
+    def test_an_undecodable_value_has_a_reason_and_does_not_affect_others(
+        self, registry: SchemaRegistry
+    ) -> None:
         schema = record(field("s", "string"), field("n", "long"), name="shop.Small")
         [good] = write(registry, schema, {"s": "text", "n": 5})
         [other] = write(registry, record(field("s", "string"), name="Else"), {"s": "x"})
@@ -302,7 +302,7 @@ class TestAvro:
         assert data == [{"n": 1}, None, {"n": 1}]
         assert "the value does not fit" in faults[1]
 
-    def test_a_schema_is_asked_for_once(self, registry: SchemaRegistry) -> None:
+    def test_a_schema_is_requested_once(self, registry: SchemaRegistry) -> None:
         schema = record(field("once", "int"))
         values: list[bytes | None] = list(write(registry, schema, *({"once": n} for n in range(50))))
         registry.asked.clear()
@@ -312,7 +312,7 @@ class TestAvro:
                 decoder.decode(pa.array(values, pa.binary()))
         assert len(registry.asked) == 1
 
-    def test_a_schema_may_come_late(self, registry: SchemaRegistry) -> None:
+    def test_a_schema_may_be_registered_late(self, registry: SchemaRegistry) -> None:
         schema = record(field("late", "int"))
         late_id = len(registry.schemas) + 1
         value = pa.array([b"\x00" + late_id.to_bytes(4, "big") + b"\x02"], pa.binary())
@@ -334,7 +334,7 @@ class TestAvro:
             ([], ""),
         ],
     )
-    def test_schemas_that_are_no_columns(self, schema: Any, why: str) -> None:
+    def test_schemas_without_a_column_type_are_refused(self, schema: Any, why: str) -> None:
         if schema == []:
             assert column_of(AvroSchema(["[]"])).type == pa.string()
             return
@@ -343,7 +343,7 @@ class TestAvro:
 
 
 class TestRegistry:
-    def test_one_that_is_not_there_is_no_fault_of_the_values(self) -> None:
+    def test_an_unreachable_registry_is_a_registry_error(self) -> None:
         with SchemaRegistry() as registry:
             [value] = write(registry, record(field("a", "int")), {"a": 1})
             url = registry.url
@@ -356,21 +356,21 @@ class TestRegistry:
         with Registry(url, dict(ONCE)) as gone, pytest.raises(RegistryError, match="did not respond"):
             gone.check()
 
-    def test_one_that_is_broken_neither(self) -> None:
+    def test_a_failing_registry_is_a_registry_error(self) -> None:
         with SchemaRegistry() as registry, Registry(registry.url, dict(ONCE)) as asked:
             asked.check()
             registry.broken = True
             with pytest.raises(RegistryError, match="returned an error: the store is not there"):
                 asked.schema(1)
 
-    def test_something_else_at_its_address_neither(self, registry: SchemaRegistry) -> None:
+    def test_another_server_is_a_registry_error(self, registry: SchemaRegistry) -> None:
         with (
             Registry(registry.url + "/elsewhere", dict(ONCE)) as asked,
             pytest.raises(RegistryError, match="returned an error: "),
         ):
             asked.latest("t-value")
 
-    def test_answers_without_a_schema_are_no_answers(self, registry: SchemaRegistry) -> None:
+    def test_a_response_without_schema_is_a_registry_error(self, registry: SchemaRegistry) -> None:
         writer = record(field("whole", "int"))
         [value] = write(registry, writer, {"whole": 1})
         values = pa.array([value], pa.binary())
@@ -389,7 +389,7 @@ class TestRegistry:
             register(registry, "whole-value", json.dumps(writer))
             assert [json.loads(text) for text in asked.latest("whole-value")] == [writer]
 
-    def test_one_that_is_no_address(self) -> None:
+    def test_an_invalid_registry_url_is_a_registry_error(self) -> None:
         with pytest.raises(RegistryError, match="cannot create a client"):
             Registry("registry:8081")
         with pytest.raises(
@@ -398,7 +398,7 @@ class TestRegistry:
         ):
             Registry("http://127.0.0.1:1", {"colour": "red"})
 
-    def test_a_subject_that_is_not_there(self, registry: SchemaRegistry) -> None:
+    def test_a_missing_subject_is_named(self, registry: SchemaRegistry) -> None:
         with Registry(registry.url) as asked, pytest.raises(DecodeError, match="has no subject nobody-value"):
             asked.latest("nobody-value")
 
@@ -454,7 +454,7 @@ class TestJson:
             (b"[" * 100_000, "not valid JSON"),
         ],
     )
-    def test_what_does_not_fit(self, value: bytes, why: str) -> None:
+    def test_documents_that_do_not_fit(self, value: bytes, why: str) -> None:
         data, faults = decode_as("json", self.TYPE, b'{"a": 1}', value, b'{"a": 2}')
         assert [found and found["a"] for found in data] == [1, None, 2]
         assert why in faults[1]
@@ -509,13 +509,13 @@ class TestJson:
         assert (data, faults[0]) == ([{"x": wanted}, None], None)
         assert faults[1]
 
-    def test_types_that_json_has_not(self) -> None:
+    def test_types_that_json_cannot_represent(self) -> None:
         with pytest.raises(DecodeError, match="JSON cannot represent the type null"):
             Decoder(Plan("json", pa.null()))
 
 
 class TestSample:
-    def test_of_keys_that_differ_by_case_the_most_frequent_stays(self) -> None:
+    def test_the_most_frequent_spelling_of_a_key_is_kept(self) -> None:
         documents = [
             {"A": 5},
             {"a": 1, "b": {"c": [{"D": 1}]}},
@@ -531,17 +531,17 @@ class TestSample:
             "{}",
         ]
 
-    def test_of_a_doubled_key_the_last_stays_as_it_does_when_values_are_decoded(self) -> None:
+    def test_the_last_of_duplicate_keys_is_kept_as_in_decoding(self) -> None:
         value = b'{"a": "x", "a": 2}'
         assert sample_of([document_of(value)]) == ['{"a": 2}']
         assert decode_as("json", pa.struct({"a": pa.int32()}), value) == ([{"a": 2}], [None])
 
-    def test_numbers_stay_what_they_are_inferred_from(self) -> None:
+    def test_numbers_keep_their_text_for_inference(self) -> None:
         assert sample_of([loads('{"a": 1.0, "b": 1e2, "c": 9223372036854775808}')]) == [
             '{"a": 1.0, "b": 1e2, "c": 9223372036854775808}'
         ]
 
-    def test_what_is_no_column_is_left_out(self) -> None:
+    def test_documents_without_column_type_are_excluded(self) -> None:
         deep = "[" * 700 + "]" * 700
         documents = [
             loads(text) for text in ("[1]", '"s"', '{"a": "\\ud800"}', f'{{"a": {deep}}}', '{"a": 1}')
@@ -570,5 +570,5 @@ def test_batches_keep_their_columns() -> None:
     assert with_data(Plan("text"), batch.slice(0, 0)) == []
 
 
-def test_batches_of_nobody() -> None:
+def test_empty_batches() -> None:
     assert [len(array) for array in Decoder(Plan("text")).decode(pa.array([], pa.binary()))] == [0, 0]

@@ -25,11 +25,11 @@ def settings(values: Any, input_: Input = KAFKA) -> ValuesConfig | None:
 
 
 class TestSettings:
-    def test_without_the_table_or_with_bytes_values_are_let_be(self) -> None:
+    def test_values_are_not_decoded_without_the_table_or_as_bytes(self) -> None:
         assert ValuesConfig.of(JobConfig({}), KAFKA) is None
         assert settings({"format": "bytes"}) is None
 
-    def test_what_is_left_out_comes_from_the_input(self) -> None:
+    def test_missing_keys_default_to_the_input(self) -> None:
         found = settings({**AVRO, "dead_letter": "d"})
         assert found is not None
         assert (found.subject, found.client) == ("orders-value", {"bootstrap.servers": "b:9092"})
@@ -45,7 +45,7 @@ class TestSettings:
             assert found is not None
             assert (found.schema, found.subject) == ('"int"', "")
 
-    def test_settings_of_the_registry_s_client_are_numbers_where_they_look_so(self) -> None:
+    def test_numeric_registry_settings_become_numbers(self) -> None:
         found = settings({**AVRO, "registry_client": {"timeout": 5, "basic.auth.user.info": "a:b"}})
         assert found is not None
         assert dict(found.registry_settings) == {"timeout": 5, "basic.auth.user.info": "a:b"}
@@ -73,13 +73,13 @@ class TestSettings:
             ),
         ],
     )
-    def test_what_is_wrong_is_told(self, values: Any, input_: Input, why: str) -> None:
+    def test_a_configuration_error_names_the_key(self, values: Any, input_: Input, why: str) -> None:
         with pytest.raises(ConfigError, match=why):
             settings(values, input_)
 
 
 def staged(place: Path, name: str, offsets: list[int], bad: set[int]) -> DataFile:
-    """A file of a step; its records' timestamps are INT96, as Spark writes them."""
+    """Write a file of a step with INT96 timestamps, as Spark writes them."""
     times = [datetime(2013, 1, 1, tzinfo=UTC) + timedelta(seconds=offset) for offset in offsets]
     table = pa.table(
         {
@@ -99,9 +99,9 @@ def staged(place: Path, name: str, offsets: list[int], bad: set[int]) -> DataFil
     return DataFile(name, "t", 3, "2013-01-01", offsets[0], offsets[-1], len(offsets), 0, "")
 
 
-def test_dead_letters_are_what_a_step_could_not_decode(tmp_path: Path) -> None:
+def test_dead_letters_are_the_undecodable_records_of_a_step(tmp_path: Path) -> None:
     bad = {0, 3, 9, 30, 31}
-    # Records of other dates are in other files, and their offsets between those of this one.
+    # Records of other dates are in other files, with offsets between those of this file.
     files = [
         staged(tmp_path, "a", [0, 2, 4, 6, 8, 30, 32, 34], bad),
         staged(tmp_path, "b", [1, 3, 5, 7, 9, 31, 33], bad),
@@ -123,26 +123,26 @@ def test_dead_letters_are_what_a_step_could_not_decode(tmp_path: Path) -> None:
     assert found[0].key == b"k"
 
 
-def test_where_there_are_none_no_cluster_is_asked(tmp_path: Path) -> None:
+def test_no_request_is_sent_without_dead_letters(tmp_path: Path) -> None:
     letters = DeadLetters({"bootstrap.servers": "nowhere.invalid:1"}, "d", 2, "job")
     files = [staged(tmp_path, "a", [0, 1], set())]
     assert deliver_partition(letters, tmp_path, files) == 0
 
 
-def test_each_partition_of_the_source_has_a_name_of_its_own() -> None:
+def test_each_source_partition_has_its_own_job_name() -> None:
     letters = DeadLetters({}, "d", 2, "job")
     assert letters.target("t", 3)[1:4] == ("d", 1, "job.t.3")
     assert letters.target("t", 1).job != letters.target("t", 3).job
 
 
-def test_dead_letters_are_not_read_again(tmp_path: Path) -> None:
+def test_dead_letters_into_an_input_topic_are_refused(tmp_path: Path) -> None:
     files = [staged(tmp_path, "a", [0], set())]
     check_output_topic("d", files)
     with pytest.raises(ArchiveError, match="dead_letter t is also a topic of the input"):
         check_output_topic("t", files)
 
 
-def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
+def test_all_settings_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('[values]\nformat = "json"\nschema = "id INT"\n')
     found = ValuesConfig.of(JobConfig.load(path), KAFKA)

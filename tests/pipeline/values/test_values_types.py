@@ -1,4 +1,4 @@
-"""Which types of an archive's files are read with which, without Spark: types as its JSON has them."""
+"""Compatibility of Spark types in their JSON form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mapping(item: Any) -> dict[str, Any]:
         (struct(a="decimal(9,2)"), struct(a="decimal(12,4)")),
     ],
 )
-def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, here: Any) -> None:
+def test_wider_types_and_more_fields_are_compatible(there: Any, here: Any) -> None:
     assert list(incompatible_fields(there, here, "data")) == []
 
 
@@ -66,12 +66,12 @@ def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, h
         (struct(a="decimal(12,2)"), struct(a="decimal(12,4)"), "data.a is decimal(12,2) in the archive"),
     ],
 )
-def test_what_is_not_read_any_more_is_named(there: Any, here: Any, why: str) -> None:
+def test_incompatible_fields_are_named(there: Any, here: Any, why: str) -> None:
     [told] = incompatible_fields(there, here, "data")
     assert told.startswith(why)
 
 
-def test_fields_that_differ_by_case_alone_are_named() -> None:
+def test_fields_that_differ_only_in_case_are_named() -> None:
     assert list(duplicate_fields(struct(a="long", b=array(struct(x="date", y="date"))), "data")) == []
     assert list(duplicate_fields(struct(a="long", A="date"), "data")) == ["data has 'a' and 'A'"]
     assert list(duplicate_fields(struct(m=mapping(struct(x="long", X="date"))), "data")) == [
