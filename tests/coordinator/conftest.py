@@ -1,12 +1,12 @@
-"""A fresh coordinator for each script."""
+"""Fixtures for tests of the group coordinator."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.scripting import Cluster
+from tests.coordinator.coordinator_harness import CoordinatorHarness
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def harness() -> CoordinatorHarness:
+    return CoordinatorHarness()

@@ -1,4 +1,4 @@
-"""A log with transactions reads as its markers say."""
+"""Reading a log with transactions: records count only from their commit marker on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def values(data: memoryview) -> Iterator[bytes | None]:
         yield record.value
 
 
-def written(value: bytes, producer_id: int = -1) -> memoryview:
+def record_batch(value: bytes, producer_id: int = -1) -> memoryview:
     return memoryview(
         batch.build(
             [(1, b"k", value, [])],
@@ -24,7 +24,7 @@ def written(value: bytes, producer_id: int = -1) -> memoryview:
     )
 
 
-def marker(kind: int, producer_id: int) -> memoryview:
+def marker_batch(kind: int, producer_id: int) -> memoryview:
     key = b"\x00\x00" + kind.to_bytes(2, "big")
     return memoryview(
         batch.build(
@@ -37,19 +37,19 @@ def marker(kind: int, producer_id: int) -> memoryview:
     )
 
 
-def test_what_a_transaction_wrote_counts_from_its_commit_on() -> None:
+def test_transactional_records_are_returned_at_their_commit() -> None:
     reader = TransactionalRecords(values)
-    told = [
+    committed = [
         list(reader.committed_by(data))
         for data in (
-            written(b"plain"),
-            written(b"seven", 7),
-            written(b"eight", 8),
-            written(b"seven again", 7),
-            marker(0, 8),
-            marker(1, 7),
-            marker(1, 7),
-            written(b"open", 9),
+            record_batch(b"plain"),
+            record_batch(b"seven", 7),
+            record_batch(b"eight", 8),
+            record_batch(b"seven again", 7),
+            marker_batch(0, 8),
+            marker_batch(1, 7),
+            marker_batch(1, 7),
+            record_batch(b"open", 9),
         )
     ]
-    assert told == [[b"plain"], [], [], [], [], [b"seven", b"seven again"], [], []]
+    assert committed == [[b"plain"], [], [], [], [], [b"seven", b"seven again"], [], []]

@@ -1,4 +1,4 @@
-"""Members of both protocols in one group, and groups that change their kind."""
+"""Upgrade and downgrade of groups between the classic and the consumer protocol, and mixed groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kwire.coordinator.groups.consumer.consumer_protocol import (
 )
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
+from tests.coordinator.coordinator_harness import FakeTopics, Reply
 from tests.coordinator.groups.consumer.script import GROUP, Script, topic_id
-from tests.coordinator.scripting import FakeTopics, Reply
 
 Owned = dict[str, list[int]]
 
@@ -24,13 +24,13 @@ NONE, REBALANCE, UNKNOWN = ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, Erro
 
 
 def metadata(*topics: str, owned: Owned | None = None) -> bytes:
-    """A subscription of version 1."""
+    """Encode a subscription of version 1."""
     data = struct.pack(">hi", 1, len(topics))
     data += b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
-    return data + b"\xff\xff\xff\xff" + listed(owned or {})
+    return data + b"\xff\xff\xff\xff" + encode_owned(owned or {})
 
 
-def listed(owned: Owned) -> bytes:
+def encode_owned(owned: Owned) -> bytes:
     data = struct.pack(">i", len(owned))
     for topic, partitions in owned.items():
         data += struct.pack(">h", len(topic)) + topic.encode()
@@ -39,21 +39,21 @@ def listed(owned: Owned) -> bytes:
 
 
 def assignment(owned: Owned) -> bytes:
-    return b"\0\1" + listed(owned) + b"\xff\xff\xff\xff"
+    return b"\0\1" + encode_owned(owned) + b"\xff\xff\xff\xff"
 
 
-class Old:
+class ClassicMember:
     """A consumer of the classic protocol that subscribes to topic t."""
 
     def __init__(self, script: Script, member: str = "", instance: str | None = None) -> None:
-        self.cluster = script.cluster
+        self.harness = script.harness
         self.instance = instance
         self.owned: Owned = {}
         self.joined = JoinGroupResponse(member_id=member)
 
     def join(self) -> Reply:
         protocols = (("range", metadata("t", owned=self.owned)),)
-        reply = self.cluster.join(
+        reply = self.harness.join(
             GROUP, self.joined.member_id, instance=self.instance, protocols=protocols, id_first=False
         )
         if not reply.pending and reply.error == NONE:
@@ -61,164 +61,168 @@ class Old:
         return reply
 
     def rejoin(self) -> Reply:
-        """Join, and have what SyncGroup gives."""
+        """Join and sync."""
         reply = self.join()
         assert reply.error == NONE
         self.sync()
         return reply
 
-    def sync(self, given: Owned | None = None) -> ErrorCode:
-        assignments = None if given is None else {self.joined.member_id: assignment(given)}
-        reply = self.cluster.sync(self.joined, assignments, instance=self.instance)
+    def sync(self, assigned: Owned | None = None) -> ErrorCode:
+        assignments = None if assigned is None else {self.joined.member_id: assignment(assigned)}
+        reply = self.harness.sync(self.joined, assignments, instance=self.instance)
         if reply.error == NONE:
-            found = decode_assignment(reply.value.assignment, self.cluster.topics)
+            found = decode_assignment(reply.value.assignment, self.harness.topics)
             self.owned = {"t": sorted(found[topic_id("t")])} if found else {}
         return reply.error
 
     def heartbeat(self) -> ErrorCode:
-        return self.cluster.heartbeat(self.joined, instance=self.instance)
+        return self.harness.heartbeat(self.joined, instance=self.instance)
 
-    def lead(self) -> None:
-        """Join an empty group, and take all of it."""
+    def join_as_leader(self) -> None:
+        """Join an empty group and assign all partitions to this member."""
         waiting = self.join()
-        self.cluster.advance(3_000)
+        self.harness.advance(3_000)
         self.joined = waiting.value
         assert self.sync({"t": [0, 1, 2, 3]}) == NONE
 
 
-def kinds(script: Script) -> list[str]:
-    return [group.group_type for group in script.cluster.service.list_groups((), ())]
+def group_types(script: Script) -> list[str]:
+    return [group.group_type for group in script.harness.service.list_groups((), ())]
 
 
 @pytest.fixture
 def script() -> Script:
-    made = Script()
-    made.run("topic t 4")
-    return made
+    script = Script()
+    script.run("topic t 4")
+    return script
 
 
 @pytest.fixture
-def both(script: Script) -> tuple[Script, Old]:
-    """A group of two: `old` speaks the classic protocol, `new` the other; each has half."""
-    old = Old(script)
-    old.lead()
+def mixed_group(script: Script) -> tuple[Script, ClassicMember]:
+    """Return a group of a classic member and a consumer member `new`, each with two partitions."""
+    classic = ClassicMember(script)
+    classic.join_as_leader()
     script.run("join new t")
-    assert old.heartbeat() == REBALANCE
-    old.rejoin()
+    assert classic.heartbeat() == REBALANCE
+    classic.rejoin()
     script.run("beat new owns=all")
-    assert old.heartbeat() == REBALANCE
-    old.rejoin()
+    assert classic.heartbeat() == REBALANCE
+    classic.rejoin()
     script.run("beat new owns=all")
-    assert old.owned == {"t": [0, 1]}
+    assert classic.owned == {"t": [0, 1]}
     assert script.clients["new"].assigned == {"t": [2, 3]}
-    assert old.heartbeat() == NONE
-    return script, old
+    assert classic.heartbeat() == NONE
+    return script, classic
 
 
-def test_a_classic_group_is_upgraded_and_downgraded(both: tuple[Script, Old]) -> None:
-    script, old = both
-    assert kinds(script) == ["consumer"]
+def test_classic_group_is_upgraded_and_downgraded(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    assert group_types(script) == ["consumer"]
     script.run("leave new")
-    assert kinds(script) == ["classic"]
-    assert old.heartbeat() == REBALANCE
-    assert old.join().value.leader == old.joined.member_id
-    assert old.sync({"t": [0, 1, 2, 3]}) == NONE
-    assert old.heartbeat() == NONE
+    assert group_types(script) == ["classic"]
+    assert classic.heartbeat() == REBALANCE
+    assert classic.join().value.leader == classic.joined.member_id
+    assert classic.sync({"t": [0, 1, 2, 3]}) == NONE
+    assert classic.heartbeat() == NONE
 
 
-def test_a_restart_in_between_changes_nothing(both: tuple[Script, Old]) -> None:
-    script, old = both
-    script.cluster.restart()
-    assert old.heartbeat() == NONE
+def test_restart_of_the_coordinator_keeps_the_mixed_group(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    script.harness.restart()
+    assert classic.heartbeat() == NONE
     assert script.run("beat new") == ["epoch 2"]
     script.run("leave new")
-    script.cluster.restart()
-    assert kinds(script) == ["classic"]
-    # The rebalance was not stored, and the assignment was.
-    assert old.heartbeat() == NONE
-    assert old.sync() == NONE
-    assert old.owned == {"t": [0, 1]}
+    script.harness.restart()
+    assert group_types(script) == ["classic"]
+    # The rebalance was not stored, but the assignment was.
+    assert classic.heartbeat() == NONE
+    assert classic.sync() == NONE
+    assert classic.owned == {"t": [0, 1]}
 
 
-def test_a_classic_member_that_falls_silent_is_out(both: tuple[Script, Old]) -> None:
-    script, old = both
-    script.cluster.advance(9_999)
+def test_classic_member_is_removed_after_its_session_timeout(
+    mixed_group: tuple[Script, ClassicMember],
+) -> None:
+    script, classic = mixed_group
+    script.harness.advance(9_999)
     script.run("beat new")
     assert "old" not in script.run("describe")[0]
     assert len(script.run("describe")) == 3
-    script.cluster.advance(1)
+    script.harness.advance(1)
     assert len(script.run("describe")) == 2
-    assert old.heartbeat() == UNKNOWN
-    assert kinds(script) == ["consumer"]
+    assert classic.heartbeat() == UNKNOWN
+    assert group_types(script) == ["consumer"]
 
 
-def test_the_last_new_member_that_falls_silent_leaves_a_classic_group(both: tuple[Script, Old]) -> None:
-    script, old = both
+def test_timeout_of_the_last_consumer_member_downgrades_the_group(
+    mixed_group: tuple[Script, ClassicMember],
+) -> None:
+    script, classic = mixed_group
     for _ in range(5):
-        script.cluster.advance(9_000)
-        old.heartbeat()
-    assert kinds(script) == ["classic"]
-    assert old.heartbeat() == REBALANCE
+        script.harness.advance(9_000)
+        classic.heartbeat()
+    assert group_types(script) == ["classic"]
+    assert classic.heartbeat() == REBALANCE
 
 
-def test_who_is_called_to_join_and_does_not_is_out(both: tuple[Script, Old]) -> None:
-    script, old = both
-    script.cluster.advance(1_000)
+def test_classic_member_that_does_not_rejoin_is_removed(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    script.harness.advance(1_000)
     script.run("join third t")
     for _ in range(4):
-        assert old.heartbeat() == REBALANCE
+        assert classic.heartbeat() == REBALANCE
         script.run("beat new")
-        script.cluster.advance(7_000)
-    assert old.heartbeat() == REBALANCE
-    script.cluster.advance(2_000)
-    assert old.heartbeat() == UNKNOWN
+        script.harness.advance(7_000)
+    assert classic.heartbeat() == REBALANCE
+    script.harness.advance(2_000)
+    assert classic.heartbeat() == UNKNOWN
 
 
-def test_who_joins_and_does_not_sync_is_out(both: tuple[Script, Old]) -> None:
-    script, old = both
-    script.cluster.advance(1_000)
+def test_classic_member_that_does_not_sync_is_removed(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    script.harness.advance(1_000)
     script.run("join third t")
-    assert old.heartbeat() == REBALANCE
-    assert old.join().error == NONE
+    assert classic.heartbeat() == REBALANCE
+    assert classic.join().error == NONE
     for _ in range(3):
-        script.cluster.advance(9_999)
-        old.heartbeat()
-    script.cluster.advance(3)
-    assert old.heartbeat() == UNKNOWN
+        script.harness.advance(9_999)
+        classic.heartbeat()
+    script.harness.advance(3)
+    assert classic.heartbeat() == UNKNOWN
 
 
-def test_waiting_members_of_a_classic_group_are_told_of_its_upgrade(script: Script) -> None:
-    old = Old(script)
-    old.lead()
-    late = Old(script)
+def test_upgrade_fails_the_pending_joins_of_classic_members(script: Script) -> None:
+    classic = ClassicMember(script)
+    classic.join_as_leader()
+    late = ClassicMember(script)
     waiting = late.join()
     assert waiting.pending
-    assert old.heartbeat() == REBALANCE
+    assert classic.heartbeat() == REBALANCE
     script.run("join new t")
     assert waiting.error == REBALANCE
     late.joined.member_id = waiting.value.member_id
     assert late.join().error == NONE
 
 
-def test_the_generation_of_nobody_cannot_be_upgraded(script: Script) -> None:
-    waiting = Old(script).join()
+def test_group_without_a_generation_cannot_be_upgraded(script: Script) -> None:
+    waiting = ClassicMember(script).join()
     assert script.run("join new t") == ["UNKNOWN_SERVER_ERROR: None"]
     assert waiting.error == REBALANCE
-    assert kinds(script) == ["classic"]
+    assert group_types(script) == ["classic"]
 
 
-def test_who_joins_without_the_groups_protocol_stops_the_upgrade(script: Script) -> None:
-    old = Old(script)
-    old.lead()
-    other = script.cluster.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=True)
+def test_pending_member_without_the_group_protocol_prevents_the_upgrade(script: Script) -> None:
+    classic = ClassicMember(script)
+    classic.join_as_leader()
+    other = script.harness.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=True)
     assert other.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    both = (("range", metadata("t")), ("rr", metadata("t")))
-    leader = script.cluster.join(GROUP, old.joined.member_id, protocols=both, id_first=False)
+    mixed_group = (("range", metadata("t")), ("rr", metadata("t")))
+    leader = script.harness.join(GROUP, classic.joined.member_id, protocols=mixed_group, id_first=False)
     assert leader.error == NONE
-    pending = script.cluster.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=False)
+    pending = script.harness.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=False)
     assert pending.pending
     assert script.run("join new t") == ["UNKNOWN_SERVER_ERROR: None"]
-    assert kinds(script) == ["classic"]
+    assert group_types(script) == ["classic"]
 
 
 @pytest.mark.parametrize(
@@ -230,133 +234,136 @@ def test_who_joins_without_the_groups_protocol_stops_the_upgrade(script: Script)
         ("DISABLED", False, False, "consumer"),
     ],
 )
-def test_what_the_policy_allows(policy: str, upgraded: bool, joined: bool, after: str) -> None:
+def test_migration_policy(policy: str, upgraded: bool, joined: bool, after: str) -> None:
     script = Script()
-    script.cluster.config.group_consumer_migration_policy = policy
+    script.harness.config.group_consumer_migration_policy = policy
     script.run("topic t 4")
-    old = Old(script)
-    old.lead()
+    classic = ClassicMember(script)
+    classic.join_as_leader()
     script.run("join new t")
-    assert kinds(script) == ["consumer" if upgraded else "classic"]
+    assert group_types(script) == ["consumer" if upgraded else "classic"]
 
     script = Script()
-    script.cluster.config.group_consumer_migration_policy = policy
+    script.harness.config.group_consumer_migration_policy = policy
     script.run("topic t 4")
     script.run("join new t")
     expected = NONE if joined else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert Old(script, "old").join().error == expected
+    assert ClassicMember(script, "old").join().error == expected
     script.run("leave new")
-    assert kinds(script) == [after]
+    assert group_types(script) == [after]
 
 
-def test_groups_over_their_greatest_size_keep_their_kind(both: tuple[Script, Old]) -> None:
-    script, _ = both
-    assert Old(script, "other").join().error == NONE
-    script.cluster.config.group_max_size = 1
+def test_group_above_the_maximum_size_is_not_migrated(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, _ = mixed_group
+    assert ClassicMember(script, "other").join().error == NONE
+    script.harness.config.group_max_size = 1
     script.run("leave new")
-    assert kinds(script) == ["consumer"]
+    assert group_types(script) == ["consumer"]
 
     script = Script()
     script.run("topic t 4")
-    Old(script).lead()
-    script.cluster.config.group_consumer_max_size = 0
-    (answer,) = script.run("join new t")
-    assert answer.endswith("because the group size exceeds the consumer group maximum size.")
+    ClassicMember(script).join_as_leader()
+    script.harness.config.group_consumer_max_size = 0
+    (error,) = script.run("join new t")
+    assert error.endswith("because the group size exceeds the consumer group maximum size.")
 
 
-def test_a_downgrade_that_cannot_be_stored_did_not_happen(both: tuple[Script, Old]) -> None:
-    script, old = both
-    script.cluster.ports.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+def test_downgrade_that_cannot_be_stored_is_undone(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    script.harness.ports.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
     assert script.run("leave new") == ["COORDINATOR_NOT_AVAILABLE: None"]
-    script.cluster.ports.refuse = None
-    assert kinds(script) == ["consumer"]
-    assert old.heartbeat() == NONE
+    script.harness.ports.refuse = None
+    assert group_types(script) == ["consumer"]
+    assert classic.heartbeat() == NONE
     assert script.run("beat new") == ["epoch 2"]
     script.run("leave new")
-    assert kinds(script) == ["classic"]
+    assert group_types(script) == ["classic"]
 
 
-def test_a_join_that_cannot_be_stored_is_told_so(script: Script) -> None:
+def test_join_that_cannot_be_stored_is_refused(script: Script) -> None:
     script.run("join new t")
-    script.cluster.ports.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert Old(script, "old").join().error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    script.cluster.ports.refuse = None
+    script.harness.ports.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ClassicMember(script, "old").join().error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    script.harness.ports.refuse = None
     assert len(script.run("describe")) == 2
 
 
-def test_a_static_member_takes_its_target_to_the_other_protocol(script: Script) -> None:
-    old = Old(script, instance="i")
-    old.lead()
+def test_static_member_keeps_its_assignment_across_protocols(script: Script) -> None:
+    classic = ClassicMember(script, instance="i")
+    classic.join_as_leader()
     assert script.run("join new t instance=i") == ["epoch 1, has t:0,1,2,3"]
-    assert old.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
-    back = Old(script, instance="i")
+    assert classic.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
+    back = ClassicMember(script, instance="i")
     back.rejoin()
-    assert kinds(script) == ["classic"]
+    assert group_types(script) == ["classic"]
     assert back.owned == {"t": [0, 1, 2, 3]}
     assert back.heartbeat() == NONE
-    (answer,) = script.run("beat new")
-    assert answer.startswith("GROUP_ID_NOT_FOUND")
+    (error,) = script.run("beat new")
+    assert error.startswith("GROUP_ID_NOT_FOUND")
 
 
-def test_who_had_an_instance_id_and_took_another_is_not_replaced(script: Script) -> None:
+def test_member_is_replaced_only_by_its_current_instance_id(script: Script) -> None:
     script.run("join new t instance=i")
     script.run("join new t instance=j")
     members = script.run("describe")
-    assert Old(script, instance="i").join().error == ErrorCode.INVALID_REQUEST
-    assert kinds(script) == ["consumer"]
+    assert ClassicMember(script, instance="i").join().error == ErrorCode.INVALID_REQUEST
+    assert group_types(script) == ["consumer"]
     assert script.run("describe") == members
-    # By the other one it is.
-    assert Old(script, instance="j").join().error == NONE
-    assert kinds(script) == ["classic"]
+    # Its current instance id replaces it.
+    assert ClassicMember(script, instance="j").join().error == NONE
+    assert group_types(script) == ["classic"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xff", metadata("t")[:8]])
-def test_who_joins_with_a_malformed_subscription_is_refused(script: Script, data: bytes) -> None:
+def test_malformed_subscription_is_refused(script: Script, data: bytes) -> None:
     script.run("join new t")
     before = script.run("describe")
-    refused = script.cluster.join(GROUP, "", protocols=(("range", data),), id_first=False)
+    refused = script.harness.join(GROUP, "", protocols=(("range", data),), id_first=False)
     assert refused.error == ErrorCode.INVALID_REQUEST
     assert script.run("describe") == before
 
 
-@pytest.mark.parametrize("cut", [5, 9])
-def test_a_malformed_assignment_stops_the_upgrade(script: Script, cut: int) -> None:
-    old = Old(script)
-    waiting = old.join()
-    script.cluster.advance(3_000)
-    old.joined = waiting.value
-    script.cluster.sync(old.joined, {old.joined.member_id: assignment({"t": [0]})[:cut]})
-    (answer,) = script.run("join new t")
-    assert answer.startswith("GROUP_ID_NOT_FOUND")
-    assert "malformed" in answer
-    assert kinds(script) == ["classic"]
+@pytest.mark.parametrize("length", [5, 9])
+def test_malformed_assignment_prevents_the_upgrade(script: Script, length: int) -> None:
+    classic = ClassicMember(script)
+    waiting = classic.join()
+    script.harness.advance(3_000)
+    classic.joined = waiting.value
+    script.harness.sync(classic.joined, {classic.joined.member_id: assignment({"t": [0]})[:length]})
+    (error,) = script.run("join new t")
+    assert error.startswith("GROUP_ID_NOT_FOUND")
+    assert "malformed" in error
+    assert group_types(script) == ["classic"]
 
 
-def test_groups_are_listed_by_states_without_blanks_around_them(script: Script) -> None:
+def test_list_groups_trims_state_filters(script: Script) -> None:
     script.run("join new t")
-    listed = script.cluster.service.list_groups
-    assert [group.group_id for group in listed(("\tSTABLE\0 ",), ("Consumer",))] == [GROUP]
-    assert listed(("sta ble",), ()) == listed(("\N{NO-BREAK SPACE}stable",), ()) == []
-    assert listed((), ("consumer ",)) == []
+    encode_owned = script.harness.service.list_groups
+    assert [group.group_id for group in encode_owned(("\tSTABLE\0 ",), ("Consumer",))] == [GROUP]
+    assert encode_owned(("sta ble",), ()) == encode_owned(("\N{NO-BREAK SPACE}stable",), ()) == []
+    assert encode_owned((), ("consumer ",)) == []
 
 
-def test_members_leave_by_the_classic_request(both: tuple[Script, Old]) -> None:
-    script, old = both
-    response = script.cluster.leave(("nobody", None), (old.joined.member_id, None))
+def test_leave_group_removes_members_of_both_protocols(mixed_group: tuple[Script, ClassicMember]) -> None:
+    script, classic = mixed_group
+    response = script.harness.leave(("nobody", None), (classic.joined.member_id, None))
     assert [member.error_code for member in response.members] == [UNKNOWN, NONE]
     assert len(script.run("describe")) == 2
-    response = script.cluster.leave(("new", None))
-    assert kinds(script) == ["consumer"]
+    response = script.harness.leave(("new", None))
+    assert group_types(script) == ["consumer"]
     assert script.run("describe") == ["Empty, epoch 4, assignment epoch 2, uniform"]
 
 
-# What the classic protocol carries without the coordinator's knowing, in other versions and broken.
+# The embedded consumer protocol: other versions and malformed data.
 
 
-def test_versions() -> None:
+def test_assignment_versions() -> None:
     topics = FakeTopics()
     topics.put("t", 4)
-    target = {topic_id("t"): frozenset({3, 1}), topic_id("gone"): frozenset({0})}
+    target: dict[bytes, frozenset[int]] = {
+        topic_id("t"): frozenset({3, 1}),
+        topic_id("gone"): frozenset({0}),
+    }
     for version in range(4):
         data = encode_assignment(target, version, topics)
         assert decode_version(data) == version
@@ -366,6 +373,6 @@ def test_versions() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", metadata("t")[:4], metadata("t")[:8]])
-def test_malformed(data: bytes) -> None:
+def test_malformed_subscription_raises(data: bytes) -> None:
     with pytest.raises(MalformedProtocolError):
         decode_subscription(data)

@@ -1,7 +1,7 @@
-"""Members of both protocols under every order of events: no partition has two users in one generation.
+"""A model test of mixed groups: no partition has two users in one generation under any order of events.
 
-Consumers of the classic protocol are eager here: they give up all they have before they join. In a classic
-group their leader shares the partitions out.
+Classic consumers use the eager protocol: they revoke all partitions before they join. In a classic group, the
+leader assigns the partitions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.primitives import Uuid
+from tests.coordinator.coordinator_harness import Config, CoordinatorHarness, Reply
 from tests.coordinator.groups.test_migration import metadata
-from tests.coordinator.scripting import Cluster, Config, Reply
 
 GROUP = "g"
 TOPIC = "t"
 SESSION_MS = 45_000
 ROUNDS_TO_SETTLE = 35
-"""Long enough for two sessions: that of a member which is gone begins anew when its group is downgraded."""
+"""Long enough for two session timeouts: a downgrade restarts the session of a lost member."""
 
 
 @dataclass
-class Classic:
-    """A consumer of the classic protocol: out, waiting for a join or a sync to end, or in a generation."""
+class ClassicClient:
+    """A consumer of the classic protocol: outside the group, joining, syncing or in a generation."""
 
     instance_id: str | None
     member_id: str = ""
@@ -41,8 +41,8 @@ class Classic:
 
 
 @dataclass
-class Modern:
-    """A consumer of the protocol of KIP-848."""
+class ConsumerClient:
+    """A consumer of the consumer protocol (KIP-848)."""
 
     instance_id: str | None
     member_id: str
@@ -50,26 +50,26 @@ class Modern:
     using: set[int] = field(default_factory=set)
 
 
-Client = Classic | Modern
+Client = ClassicClient | ConsumerClient
 
 
 class MigrationModel(RuleBasedStateMachine):
-    """Clients of one group, its coordinator, and time."""
+    """Random events of the clients of one group, its coordinator and time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(Config(group_initial_rebalance_delay_ms=0))
+        self.harness = CoordinatorHarness(Config(group_initial_rebalance_delay_ms=0))
         self.clients: list[Client] = []
         self.ids = 0
-        self.count = 0
+        self.partition_count = 0
 
     # --- the classic protocol
 
-    def join(self, client: Classic) -> None:
+    def join(self, client: ClassicClient) -> None:
         client.using.clear()
         client.generation = -1
         client.syncing = None
-        client.joining = self.cluster.join(
+        client.joining = self.harness.join(
             GROUP,
             client.member_id,
             instance=client.instance_id,
@@ -78,65 +78,65 @@ class MigrationModel(RuleBasedStateMachine):
             rebalance_ms=10_000,
             id_first=False,
         )
-        self.hear()
+        self.receive_responses()
 
-    def joined(self, client: Classic, response: JoinGroupResponse) -> None:
+    def on_joined(self, client: ClassicClient, response: JoinGroupResponse) -> None:
         client.joining = None
         code = ErrorCode(response.error_code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.member_id = ""
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # A client has had its id since MEMBER_ID_REQUIRED, which is left out here.
+            # A real client has its id from MEMBER_ID_REQUIRED, which is skipped here.
             client.member_id = response.member_id
         if code:
             return
         client.member_id, client.generation = response.member_id, response.generation_id
-        shares: dict[str, bytes] = {}
+        assignments: dict[str, bytes] = {}
         for at, member in enumerate(response.members):
-            partitions = frozenset(range(at, self.count, len(response.members)))
+            partitions = frozenset(range(at, self.partition_count, len(response.members)))
             target = {self.topic_id: partitions}
-            shares[member.member_id] = encode_assignment(target, 1, self.cluster.topics)
-        client.syncing = self.cluster.sync(response, shares, instance=client.instance_id)
+            assignments[member.member_id] = encode_assignment(target, 1, self.harness.topics)
+        client.syncing = self.harness.sync(response, assignments, instance=client.instance_id)
 
-    def hear(self) -> None:
-        """Clients take the answers that have come. One may be what another waits for."""
-        heard = True
-        while heard:
-            heard = False
+    def receive_responses(self) -> None:
+        """Process all responses, including those that processing one makes available."""
+        received = True
+        while received:
+            received = False
             for client in self.clients:
-                if not isinstance(client, Classic):
+                if not isinstance(client, ClassicClient):
                     continue
                 if client.joining is not None and not client.joining.pending:
-                    self.joined(client, client.joining.value)
-                    heard = True
+                    self.on_joined(client, client.joining.value)
+                    received = True
                 elif client.syncing is not None and not client.syncing.pending:
                     reply, client.syncing = client.syncing, None
-                    heard = True
+                    received = True
                     if reply.error == ErrorCode.NONE:
-                        found = decode_assignment(reply.value.assignment, self.cluster.topics)
+                        found = decode_assignment(reply.value.assignment, self.harness.topics)
                         client.using = set(found.get(self.topic_id, ()))
                     else:
                         client.generation = -1
 
-    def beat_classic(self, client: Classic) -> None:
+    def send_classic_heartbeat(self, client: ClassicClient) -> None:
         if client.joining is not None or client.syncing is not None:
             return
         if client.generation < 0:
             self.join(client)
             return
-        code = self.cluster.service.heartbeat(GROUP, client.generation, client.member_id, client.instance_id)
+        code = self.harness.service.heartbeat(GROUP, client.generation, client.member_id, client.instance_id)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.member_id = ""
         if code:
             self.join(client)
 
-    # --- the protocol of KIP-848
+    # --- the consumer protocol
 
-    def beat_modern(self, client: Modern, epoch: int | None = None) -> None:
+    def send_consumer_heartbeat(self, client: ConsumerClient, epoch: int | None = None) -> None:
         joins = client.epoch == 0
         reply = Reply()
         owned = [RequestTopicPartitions(topic_id=Uuid(self.topic_id), partitions=sorted(client.using))]
-        self.cluster.service.consumer_heartbeat(
+        self.harness.service.consumer_heartbeat(
             ConsumerGroupHeartbeatRequest(
                 group_id=GROUP,
                 member_id=client.member_id,
@@ -150,13 +150,13 @@ class MigrationModel(RuleBasedStateMachine):
             1,
             reply,
         )
-        self.cluster.host.run_pending()
-        self.hear()
+        self.harness.host.run_pending()
+        self.receive_responses()
         if reply.value.error_code:
             client.epoch = 0
             client.using.clear()
             if reply.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
-                # The group has no generation yet: here as in Apache Kafka that ends a consumer.
+                # The group has no generation yet. As in Apache Kafka, this error ends the consumer.
                 self.clients.remove(client)
             return
         client.epoch = max(reply.value.member_epoch, 0)
@@ -167,64 +167,64 @@ class MigrationModel(RuleBasedStateMachine):
                 for partition in topic.partitions
             }
 
-    def beat(self, client: Client) -> None:
-        if isinstance(client, Classic):
-            self.beat_classic(client)
+    def send_heartbeat(self, client: Client) -> None:
+        if isinstance(client, ClassicClient):
+            self.send_classic_heartbeat(client)
         else:
-            self.beat_modern(client)
+            self.send_consumer_heartbeat(client)
 
     # --- rules
 
     @property
     def topic_id(self) -> bytes:
-        topic = self.cluster.topics.by_name(TOPIC)
+        topic = self.harness.topics.by_name(TOPIC)
         assert topic is not None
         return topic.topic_id
 
     @initialize(count=st.integers(2, 6), first=st.sampled_from(["classic", "modern", "none"]))
-    def begin(self, count: int, first: str) -> None:
-        self.count = count
-        self.cluster.topics.put(TOPIC, count)
+    def create_topic_and_first_client(self, count: int, first: str) -> None:
+        self.partition_count = count
+        self.harness.topics.put(TOPIC, count)
         if first != "none":
-            self.arrive(first == "classic", None)
+            self.add_client(first == "classic", None)
 
     @precondition(lambda self: len(self.clients) < 5)
     @rule(is_classic=st.booleans(), instance_id=st.sampled_from([None, None, "i"]))
-    def arrive(self, is_classic: bool, instance_id: str | None) -> None:
-        """A client begins; with an instance id it takes the place of another, which is gone."""
+    def add_client(self, is_classic: bool, instance_id: str | None) -> None:
+        """Add a client; it replaces the client with the same instance id."""
         if instance_id is not None:
             for other in [one for one in self.clients if one.instance_id == instance_id]:
                 self.clients.remove(other)
-                if isinstance(other, Modern) and other.epoch and not is_classic:
-                    self.beat_modern(other, epoch=-2)
+                if isinstance(other, ConsumerClient) and other.epoch and not is_classic:
+                    self.send_consumer_heartbeat(other, epoch=-2)
         self.ids += 1
-        client = Classic(instance_id) if is_classic else Modern(instance_id, f"m{self.ids}")
+        client = ClassicClient(instance_id) if is_classic else ConsumerClient(instance_id, f"m{self.ids}")
         self.clients.append(client)
-        self.beat(client)
+        self.send_heartbeat(client)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        self.beat(data.draw(st.sampled_from(self.clients)))
+        self.send_heartbeat(data.draw(st.sampled_from(self.clients)))
 
     @rule()
     def all_heartbeats(self) -> None:
-        self.cluster.advance(1_000)
-        self.hear()
+        self.harness.advance(1_000)
+        self.receive_responses()
         for client in list(self.clients):
-            self.beat(client)
+            self.send_heartbeat(client)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(self.clients))
         self.clients.remove(client)
-        if isinstance(client, Modern):
+        if isinstance(client, ConsumerClient):
             if client.epoch:
-                self.beat_modern(client, epoch=-1)
+                self.send_consumer_heartbeat(client, epoch=-1)
         elif client.member_id:
-            self.cluster.leave((client.member_id, client.instance_id))
-        self.hear()
+            self.harness.leave((client.member_id, client.instance_id))
+        self.receive_responses()
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -233,27 +233,27 @@ class MigrationModel(RuleBasedStateMachine):
 
     @rule(delay_ms=st.sampled_from([500, 1_000, 4_000, 10_000, SESSION_MS]))
     def wait(self, delay_ms: int) -> None:
-        self.cluster.advance(delay_ms)
-        self.hear()
+        self.harness.advance(delay_ms)
+        self.receive_responses()
 
     @rule()
     def restart(self) -> None:
-        """Whoever waited for an answer gets none, and begins again."""
+        """Restart the coordinator; pending requests of clients get no response."""
         for client in self.clients:
-            if isinstance(client, Classic) and (client.joining or client.syncing):
+            if isinstance(client, ClassicClient) and (client.joining or client.syncing):
                 client.joining = client.syncing = None
                 client.generation = -1
-        self.cluster.restart()
+        self.harness.restart()
 
-    # --- what must hold
+    # --- invariants
 
     def members(self) -> list[Client]:
-        """The clients that the coordinator takes for what they take themselves for.
+        """Return the clients whose generation or epoch is current in the coordinator.
 
-        A group that is downgraded and at once upgraded again leaves its classic members behind: they use what
-        they had in a generation whose commits do not count any more. So it is in Apache Kafka.
+        If a group is downgraded and at once upgraded again, its classic members keep using the partitions of
+        an old generation, whose commits are refused. Apache Kafka does the same.
         """
-        machine = self.cluster.service._runtime.shard_for(GROUP).machine
+        machine = self.harness.service._runtime.shard_for(GROUP).machine
         consumer, classic = machine.consumer.groups.get(GROUP), machine.classic.groups.get(GROUP)
         assert consumer is None or classic is None
         generations: dict[str, int] = {}
@@ -265,39 +265,39 @@ class MigrationModel(RuleBasedStateMachine):
             client
             for client in self.clients
             if client.member_id in generations
-            and (isinstance(client, Modern) or client.generation == generations[client.member_id])
+            and (isinstance(client, ConsumerClient) or client.generation == generations[client.member_id])
         ]
 
     @invariant()
-    def nobody_shares_a_partition(self) -> None:
+    def each_partition_has_one_user(self) -> None:
         used: set[int] = set()
         for client in self.members():
             assert used.isdisjoint(client.using), self.clients
             used |= client.using
 
     def teardown(self) -> None:
-        """In quiet times everything is shared out, once somebody comes.
+        """After another join and without further events, all partitions are assigned.
 
-        Until then a downgrade may leave partitions to nobody, as in Apache Kafka. Where a static member
-        came back with the classic protocol, those who waited for its partitions are not called to join; a
-        rebalance that was begun is forgotten by a restart, and called off by an upgrade.
+        Until then a downgrade may leave partitions without an owner, as in Apache Kafka. If a static member
+        returns with the classic protocol, members that wait for its partitions are not asked to rejoin. A
+        restart forgets a rebalance in progress, and an upgrade cancels it.
         """
         self.settle()
-        self.arrive(True, None)
+        self.add_client(True, None)
         self.settle()
         used = [partition for client in self.clients for partition in client.using]
-        assert sorted(used) == list(range(self.count)), self.clients
+        assert sorted(used) == list(range(self.partition_count)), self.clients
 
     def settle(self) -> None:
-        """Time passes, and all clients do what they must."""
+        """Advance time while all clients send their next request."""
         for _ in range(ROUNDS_TO_SETTLE):
-            self.cluster.advance(4_000)
-            self.hear()
+            self.harness.advance(4_000)
+            self.receive_responses()
             for client in list(self.clients):
-                self.beat(client)
-                self.cluster.advance(1)
-                self.hear()
-            self.nobody_shares_a_partition()
+                self.send_heartbeat(client)
+                self.harness.advance(1)
+                self.receive_responses()
+            self.each_partition_has_one_user()
 
 
 TestMigration = MigrationModel.TestCase

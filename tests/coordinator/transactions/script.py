@@ -1,9 +1,9 @@
-"""Scripts of transactions that a person can read: commands, and what they answer.
+"""Readable scripts of transactions: commands and their output.
 
-A line that is not indented is a command, and the indented lines below it are what comes of it: answers to
-whoever asked, at the moment when they come. Nothing is stored and no marker is written unless a command says
-so. A producer is a name; `a` and `a'` are two producers of the transactional id `a`. The commands are the
-methods `do_*` below.
+A line without indentation is a command; the indented lines below it are its output, including responses that
+arrive during it. Only the commands `store`, `mark`, `settle` and `wait` store records and write markers. A
+producer is a name; `a` and `a'` are two producers of the transactional id `a`. The commands are the methods
+`do_*` below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kwire.coordinator.transactions.transaction_metadata import TransactionState
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
-from tests.coordinator.transactions.world import World
+from tests.coordinator.transactions.transaction_harness import TransactionHarness
 
 FOLDER = Path(__file__).parent / "scripts"
 TIMEOUT_MS = 60_000
@@ -27,7 +27,7 @@ TIMEOUT_MS = 60_000
 
 @dataclass
 class Client:
-    """A producer as it sees itself."""
+    """The state of a producer on the client."""
 
     name: str
     version: int
@@ -40,72 +40,72 @@ class Client:
 
 
 class Script:
-    """Runs commands against a fresh world."""
+    """Runs commands against a new transaction coordinator."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.harness = TransactionHarness()
         self.clients: dict[str, Client] = {}
-        self.told: list[str] = []
+        self.outputs: list[str] = []
         self._shown = 0
 
     def run(self, line: str) -> list[str]:
-        """What comes of one command."""
+        """Run one command and return its output."""
         words = line.split()
         values = [word for word in words[1:] if "=" not in word]
         options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
         command: Callable[..., Iterable[str] | None] = getattr(self, "do_" + words[0])
-        shown = list(command(*values, **options) or ())
-        told, self.told = self.told, []
-        return told + shown
+        format_partition = list(command(*values, **options) or ())
+        outputs, self.outputs = self.outputs, []
+        return outputs + format_partition
 
-    def _tell(self, client: Client, what: str) -> Callable[[Any], None]:
-        life = self.world.life
+    def _report(self, client: Client, what: str) -> Callable[[Any], None]:
+        life = self.harness.life
 
-        def done(answer: Any) -> None:
-            if life != self.world.life:
+        def done(result: Any) -> None:
+            if life != self.harness.life:
                 return
-            if isinstance(answer, ProducerIdAndEpoch):
-                if answer != client.producer:
+            if isinstance(result, ProducerIdAndEpoch):
+                if result != client.producer:
                     client.sequences.clear()
-                client.producer = answer
-                said = f"writes as {named(answer)}"
+                client.producer = result
+                text = f"writes as {format_producer(result)}"
             else:
-                said = ErrorCode(answer.code if isinstance(answer, ApiError) else answer).name
-            self.told.append(f"{client.name} {what}: {said}")
+                text = ErrorCode(result.code if isinstance(result, ApiError) else result).name
+            self.outputs.append(f"{client.name} {what}: {text}")
 
         return done
 
     # --- producers
 
     def do_init(self, name: str, version: str = "2", timeout: str = str(TIMEOUT_MS), says: str = "") -> None:
-        """InitProducerId; `says=` who it was."""
+        """Send an InitProducerId; `says=` is the expected producer id and epoch."""
         client = self.clients.setdefault(name, Client(name, int(version)))
         expected = ProducerIdAndEpoch(*map(int, says.split("/"))) if says else None
-        self.world.service.init_producer_id(client.id, int(timeout), expected, self._tell(client, "init"))
-        self.world.host.run_pending()
+        self.harness.service.init_producer_id(client.id, int(timeout), expected, self._report(client, "init"))
+        self.harness.host.run_pending()
 
     def do_add(self, name: str, *partitions: str) -> None:
-        """AddPartitionsToTxn."""
+        """Send an AddPartitionsToTxn."""
         client, producer = self._ready(name)
         added = [partition_of(partition) for partition in partitions]
-        self.world.service.add_partitions(
-            client.id, producer, added, client.version, self._tell(client, "add")
+        self.harness.service.add_partitions(
+            client.id, producer, added, client.version, self._report(client, "add")
         )
 
     def do_send(self, name: str, to: str, *values: str) -> None:
-        """One batch."""
+        """Produce one batch."""
         client, producer = self._ready(name)
         partition = partition_of(to)
         sequence = client.sequences.get(partition, 0)
-        tell = self._tell(client, f"send to {to}")
+        report = self._report(client, f"send to {to}")
 
         def done(code: ErrorCode) -> None:
             if code == ErrorCode.NONE:
                 client.sequences[partition] = sequence + len(values)
-            tell(code)
+            report(code)
 
         sent = [value.encode() for value in values]
-        self.world.produce(client.id, producer, partition, sequence, sent, client.version, done)
+        self.harness.produce(client.id, producer, partition, sequence, sent, client.version, done)
 
     def do_commit(self, name: str) -> None:
         self._end(name, commit=True)
@@ -115,9 +115,11 @@ class Script:
 
     def _end(self, name: str, *, commit: bool) -> None:
         client, producer = self._ready(name)
-        tell = self._tell(client, "commit" if commit else "abort")
-        self.world.service.end(client.id, producer, commit=commit, client_version=client.version, done=tell)
-        self.world.host.run_pending()
+        report = self._report(client, "commit" if commit else "abort")
+        self.harness.service.end(
+            client.id, producer, commit=commit, client_version=client.version, done=report
+        )
+        self.harness.host.run_pending()
 
     def _ready(self, name: str) -> tuple[Client, ProducerIdAndEpoch]:
         client = self.clients[name]
@@ -127,38 +129,39 @@ class Script:
     # --- the broker
 
     def do_store(self, count: str = "") -> Iterator[str]:
-        """Store what the coordinator has appended, or the first of it."""
-        self.world.commit_appends(int(count) if count else None)
+        """Commit the coordinator's appends, or the first `count` of them."""
+        self.harness.commit_appends(int(count) if count else None)
         return self._records()
 
     def do_mark(self, *partitions: str) -> Iterator[str]:
-        """Write the markers of these partitions, or all that wait."""
+        """Write the markers of these partitions, or all pending ones."""
         wanted = [partition_of(partition) for partition in partitions]
         while True:
-            at = [at for at, one in enumerate(self.world.markers) if not wanted or one[0] in wanted]
+            at = [at for at, one in enumerate(self.harness.markers) if not wanted or one[0] in wanted]
             if not at:
                 return
-            partition, ending, _, _ = self.world.markers[at[0]]
-            self.world.write_marker(at[0])
-            yield f"{shown(partition)}: {'commit' if ending.commit else 'abort'} of {named_end(ending)}"
+            partition, ending, _, _ = self.harness.markers[at[0]]
+            self.harness.write_marker(at[0])
+            outcome = "commit" if ending.commit else "abort"
+            yield f"{format_partition(partition)}: {outcome} of {format_marker_producer(ending)}"
 
     def do_settle(self) -> Iterator[str]:
-        """Let everything happen that waits for no time."""
-        self.world.settle()
+        """Commit all appends and write all markers."""
+        self.harness.settle()
         return self._records()
 
     def do_wait(self, delay_ms: str) -> Iterator[str]:
-        """Let time pass."""
-        self.world.advance(int(delay_ms))
+        """Advance the time."""
+        self.harness.advance(int(delay_ms))
         return self._records()
 
     def do_crash(self, stored: str = "0") -> Iterator[str]:
-        """The broker dies and comes back; so many of the records that wait are stored all the same."""
-        self.world.crash(int(stored))
+        """Crash and restart the broker; the first `stored` uncommitted records survive."""
+        self.harness.crash(int(stored))
         return self._records()
 
     def _records(self) -> Iterator[str]:
-        for data in self.world.state_log[self._shown :]:
+        for data in self.harness.state_log[self._shown :]:
             for key, value in stored_records(memoryview(data)):
                 assert isinstance(key, TransactionLogKey)
                 assert isinstance(value, TransactionLogValue)
@@ -168,28 +171,28 @@ class Script:
                     for index in topic.partition_ids
                 )
                 state = TransactionState(value.transaction_status).title
-                who = f"{value.producer_id}/{value.producer_epoch}"
-                yield f"stored {key.transactional_id}: {state} {who} {partitions}".rstrip()
-        self._shown = len(self.world.state_log)
+                producer = f"{value.producer_id}/{value.producer_epoch}"
+                yield f"stored {key.transactional_id}: {state} {producer} {partitions}".rstrip()
+        self._shown = len(self.harness.state_log)
 
-    # --- what is seen
+    # --- state and readers
 
     def do_state(self, name: str) -> Iterator[str]:
-        """What the coordinator holds of a transactional id, stored or not."""
-        found = self.world.transaction(name)
+        """Print the coordinator's state of a transactional id, stored or not."""
+        found = self.harness.transaction(name)
         if found is None:
             yield "unknown"
             return
-        partitions = " ".join(shown(partition) for partition in sorted(found.partitions))
-        who = f"{found.producer_id}/{found.producer_epoch}"
-        yield f"{found.state.title} {who} {partitions}".rstrip()
+        partitions = " ".join(format_partition(partition) for partition in sorted(found.partitions))
+        producer = f"{found.producer_id}/{found.producer_epoch}"
+        yield f"{found.state.title} {producer} {partitions}".rstrip()
 
     def do_read(self, *partitions: str) -> Iterator[str]:
-        """What readers of committed records see, and whether there is more to come."""
+        """Print the records that read_committed consumers see; "and waits" means an open transaction."""
         for name in partitions:
             partition = partition_of(name)
-            values = " ".join(value.decode() for value in self.world.committed(partition)) or "nothing"
-            open_ = "" if self.world.is_stable(partition) else ", and waits"
+            values = " ".join(value.decode() for value in self.harness.committed(partition)) or "nothing"
+            open_ = "" if self.harness.is_stable(partition) else ", and waits"
             yield f"{name}: {values}{open_}"
 
 
@@ -198,20 +201,20 @@ def partition_of(text: str) -> TopicPartition:
     return topic, int(index)
 
 
-def shown(partition: TopicPartition) -> str:
+def format_partition(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 
-def named(producer: ProducerIdAndEpoch) -> str:
+def format_producer(producer: ProducerIdAndEpoch) -> str:
     return f"{producer.producer_id}/{producer.epoch}"
 
 
-def named_end(ending: Any) -> str:
+def format_marker_producer(ending: Any) -> str:
     return f"{ending.producer_id}/{ending.producer_epoch}"
 
 
-def played(text: str) -> str:
-    """The script with the answers that its commands give now."""
+def run_script(text: str) -> str:
+    """Run a script and return it with its current output."""
     script = Script()
     lines: list[str] = []
     for line in text.splitlines():
@@ -219,5 +222,5 @@ def played(text: str) -> str:
             continue
         lines.append(line)
         if line and not line.startswith("#"):
-            lines += [f"  {answer}" for answer in script.run(line)]
+            lines += [f"  {result}" for result in script.run(line)]
     return "\n".join(lines) + "\n"

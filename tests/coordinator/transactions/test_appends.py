@@ -1,4 +1,4 @@
-"""What becomes of a transaction whose record is slow to be stored, or is not stored."""
+"""Transactions whose records are stored late or not at all."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ import pytest
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
-from tests.coordinator.transactions.world import World
+from tests.coordinator.transactions.transaction_harness import TransactionHarness
 
 NAME = "a"
 PARTITION: TopicPartition = ("t", 0)
 TIMEOUT_MS = 60_000
 
 
-class Asking:
-    """One producer's requests; the newest answer is the last one."""
+class ProducerRequests:
+    """Requests of one producer and their results."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.answers: list[Any] = []
+    def __init__(self, harness: TransactionHarness) -> None:
+        self.harness = harness
+        self.results: list[Any] = []
 
-    def done(self, answer: Any) -> None:
-        self.answers.append(ErrorCode(answer.code) if isinstance(answer, ApiError) else answer)
+    def done(self, result: Any) -> None:
+        self.results.append(ErrorCode(result.code) if isinstance(result, ApiError) else result)
 
     def init(self) -> None:
-        self.world.service.init_producer_id(NAME, TIMEOUT_MS, None, self.done)
-        self.world.host.run_pending()
+        self.harness.service.init_producer_id(NAME, TIMEOUT_MS, None, self.done)
+        self.harness.host.run_pending()
 
     def add(self, producer: ProducerIdAndEpoch) -> None:
-        self.world.service.add_partitions(NAME, producer, [PARTITION], 0, self.done)
+        self.harness.service.add_partitions(NAME, producer, [PARTITION], 0, self.done)
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool = True) -> None:
-        self.world.service.end(NAME, producer, commit=commit, client_version=0, done=self.done)
+        self.harness.service.end(NAME, producer, commit=commit, client_version=0, done=self.done)
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> TransactionHarness:
+    return TransactionHarness()
 
 
 @pytest.fixture
-def asking(world: World) -> Asking:
-    return Asking(world)
+def requests(harness: TransactionHarness) -> ProducerRequests:
+    return ProducerRequests(harness)
 
 
 @pytest.fixture
-def producer(world: World, asking: Asking) -> ProducerIdAndEpoch:
-    """In a transaction."""
-    asking.init()
-    world.settle()
-    given = asking.answers[-1]
-    assert isinstance(given, ProducerIdAndEpoch)
-    asking.add(given)
-    world.settle()
-    assert asking.answers[-1] == ErrorCode.NONE
-    return given
+def producer(harness: TransactionHarness, requests: ProducerRequests) -> ProducerIdAndEpoch:
+    """Return a producer in an open transaction."""
+    requests.init()
+    harness.settle()
+    new_producer = requests.results[-1]
+    assert isinstance(new_producer, ProducerIdAndEpoch)
+    requests.add(new_producer)
+    harness.settle()
+    assert requests.results[-1] == ErrorCode.NONE
+    return new_producer
 
 
-def test_markers_follow_a_decision_that_was_slow_to_be_stored(
-    world: World, asking: Asking, producer: ProducerIdAndEpoch
+def test_markers_are_written_after_a_slow_commit_record(
+    harness: TransactionHarness, requests: ProducerRequests, producer: ProducerIdAndEpoch
 ) -> None:
-    asking.end(producer)
-    world.advance(10_000)
-    assert asking.answers[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.advance(20_000)
-    assert not world.markers
-    world.commit_appends()
-    assert [(partition, ending.commit) for partition, ending, _, _ in world.markers] == [(PARTITION, True)]
-    world.settle()
-    asking.end(producer)
-    assert asking.answers[-1] == producer
+    requests.end(producer)
+    harness.advance(10_000)
+    assert requests.results[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    harness.advance(20_000)
+    assert not harness.markers
+    harness.commit_appends()
+    assert [(partition, ending.commit) for partition, ending, _, _ in harness.markers] == [(PARTITION, True)]
+    harness.settle()
+    requests.end(producer)
+    assert requests.results[-1] == producer
 
 
 @pytest.mark.parametrize(
-    ("refused", "told"),
+    ("append_error", "expected"),
     [
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
@@ -84,63 +84,69 @@ def test_markers_follow_a_decision_that_was_slow_to_be_stored(
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_what_is_not_stored_has_not_been(
-    world: World, asking: Asking, producer: ProducerIdAndEpoch, refused: ErrorCode, told: ErrorCode
+def test_transition_that_cannot_be_stored_is_undone(
+    harness: TransactionHarness,
+    requests: ProducerRequests,
+    producer: ProducerIdAndEpoch,
+    append_error: ErrorCode,
+    expected: ErrorCode,
 ) -> None:
-    before = world.transaction(NAME)
-    world.refuse = refused
-    asking.end(producer)
-    assert asking.answers[-1] == told
-    assert world.transaction(NAME) == before
-    world.refuse = None
-    asking.end(producer, commit=False)
-    world.settle()
-    assert asking.answers[-1] == producer
+    before = harness.transaction(NAME)
+    harness.refuse = append_error
+    requests.end(producer)
+    assert requests.results[-1] == expected
+    assert harness.transaction(NAME) == before
+    harness.refuse = None
+    requests.end(producer, commit=False)
+    harness.settle()
+    assert requests.results[-1] == producer
 
 
-def test_an_id_that_is_not_stored_is_not_known(world: World, asking: Asking) -> None:
-    world.refuse = ErrorCode.MESSAGE_TOO_LARGE
-    asking.init()
-    assert asking.answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert world.transaction(NAME) is None
-
-
-def test_the_end_of_a_transaction_is_stored_as_soon_as_the_log_takes_it(
-    world: World, asking: Asking, producer: ProducerIdAndEpoch
+def test_transactional_id_that_cannot_be_stored_is_unknown(
+    harness: TransactionHarness, requests: ProducerRequests
 ) -> None:
-    asking.end(producer)
-    world.commit_appends()
-    world.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    world.write_marker()
-    world.advance(1_000)
-    asking.init()
-    assert asking.answers[-1] == ErrorCode.CONCURRENT_TRANSACTIONS
-    world.refuse = None
-    world.advance(1_000)
-    asking.init()
-    world.settle()
-    assert isinstance(asking.answers[-1], ProducerIdAndEpoch)
+    harness.refuse = ErrorCode.MESSAGE_TOO_LARGE
+    requests.init()
+    assert requests.results == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert harness.transaction(NAME) is None
 
 
-def test_no_marker_is_written_before_what_was_loaded_is_committed(
-    world: World, asking: Asking, producer: ProducerIdAndEpoch
+def test_completion_is_retried_until_the_log_accepts_it(
+    harness: TransactionHarness, requests: ProducerRequests, producer: ProducerIdAndEpoch
 ) -> None:
-    asking.end(producer)
-    world.is_behind = True
-    world.crash(kept=1)
-    world.advance(10_000)
-    assert not world.markers
-    world.commit_appends()
-    assert [partition for partition, *_ in world.markers] == [PARTITION]
+    requests.end(producer)
+    harness.commit_appends()
+    harness.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    harness.write_marker()
+    harness.advance(1_000)
+    requests.init()
+    assert requests.results[-1] == ErrorCode.CONCURRENT_TRANSACTIONS
+    harness.refuse = None
+    harness.advance(1_000)
+    requests.init()
+    harness.settle()
+    assert isinstance(requests.results[-1], ProducerIdAndEpoch)
 
 
-def test_a_partition_is_part_of_a_transaction_once_that_is_committed(
-    world: World, asking: Asking, producer: ProducerIdAndEpoch
+def test_no_marker_is_written_before_the_loaded_log_is_committed(
+    harness: TransactionHarness, requests: ProducerRequests, producer: ProducerIdAndEpoch
+) -> None:
+    requests.end(producer)
+    harness.is_behind = True
+    harness.crash(kept=1)
+    harness.advance(10_000)
+    assert not harness.markers
+    harness.commit_appends()
+    assert [partition for partition, *_ in harness.markers] == [PARTITION]
+
+
+def test_verification_waits_until_the_added_partition_is_committed(
+    harness: TransactionHarness, requests: ProducerRequests, producer: ProducerIdAndEpoch
 ) -> None:
     other: TopicPartition = ("u", 0)
-    world.service.add_partitions(NAME, producer, [other], 0, asking.done)
-    count = len(asking.answers)
-    world.service.verify_partitions(NAME, producer, [other], asking.done)
-    assert len(asking.answers) == count
-    world.commit_appends()
-    assert asking.answers[-1] == {other: ErrorCode.NONE}
+    harness.service.add_partitions(NAME, producer, [other], 0, requests.done)
+    count = len(requests.results)
+    harness.service.verify_partitions(NAME, producer, [other], requests.done)
+    assert len(requests.results) == count
+    harness.commit_appends()
+    assert requests.results[-1] == {other: ErrorCode.NONE}

@@ -1,7 +1,8 @@
-"""Transactions under every order of events: whoever reads committed records sees each of them once.
+"""A model test of transactions: read_committed consumers see each committed record exactly once.
 
-Producers here do as clients do. They ask again where an answer is lost or tells them to, abort where a batch
-was refused, and are no more once they are fenced; but one that was replaced goes on until it learns of it.
+Producers behave as clients do. They retry after a lost response or a retriable error, abort after an
+abortable error, and stop when they are fenced. A replaced producer continues until it learns that it is
+fenced.
 """
 
 from __future__ import annotations
@@ -16,50 +17,50 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
-from tests.coordinator.transactions.world import PARTITIONS, World
+from tests.coordinator.transactions.transaction_harness import PARTITIONS, TransactionHarness
 
 NAMES = ("a", "b")
 TIMEOUT_MS = 60_000
-MOST_PRODUCERS = 6
+MAX_PRODUCERS = 6
 
 mostly = st.sampled_from([True, True, True, False])
-"""Most of the time nothing goes wrong, or nothing would ever be committed."""
+"""Mostly true, so that some transactions are committed."""
 
-AGAIN = {
+RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""Errors after which clients ask again."""
+"""Errors after which clients retry."""
 FENCED = {
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.PRODUCER_FENCED,
-    # An end that comes to a transaction which has ended otherwise.
+    # EndTxn for a transaction that has ended otherwise.
     ErrorCode.INVALID_TXN_STATE,
 }
 """Errors that end a producer."""
-REFUSED = {ErrorCode.TRANSACTION_ABORTABLE}
-"""Errors that end a transaction."""
+ABORTABLE = {ErrorCode.TRANSACTION_ABORTABLE}
+"""Errors after which a client must abort its transaction."""
 
 
 @dataclass
-class Work:
-    """One transaction, as the model knows it."""
+class ModelTransaction:
+    """One transaction in the model."""
 
     number: int
     sent: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
-    """What was acknowledged, by partition."""
-    commit_asked: bool = False
+    """Acknowledged values by partition."""
+    commit_requested: bool = False
     committed: bool = False
-    """Whether its producer was told that it is committed."""
+    """Whether its producer received the response that it is committed."""
 
 
 @dataclass(eq=False)
 class Client:
-    """A producer."""
+    """The state of a producer on the client."""
 
     name: str
     number: int
@@ -67,26 +68,26 @@ class Client:
     producer: ProducerIdAndEpoch | None = None
     added: set[TopicPartition] = field(default_factory=set)
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
-    work: Work | None = None
+    transaction: ModelTransaction | None = None
     must_abort: bool = False
-    is_dead: bool = False
-    asking: Callable[[], None] | None = None
-    """What is asked, until it is answered."""
+    is_fenced: bool = False
+    pending_request: Callable[[], None] | None = None
+    """The request that has no final response yet."""
 
     @property
     def is_free(self) -> bool:
-        return self.producer is not None and not self.is_dead and self.asking is None
+        return self.producer is not None and not self.is_fenced and self.pending_request is None
 
 
 class TransactionsModel(RuleBasedStateMachine):
-    """Producers, a broker that dies, and readers."""
+    """Random events of producers and a broker that crashes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.harness = TransactionHarness()
         self.clients: list[Client] = []
-        self.works: dict[bytes, Work] = {}
-        """By the beginning of the values that it writes."""
+        self.transactions: dict[bytes, ModelTransaction] = {}
+        """Transactions by the prefix of their values."""
         self.seen: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
 
     def free(self) -> list[Client]:
@@ -96,56 +97,56 @@ class TransactionsModel(RuleBasedStateMachine):
         free = self.free()
         return free[number % len(free)]
 
-    def ask(self, client: Client, request: Callable[[], None], *, settled: bool = True) -> None:
-        """Send a request, which is sent again until it is answered."""
-        client.asking = request
+    def send_request(self, client: Client, request: Callable[[], None], *, settled: bool = True) -> None:
+        """Send a request; it stays pending until it has a final response."""
+        client.pending_request = request
         request()
-        self.world.host.run_pending()
+        self.harness.host.run_pending()
         if settled:
-            self.world.settle()
+            self.harness.settle()
 
-    def answered(self, client: Client, code: ErrorCode) -> bool:
-        """Take note of an error. Whether the answer is final, and the client lives on."""
-        if code in AGAIN:
+    def handle_error_code(self, client: Client, code: ErrorCode) -> bool:
+        """Update a client after a response and return whether the request succeeded."""
+        if code in RETRIABLE:
             return False
-        client.asking = None
-        assert code in {ErrorCode.NONE, *FENCED, *REFUSED}, code.name
-        client.is_dead |= code in FENCED
-        client.must_abort |= code in REFUSED
+        client.pending_request = None
+        assert code in {ErrorCode.NONE, *FENCED, *ABORTABLE}, code.name
+        client.is_fenced |= code in FENCED
+        client.must_abort |= code in ABORTABLE
         return code == ErrorCode.NONE
 
     # --- rules: producers
 
-    @precondition(lambda self: len(self.clients) < MOST_PRODUCERS)
+    @precondition(lambda self: len(self.clients) < MAX_PRODUCERS)
     @rule(name=st.sampled_from(NAMES), version=st.sampled_from([0, 2]), settled=mostly)
-    def begin_producer(self, name: str, version: int, settled: bool) -> None:
+    def add_producer(self, name: str, version: int, settled: bool) -> None:
         client = Client(name, len(self.clients), version)
         self.clients.append(client)
-        self.ask(client, lambda: self.init(client, None), settled=settled)
+        self.send_request(client, lambda: self.init(client, None), settled=settled)
 
-    @precondition(lambda self: any(client.work is None for client in self.free()))
+    @precondition(lambda self: any(client.transaction is None for client in self.free()))
     @rule(number=st.integers(0, 9), settled=mostly)
-    def begin_anew(self, number: int, settled: bool) -> None:
-        """A producer asks for the next epoch, and says who it is (KIP-360)."""
-        free = [client for client in self.free() if client.work is None]
+    def bump_epoch(self, number: int, settled: bool) -> None:
+        """Let a producer request the next epoch with its id and epoch (KIP-360)."""
+        free = [client for client in self.free() if client.transaction is None]
         client = free[number % len(free)]
         producer = client.producer
-        self.ask(client, lambda: self.init(client, producer), settled=settled)
+        self.send_request(client, lambda: self.init(client, producer), settled=settled)
 
     def init(self, client: Client, expected: ProducerIdAndEpoch | None) -> None:
-        life = self.world.life
+        life = self.harness.life
 
         def done(result: ProducerIdAndEpoch | ApiError) -> None:
-            if life != self.world.life or client.asking is None:
+            if life != self.harness.life or client.pending_request is None:
                 return
             code = ErrorCode(result.code) if isinstance(result, ApiError) else ErrorCode.NONE
-            if self.answered(client, code):
+            if self.handle_error_code(client, code):
                 assert isinstance(result, ProducerIdAndEpoch)
-                self.becomes(client, result)
+                self.set_producer(client, result)
 
-        self.world.service.init_producer_id(client.name, TIMEOUT_MS, expected, done)
+        self.harness.service.init_producer_id(client.name, TIMEOUT_MS, expected, done)
 
-    def becomes(self, client: Client, producer: ProducerIdAndEpoch) -> None:
+    def set_producer(self, client: Client, producer: ProducerIdAndEpoch) -> None:
         if producer != client.producer:
             client.sequences.clear()
         client.producer = producer
@@ -160,7 +161,7 @@ class TransactionsModel(RuleBasedStateMachine):
         arrives=mostly,
     )
     def send(self, number: int, partition: TopicPartition, count: int, settled: bool, arrives: bool) -> None:
-        """A batch, whose first answer may be lost."""
+        """Send a batch, whose first response may be lost."""
         self.send_batch(self.pick(number), partition, count, settled=settled, arrives=arrives)
 
     def send_batch(
@@ -168,15 +169,15 @@ class TransactionsModel(RuleBasedStateMachine):
     ) -> None:
         if client.must_abort:
             return
-        if client.work is None:
-            client.work = Work(len(self.works))
-            self.works[b"%d" % client.work.number] = client.work
-        work, producer = client.work, client.producer
+        if client.transaction is None:
+            client.transaction = ModelTransaction(len(self.transactions))
+            self.transactions[b"%d" % client.transaction.number] = client.transaction
+        transaction, producer = client.transaction, client.producer
         assert producer is not None
         sequence = client.sequences.get(partition, 0)
-        first = len(work.sent.get(partition, ()))
+        first = len(transaction.sent.get(partition, ()))
         values = [
-            b"%d/%s-%d/%d" % (work.number, partition[0].encode(), partition[1], first + at)
+            b"%d/%s-%d/%d" % (transaction.number, partition[0].encode(), partition[1], first + at)
             for at in range(count)
         ]
 
@@ -185,73 +186,77 @@ class TransactionsModel(RuleBasedStateMachine):
             if not arrives:
                 arrives = True
                 return
-            if life == self.world.life and client.asking is not None and self.answered(client, code):
+            if (
+                life == self.harness.life
+                and client.pending_request is not None
+                and self.handle_error_code(client, code)
+            ):
                 client.sequences[partition] = sequence + count
-                work.sent.setdefault(partition, []).extend(values)
+                transaction.sent.setdefault(partition, []).extend(values)
 
         def added(code: ErrorCode) -> None:
-            if life != self.world.life or client.asking is None or code in AGAIN:
+            if life != self.harness.life or client.pending_request is None or code in RETRIABLE:
                 return
             if code != ErrorCode.NONE:
-                self.answered(client, code)
+                self.handle_error_code(client, code)
                 return
             client.added.add(partition)
             produce()
 
         def produce() -> None:
             assert producer is not None
-            self.world.produce(client.name, producer, partition, sequence, values, client.version, produced)
+            self.harness.produce(client.name, producer, partition, sequence, values, client.version, produced)
 
-        life = self.world.life
+        life = self.harness.life
 
         def request() -> None:
             nonlocal life
-            life = self.world.life
+            life = self.harness.life
             if client.version >= 2 or partition in client.added:
                 produce()
             else:
-                self.world.service.add_partitions(client.name, producer, [partition], 0, added)
+                self.harness.service.add_partitions(client.name, producer, [partition], 0, added)
 
-        self.ask(client, request, settled=settled)
+        self.send_request(client, request, settled=settled)
 
-    @precondition(lambda self: any(client.work is not None for client in self.free()))
+    @precondition(lambda self: any(client.transaction is not None for client in self.free()))
     @rule(number=st.integers(0, 9), commit=st.booleans(), settled=mostly)
     def end(self, number: int, commit: bool, settled: bool) -> None:
-        free = [client for client in self.free() if client.work is not None]
-        self.end_work(free[number % len(free)], commit=commit, settled=settled)
+        free = [client for client in self.free() if client.transaction is not None]
+        self.end_transaction(free[number % len(free)], commit=commit, settled=settled)
 
-    def end_work(self, client: Client, *, commit: bool, settled: bool) -> None:
-        work, producer = client.work, client.producer
-        assert work is not None
+    def end_transaction(self, client: Client, *, commit: bool, settled: bool) -> None:
+        transaction, producer = client.transaction, client.producer
+        assert transaction is not None
         assert producer is not None
         commit = commit and not client.must_abort
-        if not work.sent and (commit or not client.added) and client.version < 2:
-            # Nothing was begun that could end.
-            client.work, client.must_abort = None, False
+        if not transaction.sent and (commit or not client.added) and client.version < 2:
+            # No transaction was begun on the coordinator.
+            client.transaction, client.must_abort = None, False
             return
-        if not work.sent:
+        if not transaction.sent:
             commit = False
-        work.commit_asked = commit
-        life = self.world.life
+        transaction.commit_requested = commit
+        life = self.harness.life
 
         def done(result: ProducerIdAndEpoch | ApiError) -> None:
-            if life != self.world.life or client.asking is None:
+            if life != self.harness.life or client.pending_request is None:
                 return
             code = ErrorCode(result.code) if isinstance(result, ApiError) else ErrorCode.NONE
-            if self.answered(client, code):
+            if self.handle_error_code(client, code):
                 assert isinstance(result, ProducerIdAndEpoch)
-                work.committed = commit
-                client.work, client.must_abort = None, False
-                self.becomes(client, result if client.version >= 2 else producer)
+                transaction.committed = commit
+                client.transaction, client.must_abort = None, False
+                self.set_producer(client, result if client.version >= 2 else producer)
 
         def request() -> None:
             nonlocal life
-            life = self.world.life
-            self.world.service.end(
+            life = self.harness.life
+            self.harness.service.end(
                 client.name, producer, commit=commit, client_version=client.version, done=done
             )
 
-        self.ask(client, request, settled=settled)
+        self.send_request(client, request, settled=settled)
 
     @precondition(lambda self: self.free())
     @rule(
@@ -260,76 +265,78 @@ class TransactionsModel(RuleBasedStateMachine):
         commit=mostly,
         settled=mostly,
     )
-    def whole_transaction(
+    def run_transaction(
         self, number: int, partitions: list[TopicPartition], commit: bool, settled: bool
     ) -> None:
-        """The rest of a transaction, or a whole one, without trouble up to its end."""
+        """Run a transaction, or the rest of one, without faults up to its end."""
         client = self.pick(number)
         for partition in partitions:
             if client.is_free:
                 self.send_batch(client, partition, 2, settled=True, arrives=True)
-        if client.is_free and client.work is not None:
-            self.end_work(client, commit=commit, settled=settled)
+        if client.is_free and client.transaction is not None:
+            self.end_transaction(client, commit=commit, settled=settled)
 
-    @precondition(lambda self: any(client.asking for client in self.clients))
+    @precondition(lambda self: any(client.pending_request for client in self.clients))
     @rule(number=st.integers(0, 9), settled=mostly)
-    def ask_again(self, number: int, settled: bool) -> None:
-        """Whoever has no answer, or one that says so, asks again."""
-        waiting = [client for client in self.clients if client.asking is not None]
+    def retry(self, number: int, settled: bool) -> None:
+        """Send a pending request again."""
+        waiting = [client for client in self.clients if client.pending_request is not None]
         client = waiting[number % len(waiting)]
-        assert client.asking is not None
-        self.ask(client, client.asking, settled=settled)
+        assert client.pending_request is not None
+        self.send_request(client, client.pending_request, settled=settled)
 
     # --- rules: the broker
 
-    @precondition(lambda self: self.world.appends)
+    @precondition(lambda self: self.harness.appends)
     @rule(count=st.integers(1, 3))
     def commit_appends(self, count: int) -> None:
-        self.world.commit_appends(count)
+        self.harness.commit_appends(count)
 
-    @precondition(lambda self: self.world.markers)
+    @precondition(lambda self: self.harness.markers)
     @rule(number=st.integers(0, 9))
     def write_marker(self, number: int) -> None:
-        self.world.write_marker(number % len(self.world.markers))
+        self.harness.write_marker(number % len(self.harness.markers))
 
     @rule(kept=st.integers(0, 3))
     def crash(self, kept: int) -> None:
-        self.world.crash(kept)
+        self.harness.crash(kept)
 
     @rule(delay_ms=st.sampled_from([1_000, 10_000, TIMEOUT_MS + 10_000]))
     def time_passes(self, delay_ms: int) -> None:
-        self.world.advance(delay_ms)
+        self.harness.advance(delay_ms)
 
-    # --- what must be
+    # --- invariants
 
     @invariant()
-    def readers_see_what_was_committed(self) -> None:
+    def readers_see_committed_records(self) -> None:
         for partition in PARTITIONS:
-            values = self.world.committed(partition)
+            values = self.harness.committed(partition)
             seen = self.seen[partition]
-            assert values[: len(seen)] == seen, "what was seen has changed"
+            assert values[: len(seen)] == seen, "the records that were read have changed"
             self.seen[partition] = values
-            assert len(set(values)) == len(values), "a record is there twice"
+            assert len(set(values)) == len(values), "a record is duplicated"
             last: dict[bytes, int] = {}
             for value in values[len(seen) :]:
                 number, _, index = value.split(b"/")
-                assert self.works[number].commit_asked, f"{value!r} was not committed"
-                assert int(index) > last.get(number, -1), f"{value!r} comes too late"
+                assert self.transactions[number].commit_requested, f"{value!r} was not committed"
+                assert int(index) > last.get(number, -1), f"{value!r} is out of order"
                 last[number] = int(index)
 
     def teardown(self) -> None:
-        """In the end everything committed is there, nothing in part, and nothing is open."""
-        self.world.crash()
-        self.world.end_all()
-        self.readers_see_what_was_committed()
-        for work in self.works.values():
-            there = {
-                partition: [value for value in self.seen[partition] if value.startswith(b"%d/" % work.number)]
-                for partition in work.sent
+        """At the end, committed transactions are complete, no transaction is partial and none is open."""
+        self.harness.crash()
+        self.harness.end_all()
+        self.readers_see_committed_records()
+        for transaction in self.transactions.values():
+            visible = {
+                partition: [
+                    value for value in self.seen[partition] if value.startswith(b"%d/" % transaction.number)
+                ]
+                for partition in transaction.sent
             }
-            if work.committed or any(there.values()):
-                assert there == work.sent, f"{work} is there as {there}"
-        assert all(self.world.is_stable(partition) for partition in PARTITIONS)
+            if transaction.committed or any(visible.values()):
+                assert visible == transaction.sent, f"{transaction} is visible as {visible}"
+        assert all(self.harness.is_stable(partition) for partition in PARTITIONS)
 
 
 TestTransactions = TransactionsModel.TestCase

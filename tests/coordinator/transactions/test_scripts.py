@@ -1,23 +1,23 @@
-"""The scripts in `scripts/`, which say what they are about. `--rewrite` writes their answers anew."""
+"""The scripts in `scripts/`. `pytest --rewrite` replaces their output."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.transactions.script import FOLDER, played
+from tests.coordinator.transactions.script import FOLDER, run_script
 
 NAMES = sorted(path.name for path in FOLDER.glob("*.txt"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_script_answers_as_it_says(name: str, request: pytest.FixtureRequest) -> None:
+def test_transaction_script_output_matches(name: str, request: pytest.FixtureRequest) -> None:
     path = FOLDER / name
     text = path.read_text()
-    answered = played(text)
+    actual = run_script(text)
     if request.config.getoption("--rewrite"):
-        path.write_text(answered)
+        path.write_text(actual)
     else:
-        assert answered == text
+        assert actual == text
 
 
 def test_there_are_scripts() -> None:

@@ -1,4 +1,4 @@
-"""The transaction coordinator on virtual time: a script of requests, and the states that they lead to."""
+"""The transaction coordinator with virtual time: requests, results and states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = ("a", 0), ("b", 1)
 
 @dataclass
 class Config:
-    """The keys that the coordinator reads, with Kafka's defaults."""
+    """The configuration keys of the transaction coordinator, with Kafka's defaults."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
@@ -37,7 +37,7 @@ class Config:
 
 @dataclass
 class BrokerPorts:
-    """Ports on a log in memory. Markers are written at once, unless they are held back."""
+    """Ports with a log in memory. Markers are written at once, unless `held` is set."""
 
     host: VirtualHost
     version: int = 2
@@ -52,7 +52,7 @@ class BrokerPorts:
         self.host.call_soon(lambda: on_committed(None))
 
     def max_batch_bytes(self, index: int) -> int:
-        raise AssertionError("transactions are not gathered")
+        raise AssertionError("transaction records are not batched")
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         yield from [memoryview(bytes(data)) for data in self.log]
@@ -67,7 +67,7 @@ class BrokerPorts:
         return 1
 
     def create_topic(self) -> None:
-        raise AssertionError("the topic is there")
+        raise AssertionError("the topic exists")
 
     def next_producer_id(self) -> int:
         if self.has_no_ids:
@@ -85,16 +85,16 @@ class BrokerPorts:
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        # As if another broker led each of them.
+        # As if each partition had a leader on another broker.
         for partition in partitions:
             self.markers.append((partition, ending))
             if self.held is None:
                 done({partition: ErrorCode.NONE})
             else:
-                self.held.append(partial(self._told, partition, done))
+                self.held.append(partial(self._call_done, partition, done))
 
     @staticmethod
-    def _told(
+    def _call_done(
         partition: TopicPartition,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
         error: ApiError | None,
@@ -102,8 +102,8 @@ class BrokerPorts:
         done({partition: ErrorCode.NONE if error is None else ErrorCode(error.code)})
 
 
-class Script:
-    """Requests to a coordinator, answered at once as far as no time has to pass."""
+class CoordinatorScript:
+    """Sends requests to a coordinator and returns their results at once."""
 
     def __init__(self, version: int = 2) -> None:
         self.host = VirtualHost(seed=1, now_ms=1_000_000)
@@ -111,41 +111,41 @@ class Script:
         self.start()
 
     def start(self) -> None:
-        """A coordinator that has nothing but the log."""
+        """Start a coordinator from the log."""
         self.service = TransactionCoordinatorService(Config(), self.host, self.broker)
         self.service.elected(0, 5)
         self.host.run_pending()
 
-    def _answer(self, ask: Callable[[Callable[[Any], None]], None]) -> Any:
-        answers: list[Any] = []
-        ask(answers.append)
+    def _result_of(self, call: Callable[[Callable[[Any], None]], None]) -> Any:
+        results: list[Any] = []
+        call(results.append)
         self.host.run_pending()
-        assert len(answers) == 1, answers
-        answer = answers[0]
+        assert len(results) == 1, results
+        result = results[0]
         return (
-            answer.code.name
-            if isinstance(answer, ApiError)
-            else answer.name
-            if isinstance(answer, ErrorCode)
-            else answer
+            result.code.name
+            if isinstance(result, ApiError)
+            else result.name
+            if isinstance(result, ErrorCode)
+            else result
         )
 
     def init(
         self, name: str = "t", expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 60_000
     ) -> Any:
-        return self._answer(lambda done: self.service.init_producer_id(name, timeout_ms, expected, done))
+        return self._result_of(lambda done: self.service.init_producer_id(name, timeout_ms, expected, done))
 
     def add(
         self, producer: ProducerIdAndEpoch, *partitions: TopicPartition, name: str = "t", version: int = 0
     ) -> Any:
-        return self._answer(
+        return self._result_of(
             lambda done: self.service.add_partitions(name, producer, partitions, version, done)
         )
 
     def end(
         self, producer: ProducerIdAndEpoch, *, commit: bool = True, name: str = "t", version: int = 0
     ) -> Any:
-        return self._answer(
+        return self._result_of(
             lambda done: self.service.end(name, producer, commit=commit, client_version=version, done=done)
         )
 
@@ -154,8 +154,8 @@ class Script:
         return f"{found.state.title} {found.producer_id}/{found.producer_epoch}"
 
 
-def test_a_transaction_of_version_0() -> None:
-    script = Script()
+def test_transaction_of_version_0_keeps_the_epoch() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     assert producer == ProducerIdAndEpoch(101, 0)
     assert script.state() == "Empty 101/0"
@@ -169,27 +169,27 @@ def test_a_transaction_of_version_0() -> None:
         (A, True, 0),
         (B, True, 0),
     ]
-    assert script.end(producer) == producer  # again: it is done
+    assert script.end(producer) == producer  # a retry succeeds
     assert script.end(producer, commit=False) == "INVALID_TXN_STATE"
 
 
-def test_a_transaction_of_version_2_raises_the_epoch_each_time() -> None:
-    script = Script()
+def test_transaction_of_version_2_bumps_the_epoch() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     assert script.add(producer, A, version=2) == "NONE"
     after = script.end(producer, version=2)
     assert after == ProducerIdAndEpoch(101, 1)
     assert script.state() == "CompleteCommit 101/1"
     assert [ending.producer_epoch for _, ending in script.broker.markers] == [1]
-    assert script.end(producer, version=2) == after  # the answer was lost: told again
+    assert script.end(producer, version=2) == after  # a retry after a lost response
     assert script.add(producer, A, version=2) == "PRODUCER_FENCED"
     assert script.add(after, A, version=2) == "NONE"
     assert script.end(after, commit=False, version=2) == ProducerIdAndEpoch(101, 2)
     assert script.state() == "CompleteAbort 101/2"
 
 
-def test_an_abort_of_nothing_raises_the_epoch_in_version_2() -> None:
-    script = Script()
+def test_abort_of_an_empty_transaction_bumps_the_epoch_in_version_2() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     assert script.end(producer, commit=False, version=2) == ProducerIdAndEpoch(101, 1)
     assert script.state() == "CompleteAbort 101/1"
@@ -197,15 +197,15 @@ def test_an_abort_of_nothing_raises_the_epoch_in_version_2() -> None:
     assert script.end(ProducerIdAndEpoch(101, 1), commit=True, version=2) == "INVALID_TXN_STATE"
 
 
-def test_nothing_to_end_in_version_0() -> None:
-    script = Script()
+def test_end_of_an_empty_transaction_is_refused_in_version_0() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     for commit in (True, False):
         assert script.end(producer, commit=commit) == "INVALID_TXN_STATE"
 
 
-def test_a_second_producer_fences_the_first() -> None:
-    script = Script()
+def test_second_producer_fences_the_first() -> None:
+    script = CoordinatorScript()
     first = script.init()
     second = script.init()
     assert second == ProducerIdAndEpoch(101, 1)
@@ -215,8 +215,8 @@ def test_a_second_producer_fences_the_first() -> None:
     assert script.add(second, A, name="other") == "INVALID_PRODUCER_ID_MAPPING"
 
 
-def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
-    script = Script()
+def test_new_producer_aborts_the_open_transaction_of_the_old_one() -> None:
+    script = CoordinatorScript()
     first = script.init()
     script.add(first, A)
     assert script.init() == "CONCURRENT_TRANSACTIONS"
@@ -226,11 +226,11 @@ def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
     assert second == ProducerIdAndEpoch(101, 2)
     script.add(second, A, version=2)
     assert script.init() == "CONCURRENT_TRANSACTIONS"
-    assert script.state() == "CompleteAbort 101/3"  # by version 2, whose end raises the epoch anyway
+    assert script.state() == "CompleteAbort 101/3"  # version 2 bumps the epoch at the end
 
 
-def test_while_markers_are_written_everybody_waits() -> None:
-    script = Script()
+def test_requests_return_concurrent_transactions_while_markers_are_written() -> None:
+    script = CoordinatorScript()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A)
@@ -250,8 +250,8 @@ def test_while_markers_are_written_everybody_waits() -> None:
     assert script.state() == "CompleteCommit 101/0"
 
 
-def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
-    script = Script()
+def test_failed_marker_is_retried() -> None:
+    script = CoordinatorScript()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A)
@@ -260,14 +260,14 @@ def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
     assert len(script.broker.markers) == 1
     script.host.advance(100)
     assert len(script.broker.markers) == 2
-    script.broker.held.pop()(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))  # it was deleted: nothing to end
+    script.broker.held.pop()(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))  # the partition was deleted
     script.host.run_pending()
     assert script.state() == "CompleteCommit 101/0"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_a_log_that_has_heard_of_a_later_epoch_leaves_the_transaction_ending(code: ErrorCode) -> None:
-    script = Script()
+def test_fenced_marker_leaves_the_transaction_in_prepare_commit(code: ErrorCode) -> None:
+    script = CoordinatorScript()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A, B)
@@ -279,33 +279,33 @@ def test_a_log_that_has_heard_of_a_later_epoch_leaves_the_transaction_ending(cod
     assert script.service.describe("t").partitions == {A}
     assert script.init() == "CONCURRENT_TRANSACTIONS"
     assert len(script.broker.markers) == 2
-    # A coordinator that is loaded again has a later epoch, and writes them all once more.
+    # A coordinator that is loaded again has a later epoch and writes all markers again.
     script.broker.held = None
     script.start()
     assert {partition for partition, _ in script.broker.markers[2:]} == {A, B}
     assert script.state() == "CompleteCommit 101/1"
 
 
-FAILS = ErrorCode.KAFKA_STORAGE_ERROR
-REFUSES = ErrorCode.INVALID_PRODUCER_EPOCH
+RETRIABLE = ErrorCode.KAFKA_STORAGE_ERROR
+FENCED = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "left"),
+    ("first", "second", "remaining"),
     [
-        ((FAILS, FAILS), (REFUSES, None), {A}),
-        ((FAILS, FAILS), (None, REFUSES), {B}),
-        ((FAILS, FAILS), (REFUSES, FAILS), {A, B}),
-        ((FAILS, FAILS), (FAILS, REFUSES), {A, B}),
-        ((REFUSES, FAILS), (), {A, B}),
-        ((FAILS, REFUSES), (), {A, B}),
-        ((FAILS, None), (REFUSES,), {A}),
+        ((RETRIABLE, RETRIABLE), (FENCED, None), {A}),
+        ((RETRIABLE, RETRIABLE), (None, FENCED), {B}),
+        ((RETRIABLE, RETRIABLE), (FENCED, RETRIABLE), {A, B}),
+        ((RETRIABLE, RETRIABLE), (RETRIABLE, FENCED), {A, B}),
+        ((FENCED, RETRIABLE), (), {A, B}),
+        ((RETRIABLE, FENCED), (), {A, B}),
+        ((RETRIABLE, None), (FENCED,), {A}),
     ],
 )
-def test_a_log_that_refuses_its_marker_ends_the_rounds(
-    first: tuple[ErrorCode | None, ...], second: tuple[ErrorCode | None, ...], left: set[TopicPartition]
+def test_fenced_marker_ends_the_retries(
+    first: tuple[ErrorCode | None, ...], second: tuple[ErrorCode | None, ...], remaining: set[TopicPartition]
 ) -> None:
-    script = Script()
+    script = CoordinatorScript()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A, B)
@@ -316,14 +316,14 @@ def test_a_log_that_refuses_its_marker_ends_the_rounds(
         script.host.advance(3_600_000 if round_ is second else 100)
     assert len(script.broker.markers) == len(first) + len(second)
     assert script.state() == "PrepareCommit 101/0"
-    assert script.service.describe("t").partitions == left
+    assert script.service.describe("t").partitions == remaining
     script.broker.held = None
     script.start()
     assert script.state() == "CompleteCommit 101/0"
 
 
-def test_a_restart_goes_on_with_what_was_decided() -> None:
-    script = Script()
+def test_restart_completes_a_prepared_transaction() -> None:
+    script = CoordinatorScript()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A)
@@ -337,8 +337,8 @@ def test_a_restart_goes_on_with_what_was_decided() -> None:
     assert script.service.describe("t").partitions == {B}
 
 
-def test_a_transaction_that_takes_too_long_is_aborted() -> None:
-    script = Script()
+def test_timed_out_transaction_is_aborted() -> None:
+    script = CoordinatorScript()
     producer = script.init(timeout_ms=30_000)
     script.add(producer, A)
     script.host.advance(30_000)
@@ -348,8 +348,8 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     assert script.end(producer) == "PRODUCER_FENCED"
 
 
-def test_an_id_that_nobody_uses_expires() -> None:
-    script = Script()
+def test_unused_transactional_id_expires() -> None:
+    script = CoordinatorScript()
     script.init()
     script.host.advance(604_800_000 - 3_600_000)
     assert script.state() == "Empty 101/0"
@@ -361,8 +361,8 @@ def test_an_id_that_nobody_uses_expires() -> None:
     assert list(script.service.list_transactions()) == []
 
 
-def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> None:
-    script = Script()
+def test_exhausted_epochs_give_a_new_producer_id() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     machine = next(iter(script.service._runtime.active_shards())).machine
     machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_CLIENT_EPOCH)
@@ -373,13 +373,13 @@ def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> No
     assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
         (101, LAST_CLIENT_EPOCH + 1)
     ]
-    assert script.end(last, version=2) == ProducerIdAndEpoch(102, 0)  # told again
+    assert script.end(last, version=2) == ProducerIdAndEpoch(102, 0)  # a retry
     machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_CLIENT_EPOCH)
     assert script.init() == ProducerIdAndEpoch(103, 0)
 
 
-def test_who_needs_a_producer_id_while_there_is_none_is_to_ask_again() -> None:
-    script = Script()
+def test_missing_producer_ids_return_load_in_progress() -> None:
+    script = CoordinatorScript()
     script.broker.has_no_ids = True
     assert script.init(timeout_ms=0) == "INVALID_TRANSACTION_TIMEOUT"
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
@@ -387,35 +387,35 @@ def test_who_needs_a_producer_id_while_there_is_none_is_to_ask_again() -> None:
     script.broker.has_no_ids = False
     script.init(timeout_ms=1_000)
     script.broker.has_no_ids = True
-    assert script.init(timeout_ms=1_000) == ProducerIdAndEpoch(101, 1)  # it has one
+    assert script.init(timeout_ms=1_000) == ProducerIdAndEpoch(101, 1)  # it already has a producer id
     last = with_epoch(script, LAST_CLIENT_EPOCH)
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
     assert script.add(last, A, version=2) == "NONE"
     assert script.end(last._replace(epoch=3), version=2) == "PRODUCER_FENCED"
     assert script.end(last, version=2) == "COORDINATOR_LOAD_IN_PROGRESS"
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
-    script.host.advance(20_000)  # timed out, and not aborted: nobody could go on
+    script.host.advance(20_000)  # timed out, but not aborted without a new producer id
     assert script.state() == f"Ongoing 101/{LAST_CLIENT_EPOCH}"
     script.broker.has_no_ids = False
     script.host.advance(20_000)
     assert script.state() == "CompleteAbort 102/0"
 
 
-def with_epoch(script: Script, epoch: int) -> ProducerIdAndEpoch:
-    """The producer of `t`, after so many epochs."""
+def with_epoch(script: CoordinatorScript, epoch: int) -> ProducerIdAndEpoch:
+    """Set the epoch of the producer of `t` and return the producer."""
     machine = next(iter(script.service._runtime.active_shards())).machine
     found = machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=epoch)
     return ProducerIdAndEpoch(found.producer_id, epoch)
 
 
 @pytest.mark.parametrize("epoch", [LAST_CLIENT_EPOCH, MAX_PRODUCER_EPOCH])
-@pytest.mark.parametrize("how", ["timeout", "successor"])
-def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: int, how: str) -> None:
-    script = Script()
+@pytest.mark.parametrize("ending", ["timeout", "successor"])
+def test_abort_at_the_last_epoch_gives_a_new_producer_id_in_version_2(epoch: int, ending: str) -> None:
+    script = CoordinatorScript()
     script.init(timeout_ms=1_000)
     last = with_epoch(script, epoch)
     assert script.add(last, A, version=2) == "NONE"
-    if how == "timeout":
+    if ending == "timeout":
         script.host.advance(20_000)
     else:
         assert script.init() == "CONCURRENT_TRANSACTIONS"
@@ -426,18 +426,18 @@ def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: i
     if epoch == LAST_CLIENT_EPOCH:
         assert script.end(last, commit=False, version=2) == ProducerIdAndEpoch(
             102, 0
-        )  # what it comes to know
+        )  # the late abort returns the new id
     script.start()
     assert script.add(ProducerIdAndEpoch(102, 0), A, version=2) == "NONE"
     assert script.end(ProducerIdAndEpoch(102, 0), version=2) == ProducerIdAndEpoch(102, 1)
 
 
-@pytest.mark.parametrize("how", ["timeout", "successor"])
-def test_in_version_1_nothing_is_raised_above_the_greatest_epoch(how: str) -> None:
-    script = Script(version=1)
+@pytest.mark.parametrize("ending", ["timeout", "successor"])
+def test_version_1_does_not_exceed_the_maximum_epoch(ending: str) -> None:
+    script = CoordinatorScript(version=1)
     script.init(timeout_ms=1_000)
     assert script.add(with_epoch(script, MAX_PRODUCER_EPOCH), A) == "NONE"
-    if how == "timeout":
+    if ending == "timeout":
         script.host.advance(20_000)
     else:
         assert script.init() == "CONCURRENT_TRANSACTIONS"
@@ -445,8 +445,8 @@ def test_in_version_1_nothing_is_raised_above_the_greatest_epoch(how: str) -> No
     assert script.init() == ProducerIdAndEpoch(102, 0)
 
 
-def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
-    script = Script()
+def test_commit_at_the_maximum_epoch_is_refused_in_version_2() -> None:
+    script = CoordinatorScript()
     script.init()
     last = with_epoch(script, MAX_PRODUCER_EPOCH)
     assert script.add(last, A, version=2) == "NONE"
@@ -456,20 +456,20 @@ def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
 
 
 @pytest.mark.parametrize("expected", [5, LAST_CLIENT_EPOCH - 1])
-def test_who_names_another_epoch_than_the_last_one_is_not_given_the_next(expected: int) -> None:
-    script = Script()
+def test_init_with_a_wrong_expected_epoch_is_refused(expected: int) -> None:
+    script = CoordinatorScript()
     script.init()
     with_epoch(script, LAST_CLIENT_EPOCH)
     assert script.init(expected=ProducerIdAndEpoch(101, expected)) == "UNKNOWN_SERVER_ERROR"
     assert script.init(expected=ProducerIdAndEpoch(101, LAST_CLIENT_EPOCH)) == ProducerIdAndEpoch(102, 0)
 
 
-def test_what_cannot_be_encoded_holds_nobody_up() -> None:
-    script = Script()
+def test_record_that_cannot_be_encoded_does_not_block_other_ids() -> None:
+    script = CoordinatorScript()
     script.init("other")
     script.init()
     assert script.add(with_epoch(script, 40_000), A, version=2) == "UNKNOWN_SERVER_ERROR"
-    # The machine knew more than its log, and is loaded anew.
+    # The state machine is ahead of its log, so it is loaded again.
     assert script.init("other") == "NOT_COORDINATOR"
     script.host.advance(1_000)
     assert script.state() == "Empty 102/0"
@@ -477,43 +477,43 @@ def test_what_cannot_be_encoded_holds_nobody_up() -> None:
     assert script.init() == ProducerIdAndEpoch(102, 1)
 
 
-def test_a_producer_that_recovers_names_who_it_was() -> None:
-    script = Script()
+def test_recovering_producer_passes_its_id_and_epoch() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     after = script.init(expected=producer)
     assert after == ProducerIdAndEpoch(101, 1)
-    assert script.init(expected=producer) == after  # its answer was lost
+    assert script.init(expected=producer) == after  # a retry after a lost response
     assert script.init(expected=ProducerIdAndEpoch(101, 5)) == "PRODUCER_FENCED"
     assert script.init(expected=ProducerIdAndEpoch(55, 0)) == "PRODUCER_FENCED"
     assert script.init("new", expected=ProducerIdAndEpoch(0, 0)) == ProducerIdAndEpoch(102, 0)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_has_bounds(timeout_ms: int) -> None:
-    script = Script()
+def test_transaction_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
+    script = CoordinatorScript()
     assert script.init(timeout_ms=timeout_ms) == "INVALID_TRANSACTION_TIMEOUT"
 
 
-def test_an_empty_id_is_no_id() -> None:
-    script = Script()
+def test_empty_transactional_id_is_refused() -> None:
+    script = CoordinatorScript()
     assert script.init("") == "INVALID_REQUEST"
     assert script.add(ProducerIdAndEpoch(1, 0), A, name="") == "INVALID_REQUEST"
     assert script.end(ProducerIdAndEpoch(1, 0), name="") == "INVALID_REQUEST"
 
 
-def test_partitions_are_verified() -> None:
-    script = Script()
+def test_verify_partitions_returns_a_result_per_partition() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     script.add(producer, A)
-    told: list[Any] = []
+    results: list[Any] = []
     for name in ("t", "nobody"):
-        script.service.verify_partitions(name, producer, [A, B], told.append)
-    assert told[0] == {A: ErrorCode.NONE, B: ErrorCode.TRANSACTION_ABORTABLE}
-    assert told[1].code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        script.service.verify_partitions(name, producer, [A, B], results.append)
+    assert results[0] == {A: ErrorCode.NONE, B: ErrorCode.TRANSACTION_ABORTABLE}
+    assert results[1].code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_records_are_of_version_0_before_transaction_version_1() -> None:
-    script = Script(version=0)
+def test_records_have_version_0_before_transaction_version_1() -> None:
+    script = CoordinatorScript(version=0)
     script.init()
     (data,) = script.broker.log
     (record,) = batch.records(data, 0, batch.read_header(data))
@@ -521,9 +521,9 @@ def test_records_are_of_version_0_before_transaction_version_1() -> None:
     assert record.value[:2] == b"\x00\x00"
 
 
-def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None:
+def test_version_2_client_is_refused_before_transaction_version_1() -> None:
     for ends in (False, True):
-        script = Script(version=0)
+        script = CoordinatorScript(version=0)
         producer = script.init(timeout_ms=1_000)
         if ends:
             script.add(producer, A)
@@ -531,7 +531,7 @@ def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None
         else:
             assert script.add(producer, A, version=2) == "UNSUPPORTED_VERSION"
         state = script.state()
-        # As in Apache Kafka the id waits for a record that is never written.
+        # As in Apache Kafka, the id waits for a record that is never written.
         for producer_ in (producer, ProducerIdAndEpoch(7, 7)):
             assert script.add(producer_, A) == "CONCURRENT_TRANSACTIONS"
             assert script.init(expected=producer_) == "CONCURRENT_TRANSACTIONS"
@@ -543,8 +543,8 @@ def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None
         assert script.init() in (ProducerIdAndEpoch(101, 1), "CONCURRENT_TRANSACTIONS")
 
 
-def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:
-    script = Script()
+def test_version_2_transaction_completes_after_a_downgrade_to_0() -> None:
+    script = CoordinatorScript()
     producer = script.init()
     assert script.add(producer, A, version=2) == "NONE"
     script.broker.version = 0
@@ -554,8 +554,8 @@ def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:
     assert script.init() == ProducerIdAndEpoch(101, 1)
 
 
-def test_one_behind_is_told_of_an_abort_whichever_version_ended() -> None:
-    script = Script(version=1)
+def test_late_abort_in_version_2_returns_the_bumped_epoch() -> None:
+    script = CoordinatorScript(version=1)
     producer = script.init(timeout_ms=1_000)
     assert script.add(producer, A) == "NONE"
     script.host.advance(20_000)
@@ -565,6 +565,6 @@ def test_one_behind_is_told_of_an_abort_whichever_version_ended() -> None:
     assert script.end(producer, commit=False) == "PRODUCER_FENCED"
 
 
-def test_every_state_has_its_moves() -> None:
+def test_every_state_has_transitions() -> None:
     assert set(VALID_TRANSITIONS) == set(TransactionState)
     assert TransactionState.PREPARE_ABORT.title == "PrepareAbort"

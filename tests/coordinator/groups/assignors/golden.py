@@ -1,8 +1,8 @@
-"""Writes what `test_parity.py` reads: `python -m tests.coordinator.groups.assignors.golden`, with Java.
+"""Writer of the data that `test_parity.py` reads; it needs Java.
 
-Each line is a group and what Apache Kafka's own assignor makes of it. Groups come in chains: members join,
-leave and change what they want, topics come, go and grow, and each group begins with what the one before it
-was given.
+Run `python -m tests.coordinator.groups.assignors.golden`. Each line has a group and the assignment that
+Apache Kafka's assignor computes for it. Groups form chains: members join, leave and change their
+subscriptions, topics are created, deleted and extended, and each group starts with the previous assignment.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 DATA = Path(__file__).parent / "data" / "kafka-4.3.1-assignments.jsonl"
 CHAINS = 24
 STEPS = 6
-STALE_SHARE = 0.35
-"""How often Kafka is told the contrary of what the members are, which it may know from before one came."""
+WRONG_HOMOGENEOUS_SHARE = 0.35
+"""The share of groups with the wrong `homogeneous` flag, which Kafka may have from before a member joined."""
 
 Owned = list[tuple[str, list[int]]]
 
 
 class Shape(NamedTuple):
-    """How large a chain's groups get, and how alike their members are."""
+    """The maximum size of the groups of a chain and the similarity of their members."""
 
     members: int
     topics: int
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 
 class Member:
-    """One member of a chain's group."""
+    """A member of the group."""
 
     def __init__(self, member_id: str, instance_id: str | None, topics: list[str]) -> None:
         self.id = member_id
@@ -57,32 +57,32 @@ class Chain:
         self.assignor = "range" if seed % 6 == 0 else "uniform"
         self.topics: dict[str, tuple[str, int]] = {}
         self.members: dict[str, Member] = {}
-        self._made = 0
+        self._next_number = 0
         for _ in range(rng.randint(1, self.shape.topics)):
             self._create_topic()
         for _ in range(rng.randint(1, self.shape.members)):
             self._join()
 
-    def question(self) -> str:
-        """The group as it is, as the Java program reads it."""
+    def input_json(self) -> str:
+        """Return the group as JSON for the Java program."""
         rows = [
             [member.id, member.instance_id, member.topics, member.owned] for member in self.members.values()
         ]
-        wanted = {tuple(sorted(member.topics)) for member in self.members.values()}
+        subscriptions = {tuple(sorted(member.topics)) for member in self.members.values()}
         return json.dumps(
             {
                 "assignor": self.assignor,
-                "homogeneous": (len(wanted) <= 1) != (self._rng.random() < STALE_SHARE),
+                "homogeneous": (len(subscriptions) <= 1) != (self._rng.random() < WRONG_HOMOGENEOUS_SHARE),
                 "topics": [[name, topic_id, count] for name, (topic_id, count) in self.topics.items()],
                 "members": rows,
             },
             separators=(",", ":"),
         )
 
-    def step(self, answer: Any) -> None:
-        """Hand out the answer, and change something."""
+    def step(self, assignment: Any) -> None:
+        """Apply the assignment, then make random changes."""
         for member in self.members.values():
-            member.owned = answer.get(member.id, [])
+            member.owned = assignment.get(member.id, [])
         for _ in range(self._rng.randint(0, 3)):
             change = self._rng.random()
             if change < 0.35 and len(self.members) < self.shape.members:
@@ -95,24 +95,24 @@ class Chain:
                 self.topics[name] = topic_id, count + self._rng.randint(1, 5)
             elif change < 0.85 and len(self.topics) < self.shape.topics:
                 self._create_topic()
-                self._widen()
+                self._change_homogeneous_subscription()
             elif change < 0.9 and len(self.topics) > 1:
                 del self.topics[self._rng.choice(list(self.topics))]
             elif self.shape.is_homogeneous:
-                self._widen()
+                self._change_homogeneous_subscription()
             else:
                 member = self._rng.choice(list(self.members.values()))
                 member.topics = self._some_topics()
 
     def _create_topic(self) -> None:
-        self._made += 1
+        self._next_number += 1
         topic_id = urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
-        self.topics[f"topic-{self._made}"] = topic_id, self._rng.randint(1, self.shape.partitions)
+        self.topics[f"topic-{self._next_number}"] = topic_id, self._rng.randint(1, self.shape.partitions)
 
     def _join(self, instance_id: str | None = None) -> None:
-        self._made += 1
+        self._next_number += 1
         if instance_id is None and self._rng.random() < self.shape.static_share:
-            instance_id = f"instance-{self._made % 100}"
+            instance_id = f"instance-{self._next_number % 100}"
         topics = self._some_topics()
         if self.shape.is_homogeneous:
             topics = next((member.topics for member in self.members.values()), topics)
@@ -122,7 +122,7 @@ class Chain:
     def _leave(self, member: Member) -> None:
         del self.members[member.id]
         if member.instance_id is not None and self._rng.random() < 0.7:
-            # It is back at once, and finds what it had.
+            # The static member returns at once and keeps its assignment.
             self._join(member.instance_id)
             list(self.members.values())[-1].owned = member.owned
 
@@ -130,7 +130,7 @@ class Chain:
         known = [*self.topics, "no-such-topic"]
         return self._rng.sample(known, self._rng.randint(0 if self._rng.random() < 0.1 else 1, len(known)))
 
-    def _widen(self) -> None:
+    def _change_homogeneous_subscription(self) -> None:
         if self.shape.is_homogeneous:
             topics = self._some_topics()
             for member in self.members.values():
@@ -138,18 +138,18 @@ class Chain:
 
 
 def write() -> None:
-    """Ask Java step by step, all chains at once."""
+    """Compute the assignments of all chains with Java, step by step."""
     from interop.java_outputs import java_outputs
 
     chains = [Chain(seed) for seed in range(CHAINS)]
     lines: list[str] = []
     for _ in range(STEPS):
-        questions = [chain.question() for chain in chains]
-        for chain, question, answer in zip(
-            chains, questions, java_outputs("Assignments", questions), strict=True
+        groups_json = [chain.input_json() for chain in chains]
+        for chain, group_json, assignment in zip(
+            chains, groups_json, java_outputs("Assignments", groups_json), strict=True
         ):
-            lines.append(f"{question}\t{answer}\n")
-            chain.step(json.loads(answer))
+            lines.append(f"{group_json}\t{assignment}\n")
+            chain.step(json.loads(assignment))
     DATA.parent.mkdir(exist_ok=True)
     DATA.write_text("".join(lines), encoding="ascii")
 

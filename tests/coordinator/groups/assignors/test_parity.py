@@ -1,8 +1,9 @@
-"""The assignments that Apache Kafka 4.3.1 makes: the same ranges; as balanced, and as much of what was there.
+"""Assignments compared with those of Apache Kafka 4.3.1.
 
-`golden.py` wrote the groups and Kafka's answers, and `interop/test_java_parity.py` asks a JVM whether they
-still hold. Who of several members gets a partition that any of them might is up to the order of Kafka's hash
-maps, and not compared.
+The range assignor must give the same ranges, the uniform assignor the same balance and as few moved
+partitions. `golden.py` wrote the groups and Kafka's assignments; `interop/test_java_parity.py` checks them
+with a JVM. The order of Kafka's hash maps decides between equal members, so individual owners are not
+compared.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def partitions_of(owned: list[Any]) -> dict[bytes, frozenset[int]]:
     return {topic_id_of(text): frozenset(partitions) for text, partitions in owned}
 
 
-def spec_of(question: dict[str, Any]) -> GroupSpec:
-    """The group that a line of the file describes."""
-    topics = {name: (topic_id_of(text), count) for name, text, count in question["topics"]}
+def spec_of(group_json: dict[str, Any]) -> GroupSpec:
+    """Return the group that a line of the file describes."""
+    topics = {name: (topic_id_of(text), count) for name, text, count in group_json["topics"]}
     return GroupSpec(
         members={
             member_id: MemberSpec(
@@ -37,20 +38,20 @@ def spec_of(question: dict[str, Any]) -> GroupSpec:
                 rack_id=None,
                 assigned=partitions_of(owned),
             )
-            for member_id, instance_id, names, owned in question["members"]
+            for member_id, instance_id, names, owned in group_json["members"]
         },
-        homogeneous=question["homogeneous"],
+        homogeneous=group_json["homogeneous"],
         partition_counts=dict(topics.values()),
     )
 
 
 def sizes(assignment: Assignment) -> list[int]:
-    """How many partitions the members get, least first."""
+    """Return the number of partitions of each member, sorted."""
     return sorted(sum(map(len, own.values())) for own in assignment.values())
 
 
-def kept(group: GroupSpec, assignment: Assignment) -> int:
-    """How many partitions stay where they were."""
+def unmoved_count(group: GroupSpec, assignment: Assignment) -> int:
+    """Return the number of partitions that keep their owner."""
     return sum(
         len(partitions & group.members[member_id].assigned.get(topic_id, frozenset()))
         for member_id, own in assignment.items()
@@ -70,23 +71,23 @@ def owners(assignment: Assignment) -> dict[tuple[bytes, int], str]:
 
 
 @pytest.mark.parametrize("step", range(STEPS))
-def test_kafkas_assignment_is_no_better(step: int) -> None:
+def test_assignment_is_as_good_as_kafkas(step: int) -> None:
     lines = DATA.read_text(encoding="ascii").splitlines()[step * CHAINS : (step + 1) * CHAINS]
     assert len(lines) == CHAINS
     compared = 0
     for line in lines:
-        question, answer = map(json.loads, line.split("\t"))
-        group = spec_of(question)
-        ours = ASSIGNORS[question["assignor"]](group)
-        theirs = {member_id: partitions_of(owned) for member_id, owned in answer.items()}
-        if question["assignor"] == "range":
+        group_json, expected = map(json.loads, line.split("\t"))
+        group = spec_of(group_json)
+        ours = ASSIGNORS[group_json["assignor"]](group)
+        theirs = {member_id: partitions_of(owned) for member_id, owned in expected.items()}
+        if group_json["assignor"] == "range":
             assert ours == theirs, line
         elif group.homogeneous and len({frozenset(one.subscribed) for one in group.members.values()}) > 1:
-            # Kafka goes by the member that its hash map has first.
+            # Kafka uses the subscription of the first member in its hash map.
             continue
         else:
             assert owners(ours).keys() == owners(theirs).keys(), line
             assert sizes(ours) == sizes(theirs), line
-            assert kept(group, ours) == kept(group, theirs), line
+            assert unmoved_count(group, ours) == unmoved_count(group, theirs), line
         compared += 1
     assert compared >= CHAINS * 3 // 4

@@ -1,7 +1,7 @@
-"""Writes the files that `test_regex.py` and `test_topic_hash.py` read, with Java.
+"""Writer of the data that `test_regex.py` and `test_topic_hash.py` read; it needs Java.
 
-`python -m tests.coordinator.consumer.golden`: regular expressions and what RE2/J makes of them, and topics
-with the hashes that Kafka makes of them.
+Run `python -m tests.coordinator.groups.consumer.golden`. The data has regular expressions with the results of
+RE2/J, and topics with the hashes that Kafka computes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ a** | a++ | a?+ | a{2}{3} | *a | ?a | +a | (*a) | |* | a{1001} | x{2,1} | (a{100
 
 
 def expressions(table: str) -> list[str]:
-    """Those in one of the tables above, where " | " and line ends part them."""
-    return [one for line in table.strip().splitlines() for one in line.split(" | ")]
+    """Split a table above into its expressions, separated by " | " and line ends."""
+    return [pattern for line in table.strip().splitlines() for pattern in line.split(" | ")]
 
 
 def topics(rng: random.Random) -> list[Any]:
-    """A group's topics: name, id, racks by partition."""
+    """Return random topics: name, id and racks by partition."""
     letters = "abcXYZ019._-"
     racks = ["", "a", "b", "rack-1", "eu-central-1a", "é,", "\U0001f600", "\uffee", "abcdefgh" * 5]
     return [
@@ -55,23 +55,23 @@ def topics(rng: random.Random) -> list[Any]:
 
 
 def write() -> None:
-    """Ask Java."""
+    """Write the data files with the output of Java."""
     from interop.java_outputs import java_outputs
 
-    asked = [
+    patterns = [
         json.dumps([expression, NAMES], separators=(",", ":"))
         for expression in [*expressions(VALID), *expressions(INVALID)]
     ]
     rng = random.Random(848)
     groups = [json.dumps(topics(rng), separators=(",", ":")) for _ in range(30)]
     DATA.mkdir(exist_ok=True)
-    for path, program, questions in (
-        (EXPRESSIONS, "Expressions", asked),
+    for path, program, inputs in (
+        (EXPRESSIONS, "Expressions", patterns),
         (HASHES, "TopicHashes", groups),
     ):
-        answers = java_outputs(program, questions)
+        outputs = java_outputs(program, inputs)
         path.write_text(
-            "".join(f"{question}\t{answer}\n" for question, answer in zip(questions, answers, strict=True)),
+            "".join(f"{input_json}\t{output}\n" for input_json, output in zip(inputs, outputs, strict=True)),
             encoding="utf-8",
         )
 

@@ -1,8 +1,7 @@
-"""Scripts of consumer groups that a person can read: commands, and what they answer.
+"""Readable scripts of consumer groups: commands and their output.
 
-A script is a text. A line that is not indented is a command, and the indented lines below it are its answer.
-`pytest --rewrite` writes the answers anew, for a person to review as a diff. Time is virtual; the commands
-are the methods `do_*` below.
+A line without indentation is a command; the indented lines below it are its output. `pytest --rewrite`
+replaces the output, to be reviewed as a diff. Time is virtual. The commands are the methods `do_*` below.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kwire.wire.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
 )
 from kwire.wire.primitives import Uuid
-from tests.coordinator.scripting import Cluster, Config, Reply
+from tests.coordinator.coordinator_harness import Config, CoordinatorHarness, Reply
 
 FOLDER = Path(__file__).parent / "scripts"
 GROUP = "g"
@@ -31,18 +30,18 @@ Assignment = dict[str, list[int]]
 
 
 def topic_id(name: str) -> Uuid:
-    """The id of a topic in these tests."""
+    """Return the id of a topic in these tests."""
     return Uuid(name.encode().ljust(16, b"\0"))
 
 
 def topic_name(of: bytes) -> str:
-    """The topic that an id belongs to."""
+    """Return the name of the topic with an id."""
     return of.rstrip(b"\0").decode()
 
 
 @dataclass
 class Client:
-    """A member as it sees itself."""
+    """The state of a member on the client."""
 
     member_id: str
     instance_id: str | None = None
@@ -54,67 +53,67 @@ class Script:
     """Runs commands against a fresh coordinator."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(Config())
+        self.harness = CoordinatorHarness(Config())
         self.clients: dict[str, Client] = {}
         self._seen = 0
 
     def run(self, line: str) -> list[str]:
-        """The answer to one command."""
+        """Run one command and return its output."""
         words = line.split()
         values = [word for word in words[1:] if "=" not in word]
         options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
         command: Callable[..., Iterable[str]] = getattr(self, "do_" + words[0])
         return list(command(*values, **options))
 
-    # --- the world
+    # --- topics, time and the coordinator
 
     def do_topic(self, name: str, partitions: str) -> Iterator[str]:
-        """Create a topic, or give it more partitions."""
-        created = name not in self.cluster.topics.topics
-        self.cluster.topics.put(name, int(partitions))
-        self.cluster.service.topics_changed([name], created=created)
+        """Create a topic, or add partitions to it."""
+        created = name not in self.harness.topics.topics
+        self.harness.topics.put(name, int(partitions))
+        self.harness.service.topics_changed([name], created=created)
         return iter(())
 
     def do_drop(self, name: str) -> Iterator[str]:
         """Delete a topic."""
-        topic = self.cluster.topics.topics[name]
-        self.cluster.topics.remove(name)
-        self.cluster.service.topics_changed([name], created=False)
-        self.cluster.service.on_topics_deleted({name: Uuid(topic.topic_id)})
+        topic = self.harness.topics.topics[name]
+        self.harness.topics.remove(name)
+        self.harness.service.topics_changed([name], created=False)
+        self.harness.service.on_topics_deleted({name: Uuid(topic.topic_id)})
         return iter(())
 
     def do_wait(self, delay_ms: str) -> Iterator[str]:
-        """Let time pass."""
-        self.cluster.advance(int(delay_ms))
+        """Advance the time."""
+        self.harness.advance(int(delay_ms))
         return iter(())
 
     def do_clock(self, skew_ms: str) -> Iterator[str]:
-        """Have the clock on the wall be ahead of others, or behind."""
-        self.cluster.host.skew_ms = int(skew_ms)
+        """Set the skew of the wall clock."""
+        self.harness.host.skew_ms = int(skew_ms)
         return iter(())
 
     def do_restart(self) -> Iterator[str]:
-        """Start the coordinator anew, from its log."""
-        self.cluster.restart()
+        """Restart the coordinator from its log."""
+        self.harness.restart()
         return iter(())
 
     def do_config(self, **options: str) -> Iterator[str]:
         """Change the broker's settings."""
         for name, value in options.items():
-            setattr(self.cluster.config, name, int(value))
+            setattr(self.harness.config, name, int(value))
         return iter(())
 
     # --- members
 
     def do_join(self, name: str, topics: str | None = None, **options: str) -> Iterator[str]:
-        """Join; the member's id is its name, unless `id` says otherwise."""
+        """Join; the member id is the name, or the option `id`."""
         client = Client(options.pop("id", name), options.get("instance"))
         self.clients[name] = client
         options.setdefault("timeout", "60000")
         return self._send(client, topics=topics, owns="none", **options)
 
     def do_beat(self, name: str, **options: str) -> Iterator[str]:
-        """Send a heartbeat. `owns=all` tells what the client has, `owns=t:0,1` something else."""
+        """Send a heartbeat. `owns=all` reports the client's partitions, `owns=t:0,1` other ones."""
         return self._send(self.clients[name], **options)
 
     def do_leave(self, name: str, epoch: str = "-1") -> Iterator[str]:
@@ -150,16 +149,16 @@ class Script:
                 topic_name(topic.topic_id): list(topic.partitions)
                 for topic in response.assignment.topic_partitions
             }
-            text += f", has {shown(client.assigned)}"
+            text += f", has {format_assignment(client.assigned)}"
         yield text
 
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, version: int = API_VERSION
     ) -> ConsumerGroupHeartbeatResponse:
-        """Send one request, and wait for its answer."""
+        """Send one request and return its response."""
         reply = Reply()
-        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/127.0.0.1"), version, reply)
-        self.cluster.host.run_pending()
+        self.harness.service.consumer_heartbeat(request, ClientIdentity("c", "/127.0.0.1"), version, reply)
+        self.harness.host.run_pending()
         response = reply.value
         assert isinstance(response, ConsumerGroupHeartbeatResponse)
         return response
@@ -174,7 +173,7 @@ class Script:
         topic, _, partition = where.partition(":")
         commit = PartitionCommit(topic, int(partition), int(offset), -1, "", topic_id(topic))
         reply = Reply()
-        self.cluster.service.commit_offsets(
+        self.harness.service.commit_offsets(
             OffsetCommit(
                 GROUP,
                 client.epoch if epoch is None else int(epoch),
@@ -186,14 +185,14 @@ class Script:
             ),
             reply,
         )
-        self.cluster.host.run_pending()
+        self.harness.host.run_pending()
         yield ErrorCode(reply.value).name
 
     def do_fetch(self, name: str, *, epoch: str | None = None) -> Iterator[str]:
-        """Read the group's offsets as a member, or as nobody."""
+        """Fetch the group's offsets as a member, or as `nobody` without a member id."""
         client = Client("") if name == "nobody" else self.clients[name]
         reply = Reply()
-        self.cluster.service.fetch_offsets(
+        self.harness.service.fetch_offsets(
             GROUP,
             lambda stored: {
                 topic: {at: one.offset for at, one in all_.items()} for topic, all_ in stored.items()
@@ -202,31 +201,31 @@ class Script:
             member_id=client.member_id or None,
             member_epoch=client.epoch if epoch is None else int(epoch),
         )
-        self.cluster.host.run_pending()
+        self.harness.host.run_pending()
         code, offsets = reply.value
         yield code.name if code else repr(offsets)
 
     def do_forget(self, where: str) -> Iterator[str]:
-        """OffsetDelete for one partition."""
+        """Send an OffsetDelete for one partition."""
         topic, _, partition = where.partition(":")
         reply = Reply()
-        self.cluster.service.delete_offsets(GROUP, [(topic, int(partition))], reply)
-        self.cluster.host.run_pending()
+        self.harness.service.delete_offsets(GROUP, [(topic, int(partition))], reply)
+        self.harness.host.run_pending()
         code, outcome = reply.value
         yield code.name if code else ", ".join(found.name for found in outcome.values())
 
     # --- administration
 
     def do_list(self) -> Iterator[str]:
-        """ListGroups."""
-        for group in self.cluster.service.list_groups((), ()):
+        """Send a ListGroups."""
+        for group in self.harness.service.list_groups((), ()):
             yield f"{group.group_id}: {group.group_type} {group.protocol_type} {group.group_state}"
 
     def do_describe(self) -> Iterator[str]:
-        """ConsumerGroupDescribe."""
+        """Send a ConsumerGroupDescribe."""
         reply = Reply()
-        self.cluster.service.describe_consumer_group(GROUP, reply)
-        self.cluster.host.run_pending()
+        self.harness.service.describe_consumer_group(GROUP, reply)
+        self.harness.host.run_pending()
         group = reply.value
         if group.error_code:
             yield f"{ErrorCode(group.error_code).name}: {group.error_message}"
@@ -244,19 +243,19 @@ class Script:
             static = f" ({member.instance_id})" if member.instance_id else ""
             yield (
                 f"{member.member_id}{static} wants {subscribed}: epoch {member.member_epoch}, "
-                f"has {shown(has)} of {shown(target)}"
+                f"has {format_assignment(has)} of {format_assignment(target)}"
             )
 
     def do_delete(self) -> Iterator[str]:
-        """DeleteGroups."""
+        """Send a DeleteGroups."""
         reply = Reply()
-        self.cluster.service.delete_groups([GROUP], reply)
-        self.cluster.host.run_pending()
+        self.harness.service.delete_groups([GROUP], reply)
+        self.harness.host.run_pending()
         yield reply.value[GROUP].name
 
     def do_records(self) -> Iterator[str]:
-        """What was stored since this was last asked."""
-        records = self.cluster.records(GROUP)
+        """Print the records that were stored since the last call."""
+        records = self.harness.records(GROUP)
         new, self._seen = records[self._seen :], len(records)
         for key, value in new:
             name = type(key).__name__.removesuffix("Key").removeprefix("ConsumerGroup")
@@ -266,13 +265,13 @@ class Script:
     # --- the classic protocol
 
     def do_classic(self, client: str = "c", *, member: str = "") -> Iterator[str]:
-        """JoinGroup, of a new member where it names none."""
-        reply = self.cluster.join(GROUP, member, client=client)
+        """Send a JoinGroup, of a new member by default."""
+        reply = self.harness.join(GROUP, member, client=client)
         yield "waits" if reply.pending else ErrorCode(reply.value.error_code).name
 
 
-def shown(assignment: Assignment) -> str:
-    """Partitions by topic, in one word."""
+def format_assignment(assignment: Assignment) -> str:
+    """Format partitions by topic, such as `t:0,1`."""
     parts = [f"{topic}:{','.join(map(str, sorted(all_)))}" for topic, all_ in sorted(assignment.items())]
     return " ".join(parts) or "nothing"
 
@@ -316,8 +315,8 @@ def _partitions(topic: Any) -> str:
     return f"{topic_name(topic.topic_id)}:{','.join(parts)}"
 
 
-def played(text: str) -> str:
-    """The script with its answers as they are now."""
+def run_script(text: str) -> str:
+    """Run a script and return it with its current output."""
     script = Script()
     lines = []
     for line in text.splitlines():
@@ -326,7 +325,7 @@ def played(text: str) -> str:
         lines.append(line)
         if line and not line.startswith("#"):
             try:
-                lines += [f"  {answer}" for answer in script.run(line)]
+                lines += [f"  {output}" for output in script.run(line)]
             except ApiError as error:
                 lines.append(f"  {error.code.name}: {error.message}")
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
-"""Consumer groups under every order of events: whatever happens, no partition has two users.
+"""A model test of consumer groups: no partition has two users under any order of events.
 
-Clients here are as KIP-848 wants them. They use what they were given until they have given it up, hear of
-nothing while an answer is lost, and abandon everything when they are fenced. One that is cut off goes on
-using what it has, but once its session is over it is no member, and nothing that it commits counts.
+Clients behave as KIP-848 requires. They use partitions until they have revoked them, learn nothing from a
+lost response, and abandon all partitions when they are fenced. A disconnected client keeps using its
+partitions, but is no member after its session timeout, and its commits are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kwire.wire.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
 )
 from kwire.wire.primitives import Uuid
-from tests.coordinator.scripting import Cluster, Config, Reply
+from tests.coordinator.coordinator_harness import Config, CoordinatorHarness, Reply
 
 GROUP = "g"
 TOPICS = ("t", "u", "v")
@@ -32,7 +32,7 @@ REBALANCE_TIMEOUT_MS = 10_000
 SESSION_MS = 45_000
 ROUNDS_TO_SETTLE = 20
 
-Place = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 
 subscriptions = st.sampled_from(["t", "t", "tu", "tu", "u", "tuv", "v", ""]).map(frozenset)
 seldom = st.integers(0, 3).map(lambda drawn: drawn == 3)
@@ -41,16 +41,16 @@ expressions = st.sampled_from(["", "", "", "[tu]", "v|w"])
 
 @dataclass
 class Client:
-    """A consumer and what it believes."""
+    """The state of a consumer."""
 
     member_id: str
     instance_id: str | None
     topics: frozenset[str]
     expression: str
     epoch: int = 0
-    assigned: set[Place] = field(default_factory=set)
-    using: set[Place] = field(default_factory=set)
-    lost_an_answer: bool = False
+    assigned: set[TopicIdPartition] = field(default_factory=set)
+    using: set[TopicIdPartition] = field(default_factory=set)
+    lost_a_response: bool = False
 
     @property
     def in_group(self) -> bool:
@@ -58,22 +58,22 @@ class Client:
 
 
 class ConsumerGroupsModel(RuleBasedStateMachine):
-    """Clients of one group, its coordinator, and time."""
+    """Random events of the clients of one group, its coordinator and time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(Config())
+        self.harness = CoordinatorHarness(Config())
         self.clients: list[Client] = []
         self.ids = 0
 
-    # --- the parts
+    # --- helpers
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.cluster.service._runtime.shard_for(GROUP).machine.consumer.groups.get(GROUP)
+        return self.harness.service._runtime.shard_for(GROUP).machine.consumer.groups.get(GROUP)
 
     def members(self) -> list[Client]:
-        """The clients that the coordinator knows as members."""
+        """Return the clients that the coordinator has as members."""
         group = self.group
         return [
             client
@@ -82,7 +82,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         ]
 
     def send(self, client: Client, *, arrives: bool = True, **fields: Any) -> ErrorCode:
-        """A heartbeat; its answer may be lost."""
+        """Send a heartbeat; its response is lost unless `arrives`."""
         reply = Reply()
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
@@ -90,13 +90,13 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
             instance_id=client.instance_id,
             **{"member_epoch": client.epoch, **fields},
         )
-        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, reply)
-        self.cluster.host.run_pending()
+        self.harness.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, reply)
+        self.harness.host.run_pending()
         response: ConsumerGroupHeartbeatResponse = reply.value
         if not arrives:
-            client.lost_an_answer = True
+            client.lost_a_response = True
             return ErrorCode.NONE
-        client.lost_an_answer = False
+        client.lost_a_response = False
         code = ErrorCode(response.error_code)
         if code:
             self.abandon(client)
@@ -108,7 +108,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
                 for topic in response.assignment.topic_partitions
                 for partition in topic.partitions
             }
-            # What is new can be used at once; what is gone is given up in its own time.
+            # New partitions are used at once; revoked ones later, in `finish_revocation`.
             client.using |= client.assigned
         if self.group is not None and client.member_id in self.group.members and client.in_group:
             known = self.group.members[client.member_id].assigned
@@ -120,20 +120,20 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         client.assigned.clear()
         client.using.clear()
 
-    def beat(self, client: Client, *, arrives: bool = True) -> ErrorCode:
-        """What a client sends next: everything after a lost answer, else what there is to say."""
-        owned = owned_by(client) if client.using == client.assigned or client.lost_an_answer else None
+    def send_heartbeat(self, client: Client, *, arrives: bool = True) -> ErrorCode:
+        """Send the next heartbeat: a full one after a lost response, otherwise only changes."""
+        owned = owned_by(client) if client.using == client.assigned or client.lost_a_response else None
         fields: dict[str, Any] = {"topic_partitions": owned}
-        if client.lost_an_answer:
-            fields |= subscription(client)
+        if client.lost_a_response:
+            fields |= full_heartbeat(client)
         return self.send(client, arrives=arrives, **fields)
 
     # --- rules
 
     @initialize(count=st.integers(2, 5), clients=st.integers(0, 3))
-    def begin(self, count: int, clients: int) -> None:
-        self.cluster.topics.put("t", count)
-        self.cluster.topics.put("u", 2)
+    def create_topics_and_members(self, count: int, clients: int) -> None:
+        self.harness.topics.put("t", count)
+        self.harness.topics.put("u", 2)
         for _ in range(clients):
             self.join(None, frozenset("t"), "", arrives=True)
 
@@ -148,30 +148,30 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         self.ids += 1
         client = Client(f"m{self.ids}", instance_id, topics, expression)
         self.clients.append(client)
-        self.send(client, arrives=arrives, **subscription(client))
+        self.send(client, arrives=arrives, **full_heartbeat(client))
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), arrives=st.sampled_from([True, True, True, False]))
     def heartbeat(self, data: st.DataObject, arrives: bool) -> None:
         client = data.draw(st.sampled_from(self.clients))
         if client.in_group:
-            self.beat(client, arrives=arrives)
+            self.send_heartbeat(client, arrives=arrives)
         else:
-            self.send(client, arrives=arrives, **subscription(client))
+            self.send(client, arrives=arrives, **full_heartbeat(client))
 
     @precondition(lambda self: self.clients)
     @rule(arrives=st.sampled_from([True, True, False]))
     def all_heartbeats(self, arrives: bool) -> None:
-        """Each client is heard of once, after the assignment interval."""
-        self.cluster.advance(1_000)
+        """Let each member send a heartbeat after the assignment interval."""
+        self.harness.advance(1_000)
         for client in self.clients:
             if client.in_group:
-                self.beat(client, arrives=arrives)
+                self.send_heartbeat(client, arrives=arrives)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
-    def give_up(self, data: st.DataObject) -> None:
-        """A client has finished with what it was told to give up."""
+    def finish_revocation(self, data: st.DataObject) -> None:
+        """Finish the revocation of partitions on a client."""
         client = data.draw(st.sampled_from(self.clients))
         client.using &= client.assigned
 
@@ -180,8 +180,8 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
     def subscribe(self, data: st.DataObject, topics: frozenset[str], expression: str) -> None:
         client = data.draw(st.sampled_from(self.clients))
         client.topics, client.expression = topics, expression
-        if client.in_group and client.lost_an_answer:
-            self.beat(client)
+        if client.in_group and client.lost_a_response:
+            self.send_heartbeat(client)
         elif client.in_group:
             self.send(client, subscribed_topic_names=sorted(topics), subscribed_topic_regex=expression)
 
@@ -211,54 +211,54 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         reply = Reply()
         commit = PartitionCommit(name, partition, offset, -1, "", Uuid(topic_id))
         is_member = client in self.members()
-        self.cluster.service.commit_offsets(
+        self.harness.service.commit_offsets(
             OffsetCommit(GROUP, client.epoch, client.member_id, None, [commit], None, 9), reply
         )
-        self.cluster.host.run_pending()
+        self.harness.host.run_pending()
         if reply.value == ErrorCode.NONE:
             assert is_member
         else:
-            # Only who missed something is refused.
+            # Only a client that missed a response or has not finished revoking is refused.
             assert reply.value in (
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.STALE_MEMBER_EPOCH,
                 ErrorCode.GROUP_ID_NOT_FOUND,
             )
-            assert not is_member or client.lost_an_answer or client.using - client.assigned
+            assert not is_member or client.lost_a_response or client.using - client.assigned
 
     @rule(delay_ms=st.sampled_from([500, 1_000, 1_000, 4_000, REBALANCE_TIMEOUT_MS, SESSION_MS]))
     def wait(self, delay_ms: int) -> None:
-        self.cluster.advance(delay_ms)
+        self.harness.advance(delay_ms)
 
     @rule(name=st.sampled_from(TOPICS), partitions=st.integers(1, 3))
     def grow_topic(self, name: str, partitions: int) -> None:
-        known = self.cluster.topics.by_name(name)
-        self.cluster.topics.put(name, partitions + (known.partition_count if known else 0))
-        self.cluster.service.topics_changed([name], created=known is None)
+        known = self.harness.topics.by_name(name)
+        self.harness.topics.put(name, partitions + (known.partition_count if known else 0))
+        self.harness.service.topics_changed([name], created=known is None)
 
     @rule(name=st.sampled_from(TOPICS), does=seldom)
     def delete_topic(self, name: str, does: bool) -> None:
-        if does and self.cluster.topics.by_name(name) is not None:
-            self.cluster.topics.remove(name)
-            self.cluster.service.topics_changed([name], created=False)
+        if does and self.harness.topics.by_name(name) is not None:
+            self.harness.topics.remove(name)
+            self.harness.service.topics_changed([name], created=False)
 
     @rule()
     def restart(self) -> None:
         before = stored_state(self.group)
-        self.cluster.restart()
+        self.harness.restart()
         assert stored_state(self.group) == before
 
-    # --- what must hold
+    # --- invariants
 
     @invariant()
-    def nobody_shares_a_partition(self) -> None:
-        used: set[Place] = set()
+    def each_partition_has_one_user(self) -> None:
+        used: set[TopicIdPartition] = set()
         for client in self.members():
             assert used.isdisjoint(client.using), client
             used |= client.using
 
     @invariant()
-    def what_is_used_is_known(self) -> None:
+    def used_partitions_are_assigned(self) -> None:
         group = self.group
         for client in self.members():
             assert group is not None
@@ -267,11 +267,11 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
                 assert member.assignment_epoch(topic_id, partition) is not None, (client, member)
 
     @invariant()
-    def the_coordinator_s_books_are_right(self) -> None:
+    def coordinator_state_is_consistent(self) -> None:
         group = self.group
         if group is None:
             return
-        owners: dict[Place, int] = {}
+        owners: dict[TopicIdPartition, int] = {}
         for member in group.members.values():
             for assigned in (member.assigned, member.pending_revocation):
                 for topic_id, epochs in assigned.items():
@@ -293,50 +293,50 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         assert set(group.resolved) <= set(group.regex_counts)
 
     def teardown(self) -> None:
-        """In quiet times everything is shared out, once the sessions of those who are gone are over."""
+        """Without further events, all partitions are assigned once the sessions of lost clients time out."""
         self.settle()
         group = self.group
         if group is not None and not all(map(group.subscribed_topics, group.members.values())):
-            # Who wants nothing raises no epoch by joining, and where one is open, the group is shared out as
-            # if all wanted the same (as in Kafka). The next epoch sets it right, which a topic begins that
-            # somebody wants.
+            # As in Kafka, a member without a subscription does not bump the group epoch when it joins, and an
+            # open epoch is assigned as if the group were homogeneous. A change of a subscribed topic bumps
+            # the epoch.
             for name in TOPICS:
                 self.grow_topic(name, 1)
             self.settle()
-        self.everything_is_shared_out()
+        self.all_partitions_are_used()
 
     def settle(self) -> None:
-        """Time goes by, and everybody does what is to be done."""
+        """Advance time while all clients send heartbeats and finish revocations."""
         for _ in range(ROUNDS_TO_SETTLE):
             for client in self.clients:
                 client.using &= client.assigned
                 if client.in_group:
-                    self.beat(client)
+                    self.send_heartbeat(client)
                 else:
-                    self.send(client, **subscription(client))
-            self.cluster.advance(4_000)
-            self.nobody_shares_a_partition()
+                    self.send(client, **full_heartbeat(client))
+            self.harness.advance(4_000)
+            self.each_partition_has_one_user()
 
-    def everything_is_shared_out(self) -> None:
-        """Every partition that somebody wants is used, each by who has it."""
+    def all_partitions_are_used(self) -> None:
+        """Check that every subscribed partition is used by its owner."""
         group = self.group
         members = self.members()
         if group is None or not members:
             return
         assert group.state.value == "Stable"
-        wanted: set[Place] = set()
+        subscribed: set[TopicIdPartition] = set()
         for member in group.members.values():
             for name in group.subscribed_topics(member):
-                topic = self.cluster.topics.by_name(name)
+                topic = self.harness.topics.by_name(name)
                 if topic is not None:
-                    wanted |= {(topic.topic_id, partition) for partition in range(topic.partition_count)}
-        assert {partition for client in members for partition in client.using} == wanted
+                    subscribed |= {(topic.topic_id, partition) for partition in range(topic.partition_count)}
+        assert {partition for client in members for partition in client.using} == subscribed
         for client in members:
             assert client.using == client.assigned
 
 
-def subscription(client: Client) -> dict[str, Any]:
-    """What a client says when it says everything."""
+def full_heartbeat(client: Client) -> dict[str, Any]:
+    """Return all fields of a full heartbeat."""
     return {
         "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
         "subscribed_topic_names": sorted(client.topics),
@@ -356,11 +356,11 @@ def owned_by(client: Client) -> list[RequestTopicPartitions]:
 
 
 def stored_state(group: ConsumerGroup | None) -> Any:
-    """Everything of a group that a restart must bring back."""
+    """Return the fields of a group that a restart must restore."""
     if group is None:
         return None
-    left_out = ("_logger", "refresh_at_ms", "refresh_epoch")
-    return {name: getattr(group, name) for name in ConsumerGroup.__slots__ if name not in left_out}
+    excluded = ("_logger", "refresh_at_ms", "refresh_epoch")
+    return {name: getattr(group, name) for name in ConsumerGroup.__slots__ if name not in excluded}
 
 
 TestConsumerGroups = ConsumerGroupsModel.TestCase

@@ -1,4 +1,4 @@
-"""Single steps towards a target that the scripts do not come upon, and which assignor makes the target."""
+"""Reconciliation steps that the scripts do not reach, and the preferred assignor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOPIC = b"t" * 16
 OTHER = b"u" * 16
 
 
-def test_partitions_to_give_up_join_those_of_before() -> None:
+def test_partitions_to_revoke_are_added_to_earlier_ones() -> None:
     member = ConsumerGroupMember(
         "m",
         epoch=6,
@@ -36,7 +36,7 @@ def test_partitions_to_give_up_join_those_of_before() -> None:
         ({"range": 1, "uniform": 1}, "uniform", "range", "range"),
     ],
 )
-def test_the_assignor_that_most_members_name(
+def test_preferred_assignor_is_the_one_that_most_members_name(
     votes: dict[str, int], old: str | None, new: str | None, used: str | None
 ) -> None:
     group = ConsumerGroup("g", NodeLogger("kwire.groups", ""))

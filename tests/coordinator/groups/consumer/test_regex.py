@@ -1,4 +1,4 @@
-"""Regular expressions of subscriptions, as RE2/J reads them in Apache Kafka 4.3.1; `golden.py` asked it."""
+"""Regular expressions of subscriptions, compared with RE2/J in Apache Kafka 4.3.1 (see `golden.py`)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ LINES = EXPRESSIONS.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_it_is_read_as_kafka_reads_it(line: str) -> None:
-    question, answer = line.split("\t")
-    pattern, names = json.loads(question)
-    found = json.loads(answer)
-    if isinstance(found, list):
+def test_regex_matches_and_errors_as_in_kafka(line: str) -> None:
+    input_json, output = line.split("\t")
+    pattern, names = json.loads(input_json)
+    matched = json.loads(output)
+    if isinstance(matched, list):
         regex.check(pattern)
-        assert regex.matching(pattern, names) == frozenset(found)
+        assert regex.matching(pattern, names) == frozenset(matched)
     else:
         with pytest.raises(ApiError) as raised:
             regex.check(pattern)
         assert raised.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
         assert raised.value.message == (
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {found}."
+            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {matched}."
         )
 
 
-def test_kafka_was_asked_of_every_expression() -> None:
-    answers = [json.loads(line.split("\t")[1]) for line in LINES]
+def test_data_has_every_expression() -> None:
+    outputs = [json.loads(line.split("\t")[1]) for line in LINES]
     valid, invalid = expressions(VALID), expressions(INVALID)
-    assert [type(answer) for answer in answers] == [list] * len(valid) + [str] * len(invalid)
+    assert [type(output) for output in outputs] == [list] * len(valid) + [str] * len(invalid)
 
 
-def test_repetitions_of_repetitions_have_an_end() -> None:
+def test_nested_repetitions_are_limited() -> None:
     with pytest.raises(ApiError, match="invalid repeat count"):
         regex.check("((a{100}){100}){100}")

@@ -1,4 +1,4 @@
-"""Hashes of a group's topics against those that Apache Kafka 4.3.1 computes; `golden.py` asked it."""
+"""Hashes of a group's topics, compared with Apache Kafka 4.3.1 (see `golden.py`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TOPIC = bytes(range(16))
 
 
 @pytest.mark.parametrize("line", HASHES.read_text(encoding="utf-8").splitlines())
-def test_it_is_kafkas_hash(line: str) -> None:
-    question, *answers = line.split("\t")
+def test_topic_and_group_hashes_match_kafka(line: str) -> None:
+    topics_json, *expected_hashes = line.split("\t")
     hashes: dict[str, int] = {}
-    for (name, topic_id, racks), answer in zip(json.loads(question), answers[:-1], strict=True):
+    for (name, topic_id, racks), expected in zip(json.loads(topics_json), expected_hashes[:-1], strict=True):
         hashes[name] = topic_hash(urlsafe_b64decode(topic_id + "=="), name, racks)
-        assert hashes[name] == int(answer)
-    assert group_hash(hashes) == int(answers[-1])
+        assert hashes[name] == int(expected)
+    assert group_hash(hashes) == int(expected_hashes[-1])
 
 
-def test_the_order_of_racks_does_not_matter_and_all_else_does() -> None:
+def test_topic_hash_depends_on_all_but_the_order_of_racks() -> None:
     one = topic_hash(TOPIC, "t", [["b", "a"], []])
     assert one == topic_hash(TOPIC, "t", [["a", "b"], []])
     others = [
@@ -36,6 +36,6 @@ def test_the_order_of_racks_does_not_matter_and_all_else_does() -> None:
     assert len({one, *others}) == 6
 
 
-def test_the_order_of_topics_does_not_matter() -> None:
+def test_group_hash_does_not_depend_on_the_order_of_topics() -> None:
     assert group_hash({"b": 1, "a": -2}) == group_hash({"a": -2, "b": 1})
     assert group_hash({}) == 0

@@ -1,4 +1,4 @@
-"""A description shows what is committed: what a coordinator would know that has only heard of that."""
+"""ConsumerGroupDescribe returns only committed state, while appended records wait for replicas."""
 
 from __future__ import annotations
 
@@ -14,52 +14,54 @@ from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     RequestTopicPartitions,
 )
-from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
+from tests.coordinator.coordinator_harness import PARTITIONS, CoordinatorHarness, Reply
 
 GROUP = "g"
 INDEX = partition_of(GROUP, PARTITIONS)
 STEPS = 100
 
 
-def described(cluster: Cluster) -> Any:
-    """At once, though replicas are waited for."""
+def describe_now(harness: CoordinatorHarness) -> Any:
+    """Describe the group while appends may still wait for replicas."""
     reply = Reply()
-    cluster.service.describe_consumer_group(GROUP, reply)
-    answer = reply.value
-    answer.members.sort(key=lambda member: member.member_id)
-    return answer
+    harness.service.describe_consumer_group(GROUP, reply)
+    response = reply.value
+    response.members.sort(key=lambda member: member.member_id)
+    return response
 
 
-def from_committed(cluster: Cluster) -> Any:
-    """The description by a coordinator that loads what is committed, and no more."""
-    other = Cluster(cluster.config)
-    other.topics = cluster.topics
-    log = cluster.ports.logs[INDEX]
-    other.ports.logs[INDEX] = log[: len(log) - len(cluster.ports.held or ())]
+def describe_from_committed(harness: CoordinatorHarness) -> Any:
+    """Describe the group from a second coordinator that loads only committed records."""
+    other = CoordinatorHarness(harness.config)
+    other.topics = harness.topics
+    log = harness.ports.logs[INDEX]
+    other.ports.logs[INDEX] = log[: len(log) - len(harness.ports.held or ())]
     other.restart()
-    return described(other)
+    return describe_now(other)
 
 
-class Story:
+class RandomChanges:
+    """Random changes of a group."""
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.cluster = Cluster()
+        self.harness = CoordinatorHarness()
         for name in "tu":
-            self.cluster.topics.put(name, 3)
-        self.cluster.ports.held = []
+            self.harness.topics.put(name, 3)
+        self.harness.ports.held = []
 
-    def happen(self) -> None:
-        machine = self.cluster.service._runtime.shard_for(GROUP).machine
+    def apply_random_change(self) -> None:
+        machine = self.harness.service._runtime.shard_for(GROUP).machine
         group = machine.consumer.groups.get(GROUP)
         members = sorted(group.members) if group is not None else []
         chance = self.rng.random()
         if chance < 0.2 and len(members) < 4:
-            self.beat(f"m{self.rng.randrange(9)}", 0, ["t"], [])
+            self.send_heartbeat(f"m{self.rng.randrange(9)}", 0, ["t"], [])
         elif chance < 0.3:
             for member_id in members[: self.rng.choice((1, 1, 4))]:
-                self.beat(member_id, -1)
+                self.send_heartbeat(member_id, -1)
         elif group is not None and not members:
-            self.cluster.service.delete_groups([GROUP], Reply())
+            self.harness.service.delete_groups([GROUP], Reply())
         elif group is not None:
             member = group.members[self.rng.choice(members)]
             topics = self.rng.choice((None, None, ["t"], ["t", "u"]))
@@ -67,14 +69,14 @@ class Story:
                 RequestTopicPartitions(topic_id=topic_id, partitions=sorted(of))  # type: ignore[arg-type]
                 for topic_id, of in member.assigned.items()
             ]
-            self.beat(member.id, member.epoch, topics, owned)
+            self.send_heartbeat(member.id, member.epoch, topics, owned)
         if self.rng.random() < 0.3:
-            self.cluster.advance(1_000)
-        self.cluster.host.run_pending()
-        while self.rng.random() < 0.4 and self.cluster.ports.held:
-            self.cluster.ports.held.pop(0)(None)
+            self.harness.advance(1_000)
+        self.harness.host.run_pending()
+        while self.rng.random() < 0.4 and self.harness.ports.held:
+            self.harness.ports.held.pop(0)(None)
 
-    def beat(self, member_id: str, epoch: int, topics: Any = None, owned: Any = None) -> None:
+    def send_heartbeat(self, member_id: str, epoch: int, topics: Any = None, owned: Any = None) -> None:
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=member_id,
@@ -83,32 +85,32 @@ class Story:
             subscribed_topic_names=topics,
             topic_partitions=owned,
         )
-        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, Reply())
+        self.harness.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, Reply())
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_described_is_what_is_committed(seed: int) -> None:
-    story = Story(seed)
-    waited = 0
+def test_describe_returns_only_committed_state(seed: int) -> None:
+    changes = RandomChanges(seed)
+    steps_with_pending = 0
     for _ in range(STEPS):
-        story.happen()
-        waited += bool(story.cluster.ports.held)
-        assert described(story.cluster) == from_committed(story.cluster)
-    assert waited > STEPS / 10
-    for committed in story.cluster.ports.held or ():
+        changes.apply_random_change()
+        steps_with_pending += bool(changes.harness.ports.held)
+        assert describe_now(changes.harness) == describe_from_committed(changes.harness)
+    assert steps_with_pending > STEPS / 10
+    for committed in changes.harness.ports.held or ():
         committed(None)
-    assert not story.cluster.service._runtime.shard_for(GROUP).machine._uncommitted.is_pending(GROUP)
+    assert not changes.harness.service._runtime.shard_for(GROUP).machine._uncommitted.is_pending(GROUP)
 
 
-def test_who_has_just_been_elected_waits_for_what_it_has_loaded() -> None:
-    story = Story(0)
-    story.beat("m", 0, ["t"], [])
-    story.cluster.host.run_pending()
-    story.cluster.ports.release()
-    story.cluster.ports.held = []
-    story.cluster.restart()
+def test_describe_after_an_election_waits_until_the_log_is_committed() -> None:
+    changes = RandomChanges(0)
+    changes.send_heartbeat("m", 0, ["t"], [])
+    changes.harness.host.run_pending()
+    changes.harness.ports.release()
+    changes.harness.ports.held = []
+    changes.harness.restart()
     reply = Reply()
-    story.cluster.service.describe_consumer_group(GROUP, reply)
+    changes.harness.service.describe_consumer_group(GROUP, reply)
     assert reply.pending
-    story.cluster.ports.release()
+    changes.harness.ports.release()
     assert (reply.error, len(reply.value.members)) == (ErrorCode.NONE, 1)

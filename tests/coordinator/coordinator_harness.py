@@ -1,4 +1,4 @@
-"""A group coordinator on virtual time, whose log is a list in memory."""
+"""A group coordinator with virtual time and a log in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = 4
 
 @dataclass
 class Config:
-    """The configuration keys that matter here, with Kafka's defaults."""
+    """The configuration keys of the group coordinator, with Kafka's defaults."""
 
     group_consumer_assignment_interval_ms: int = 1_000
     group_consumer_assignors: list[str] = field(default_factory=lambda: ["uniform", "range"])
@@ -43,7 +43,7 @@ class Config:
 
 
 class FakePorts:
-    """The offsets topic as lists of batches. Appends are committed in the next turn, unless held."""
+    """The offsets topic as lists of batches. Appends are committed in the next turn, unless `held` is set."""
 
     def __init__(self, host: VirtualHost) -> None:
         self.host = host
@@ -71,10 +71,10 @@ class FakePorts:
         return self.max_bytes
 
     def release(self, error: ErrorCode | None = None) -> None:
-        """Commit what is held, or lose it."""
+        """Commit the held appends, or fail them with `error`."""
         held, self.held = self.held or [], None
-        for tell in held:
-            tell(None if error is None else ApiError(error))
+        for on_committed in held:
+            on_committed(None if error is None else ApiError(error))
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         for data in list(self.logs[index]):
@@ -97,20 +97,20 @@ class FakePorts:
 
 
 class FakeTopics:
-    """The topics of the cluster. An id is the name (or `name#2`, for the second one), and zeros."""
+    """The topics of the cluster. A topic id is its name, padded with zeros; recreated topics use `name#2`."""
 
     def __init__(self) -> None:
         self.version = 1
         self.topics: dict[str, Topic] = {}
         self.racks_of: dict[str, list[list[str]]] = {}
-        self._made: dict[str, int] = {}
+        self._generations: dict[str, int] = {}
 
     def put(self, name: str, partition_count: int) -> None:
-        """Create a topic, or change how many partitions it has."""
+        """Create a topic, or change its partition count."""
         self.version += 1
         if name not in self.topics:
-            self._made[name] = self._made.get(name, 0) + 1
-        text = name if self._made[name] == 1 else f"{name}#{self._made[name]}"
+            self._generations[name] = self._generations.get(name, 0) + 1
+        text = name if self._generations[name] == 1 else f"{name}#{self._generations[name]}"
         self.topics[name] = Topic(text.encode().ljust(16, b"\0"), name, partition_count)
 
     def remove(self, name: str) -> None:
@@ -131,7 +131,7 @@ class FakeTopics:
 
 
 class Reply:
-    """An answer that may not be there yet."""
+    """A response that may still be pending."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -145,7 +145,7 @@ class Reply:
 
     @property
     def value(self) -> Any:
-        assert len(self.values) == 1, f"{len(self.values)} answers"
+        assert len(self.values) == 1, f"{len(self.values)} responses"
         return self.values[0]
 
     @property
@@ -157,15 +157,15 @@ RANGE = (("range", b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"),)
 
 
 def subscription(*topics: str) -> bytes:
-    """Metadata of a consumer that subscribes to these topics (version 0, no user data)."""
+    """Return the member metadata of a consumer of these topics (version 0, no user data)."""
     data = b"\x00\x00" + len(topics).to_bytes(4, "big")
     for topic in topics:
         data += len(topic).to_bytes(2, "big") + topic.encode()
     return data + b"\xff\xff\xff\xff"
 
 
-class Cluster:
-    """What a script talks to: requests of clients, and the passing of time."""
+class CoordinatorHarness:
+    """Sends requests to a group coordinator and advances its time."""
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
@@ -181,7 +181,7 @@ class Cluster:
         return service
 
     def restart(self) -> None:
-        """The process dies, and another one loads the same log."""
+        """Restart the coordinator, which loads the same log."""
         self.host.run_pending()
         self.service.shutdown()
         self.service = self._start()
@@ -225,7 +225,7 @@ class Cluster:
         return reply
 
     def new_member(self, group: str = "g", **options: Any) -> tuple[str, Reply]:
-        """Ask for a member id, and join with it: the id and the answer to the second JoinGroup."""
+        """Get a member id and join with it; return the id and the response to the second JoinGroup."""
         member = self.join(group, **options).value.member_id
         return member, self.join(group, member, **options)
 
@@ -256,7 +256,7 @@ class Cluster:
         return reply
 
     def stable(self, group: str = "g", count: int = 1, **options: Any) -> list[JoinGroupResponse]:
-        """A Stable group of `count` members; the leader is the first. Assignments are the letters a, b, c."""
+        """Create a stable group of `count` members, the leader first, with the assignments a, b, c."""
         replies = [self.new_member(group, **options)[1] for _ in range(count)]
         while replies[0].pending:
             self.advance(1_000)
@@ -305,7 +305,7 @@ class Cluster:
         return reply
 
     def offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
-        """All offsets of a group, once what was written is committed."""
+        """Return all committed offsets of a group, after pending appends."""
         self.host.run_pending()
         reply = Reply()
 
@@ -316,9 +316,9 @@ class Cluster:
 
         self.service.fetch_offsets(group, read, reply)
         self.host.run_pending()
-        code, found = reply.value
+        code, entries = reply.value
         assert code == ErrorCode.NONE
-        return dict(found)
+        return dict(entries)
 
     def state(self, group: str = "g") -> str | None:
         try:
@@ -329,11 +329,11 @@ class Cluster:
             return None
 
     def records(self, group: str = "g") -> list[tuple[Message, Message | None]]:
-        """Everything stored about a group."""
+        """Return all stored records of a group."""
         log = self.ports.logs[partition_of(group, PARTITIONS)]
-        found = [entry for data in log for entry in stored_records(memoryview(data))]
+        entries = [entry for data in log for entry in stored_records(memoryview(data))]
         return [
             (key, value)
-            for key, value in found
+            for key, value in entries
             if group in (getattr(key, "group", None), getattr(key, "group_id", None))
         ]

@@ -1,8 +1,8 @@
-"""A broker's transactions without the broker: the coordinator, its log, and real logs on a disk in memory.
+"""A transaction coordinator without a broker, with partition logs on a disk in memory.
 
-Nothing goes on by itself. What the coordinator appends waits for `commit_appends`, the markers that it wants
-written for `write_marker`, and timeouts for `advance`. `crash` loses all that waits, and the answers to
-whoever asked; what was committed is loaded again.
+Every step is explicit: appends of the coordinator wait for `commit_appends`, markers for `write_marker` and
+timeouts for `advance`. `crash` loses pending appends, markers and responses; committed records are loaded
+again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ READ_BYTES = 350
 FIRST_ID = 100
 NOW_MS = 1_700_000_000_000
 
-Told = Callable[[ApiError | None], None]
-Written = Callable[[Mapping[TopicPartition, ErrorCode]], None]
+CommitCallback = Callable[[ApiError | None], None]
+MarkersCallback = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 @dataclass
 class Config:
-    """The keys that the coordinator reads, with Kafka's defaults."""
+    """The configuration keys of the transaction coordinator, with Kafka's defaults."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
@@ -53,8 +53,8 @@ class Config:
     node_id: int = 1
 
 
-class _Partition:
-    """A partition that is led: what is appended is committed at once."""
+class _LeaderPartition:
+    """A leader partition whose appends are committed at once."""
 
     def __init__(self, log: Log, bench: LogBench) -> None:
         self.log = log
@@ -66,39 +66,39 @@ class _Partition:
         data: memoryview,
         *,
         now_ms: int,
-        on_replicated: Told,
+        on_replicated: CommitCallback,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerContext | None = None,
     ) -> Any:
         self._bench.now_ms = now_ms
-        appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin, marker=marker)
+        info = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin, marker=marker)
         self.log.commit()
         self.log.high_watermark = self.log.log_end_offset
         on_replicated(None)
-        return appended
+        return info
 
 
-class _Ports:
-    """`coordinator.transactions.ports.TransactionPorts` of one life of the broker."""
+class _FakeTransactionPorts:
+    """The `TransactionPorts` of one run of the broker."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, harness: TransactionHarness) -> None:
+        self._harness = harness
 
-    def append(self, index: int, data: bytearray, on_committed: Told) -> None:
-        if self._world.refuse is not None:
-            raise ApiError(self._world.refuse)
-        self._world.appends.append((bytes(data), on_committed))
+    def append(self, index: int, data: bytearray, on_committed: CommitCallback) -> None:
+        if self._harness.refuse is not None:
+            raise ApiError(self._harness.refuse)
+        self._harness.appends.append((bytes(data), on_committed))
 
     def max_batch_bytes(self, index: int) -> int:
-        raise AssertionError("transactions are not gathered")
+        raise AssertionError("transaction records are not batched")
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        for data in list(self._world.state_log):
+        for data in list(self._harness.state_log):
             yield memoryview(data)
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        if self._world.is_behind:
-            self._world.appends.append((b"", on_committed))
+        if self._harness.is_behind:
+            self._harness.appends.append((b"", on_committed))
         else:
             on_committed(None)
 
@@ -109,25 +109,29 @@ class _Ports:
         return 1
 
     def create_topic(self) -> None:
-        raise AssertionError("the topic is there")
+        raise AssertionError("the topic exists")
 
     def next_producer_id(self) -> int:
-        self._world.ids += 1
-        return self._world.ids
+        self._harness.ids += 1
+        return self._harness.ids
 
     def transaction_version(self) -> int:
         return 2
 
     def write_markers(
-        self, partitions: Collection[TopicPartition], txn_marker: TransactionMarker, epoch: int, done: Written
+        self,
+        partitions: Collection[TopicPartition],
+        txn_marker: TransactionMarker,
+        epoch: int,
+        done: MarkersCallback,
     ) -> None:
-        # As if another broker led each of them.
+        # As if each partition had a leader on another broker.
         for partition in partitions:
-            self._world.markers.append((partition, txn_marker, epoch, done))
+            self._harness.markers.append((partition, txn_marker, epoch, done))
 
 
-class World:
-    """What is there, and what waits."""
+class TransactionHarness:
+    """A coordinator, its log, its partitions, and pending appends and markers."""
 
     def __init__(self) -> None:
         self.host = VirtualHost(seed=1, now_ms=NOW_MS)
@@ -139,29 +143,31 @@ class World:
         self.ids = FIRST_ID
         self.life = 0
         self.state_log: list[bytes] = []
-        self.appends: list[tuple[bytes, Told]] = []
-        """Records of the coordinator that are not committed yet."""
-        self.markers: list[tuple[TopicPartition, TransactionMarker, int, Written]] = []
-        """Markers that the coordinator wants written."""
+        self.appends: list[tuple[bytes, CommitCallback]] = []
+        """Appended records of the coordinator that are not committed yet."""
+        self.markers: list[tuple[TopicPartition, TransactionMarker, int, MarkersCallback]] = []
+        """Markers that wait to be written."""
         self.is_behind = False
-        """Whether a coordinator that is loaded does not know yet what of its log is committed."""
+        """Whether a loaded coordinator does not know the high watermark of its log yet."""
         self.refuse: ErrorCode | None = None
-        """With what appends of the coordinator are refused."""
+        """The error of the coordinator's next appends, or None."""
         self._start()
 
     def _start(self) -> None:
         self.partitions = {
-            partition: _Partition(bench.open(), bench) for partition, bench in self._benches.items()
+            partition: _LeaderPartition(bench.open(), bench) for partition, bench in self._benches.items()
         }
         for partition in self.partitions.values():
             partition.log.high_watermark = partition.log.log_end_offset
-        self.service = TransactionCoordinatorService(Config(), self.host, _Ports(self))
+        self.service = TransactionCoordinatorService(Config(), self.host, _FakeTransactionPorts(self))
         self._node = cast(
             Node,
             SimpleNamespace(
                 config=Config(),
                 host=self.host,
-                image=SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: None}, partition=lambda *_place: None),
+                image=SimpleNamespace(
+                    topics={TRANSACTION_STATE_TOPIC: None}, partition=lambda *_partition: None
+                ),
                 transactions=self.service,
                 partition=lambda topic, index: self.partitions[topic, index],
                 led_partition=lambda topic, index: self.partitions[topic, index],
@@ -173,14 +179,14 @@ class World:
         self.service.elected(0, self.life)
         self.host.run_pending()
 
-    # --- what happens
+    # --- steps
 
     def crash(self, kept: int = 0) -> None:
-        """The process dies. The first few of the uncommitted records are in the log all the same."""
+        """Crash and restart the broker; the first `kept` uncommitted records are in the log."""
         self.state_log += [data for data, _ in self.appends[:kept]]
         self.appends.clear()
         self.markers.clear()
-        # The calls and the timers of the process die with it.
+        # The callbacks and timers of the process are lost.
         self.host = VirtualHost(seed=1, now_ms=self.host.now_ms())
         self.life += 1
         for bench in self._benches.values():
@@ -188,25 +194,25 @@ class World:
         self._start()
 
     def commit_appends(self, count: int | None = None) -> int:
-        """Commit what the coordinator has appended, or the first of it; how many there were."""
+        """Commit the coordinator's appends, or the first `count`; return their number."""
         done = 0
         while self.appends and (count is None or done < count):
-            data, tell = self.appends.pop(0)
+            data, on_committed = self.appends.pop(0)
             if data:
                 self.state_log.append(data)
-            tell(None)
+            on_committed(None)
             self.host.run_pending()
             done += 1
         return done
 
     def write_marker(self, number: int = 0) -> None:
-        """Write one of the markers that wait."""
+        """Write one of the pending markers."""
         partition, txn_marker, coordinator_epoch, done = self.markers.pop(number)
         NodeTransactionPorts(self._node).write_markers([partition], txn_marker, coordinator_epoch, done)
         self.host.run_pending()
 
     def settle(self) -> None:
-        """Let everything happen that waits for no time."""
+        """Commit all appends and write all markers."""
         self.host.run_pending()
         while self.appends or self.markers:
             self.commit_appends()
@@ -215,17 +221,17 @@ class World:
         self.host.run_pending()
 
     def advance(self, delay_ms: int) -> None:
-        """Let time pass, without anything being committed meanwhile."""
+        """Advance the time without committing anything."""
         self.host.advance(delay_ms)
 
     def end_all(self) -> None:
-        """Let every transaction end, by its timeout if by nothing else."""
+        """End every transaction, by its timeout if necessary."""
         for _ in range(20):
             self.settle()
             self.advance(60_000)
         self.settle()
 
-    # --- what producers send
+    # --- producers
 
     def produce(
         self,
@@ -237,7 +243,7 @@ class World:
         version: int,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """One transactional batch, as a client of that version of the protocol sends it."""
+        """Produce one transactional batch as a client of this version does."""
         data = batch(
             *values,
             timestamp=self.host.now_ms(),
@@ -254,8 +260,8 @@ class World:
                 self.partitions[partition].append(
                     memoryview(bytearray(data)), now_ms=self.host.now_ms(), on_replicated=lambda _: None
                 )
-            except ApiError as refused:
-                done(ErrorCode(refused.code))
+            except ApiError as error:
+                done(ErrorCode(error.code))
             else:
                 done(ErrorCode.NONE)
 
@@ -271,7 +277,7 @@ class World:
         )
         self.host.run_pending()
 
-    # --- what is seen
+    # --- state and readers
 
     def transaction(self, name: str) -> TransactionMetadata | None:
         try:
@@ -283,20 +289,20 @@ class World:
         return self.partitions[partition].log
 
     def is_stable(self, partition: TopicPartition) -> bool:
-        """Whether the last stable offset is at the end."""
+        """Return whether the last stable offset equals the log end offset."""
         return self.log(partition).last_stable_offset == self.log(partition).log_end_offset
 
     def committed(self, partition: TopicPartition) -> list[bytes]:
-        """What a reader of committed records sees, which reads a few batches at a time."""
+        """Return the records that a read_committed consumer reads, a few batches at a time."""
         log = self.log(partition)
         found: list[bytes] = []
         offset, end_offset = log.log_start_offset, log.last_stable_offset
         aborting: set[int] = set()
         while offset < end_offset:
             region = log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset)
-            # As clients do: by first offset, each from its first record to its marker.
+            # As in clients: sorted by first offset, each aborted from its first record to its marker.
             aborted = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
-            for position, header, data in whole_batches(region.read()):
+            for position, header, data in complete_batches(region.read()):
                 while aborted and aborted[0].first_offset <= header.last_offset:
                     aborting.add(aborted.pop(0).producer_id)
                 if header.is_control:
@@ -309,8 +315,8 @@ class World:
         return found
 
 
-def whole_batches(data: bytes) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """The batches of what a Fetch gave, of which the last may be cut."""
+def complete_batches(data: bytes) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Yield the complete batches of a fetch response, whose last batch may be truncated."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
