@@ -81,7 +81,7 @@ import json, sys
 from pathlib import Path
 from pyarrow import parquet
 from kwire.pipeline.archive.manifest import DataFile
-from kwire.pipeline.archive.reading import Wanted, rows
+from kwire.pipeline.archive.reading import RecordFilter, rows
 from kwire.pipeline.jobs import audit
 from kwire.pipeline.jobs import profile
 from kwire.pipeline.report.audit_page import page_of
@@ -111,7 +111,7 @@ for kind in ("", "INT96"):
     column = [one.name for one in parquet.read_schema(path)].index("timestamp")
     written = parquet.read_metadata(path).schema.column(column).physical_type
     file = DataFile(path.name, "far", 0, "", 0, 4, 5, 0, "")
-    times_ms = [row.timestamp_ms for row in sorted(rows(place, [file], Wanted()))]
+    times_ms = [row.timestamp_ms for row in sorted(rows(place, [file], RecordFilter()))]
     again = spark.read.parquet(str(place)).selectExpr("*", "'far' AS topic", "0 AS partition")
     same = all(
         audit.summed(one, config).exceptAll(audit.summed(other, config)).isEmpty()

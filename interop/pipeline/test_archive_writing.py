@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from pyspark.sql import SparkSession
-from kwire.pipeline.archive.direct import US_A_DAY, date_of
+from kwire.pipeline.archive.direct import US_PER_DAY, date_of
 from kwire.pipeline.jobs.archive import _write, describe_staged
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.archive.steps import check_complete
@@ -24,7 +24,7 @@ tokyo = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZo
 spark = tokyo.getOrCreate()
 config = SimpleNamespace(compression="zstd", records_per_file=100)
 evening = 1_700_000_000_000_000  # 2023-11-14T22:13:20Z, which in Tokyo is the next day
-micros = [-1, 0, US_A_DAY - 1, US_A_DAY, evening, 2_932_897 * US_A_DAY, (1 << 63) - 1]
+micros = [-1, 0, US_PER_DAY - 1, US_PER_DAY, evening, 2_932_897 * US_PER_DAY, (1 << 63) - 1]
 records = spark.createDataFrame(list(enumerate(micros)), "offset long, micros long").selectExpr(
     "'t' topic", "0 partition", "offset", "timestamp_micros(micros) timestamp", "0 timestampType",
     "binary('k') key", "binary('v') value", "cast(null as array<struct<key: string, value: binary>>) headers",
@@ -43,7 +43,7 @@ def put(frame, place):
 here = Path.cwd()
 written, files, said = put(records, here / "plain")
 dates = {offset: file.date for file in files for offset in range(file.first_offset, file.last_offset + 1)}
-right = all(dates[at] == date_of(one // US_A_DAY) for at, one in enumerate(micros) if at in dates)
+right = all(dates[at] == date_of(one // US_PER_DAY) for at, one in enumerate(micros) if at in dates)
 none = put(records.where("offset < 0"), here / "none")
 gone = put(records, Path(f"file:{here}/elsewhere"))
 print(json.dumps([written, len(files), said, right, dates[4], none, gone]))

@@ -89,7 +89,7 @@ def of_broker(broker: Broker, **options: Any) -> dict[str, Any]:
     return kafka(broker, *TOPICS, **{"kafka.isolation.level": "read_committed"}, **options)
 
 
-def file_origins(directory: Path) -> dict[str, Any]:
+def input_from_files(directory: Path) -> dict[str, Any]:
     options = {"path": str(directory), "isolationLevel": "read_committed"}
     return {"format": "kwire", "options": {**options, "subscribe": ",".join(TOPICS)}}
 
@@ -186,7 +186,7 @@ def test_corrupt_segment_is_reported_or_skipped(source: Broker, tmp_path: Path) 
     path.write_bytes(data)
     jobs = Jobs(tmp_path)
     archive = tmp_path / "archive"
-    config = {"input": file_origins(copy), "archive": {"directory": str(archive)}}
+    config = {"input": input_from_files(copy), "archive": {"directory": str(archive)}}
     lines = jobs.run("archive", config, status=1).splitlines()
     # Skip what the JVM prints about its options.
     [said] = [line for line in lines if not line.startswith(("NOTE: ", "WARNING: Using incubator"))]
