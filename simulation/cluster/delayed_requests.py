@@ -26,11 +26,11 @@ PAUSE_MS: Final = 1_500
 MEMBER_EXPIRED_MS: Final = 3_200
 """After this time a silent member's session has timed out, and the member has given up its request."""
 API_KEY: Final = struct.Struct(">4xh")
-"""The position of the API key in a request frame."""
+"""The API key in a request frame, after the size."""
 
 
 class DelayedAlterPartition:
-    """Delays AlterPartition requests until a joining follower has lost its data. It stops with the faults."""
+    """Delays AlterPartition requests until the joining follower has restarted without its data."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector) -> None:
         self._environment = environment
@@ -138,5 +138,5 @@ class DelayedCommits:
         late, self._delayed = self._delayed, None
         self._since_ms = self._environment.now_ms
         if late is not None:
-            self._environment.note(f"a delayed commit of {late.client} arrives")
+            self._environment.note(f"the delayed OffsetCommit of {late.client} arrives")
             late.to_server.resume()

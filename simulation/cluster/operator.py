@@ -108,7 +108,7 @@ class Operator(SimulatedClient):
             codes += [one.error_code for topic in response.responses for one in topic.partitions]
             # A reassignment cannot be canceled if none of the original replicas is in sync.
             allowed = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-            self._check_errors(codes, "a reassignment", *allowed)
+            self._check_errors(codes, "AlterPartitionReassignments", *allowed)
         return set(codes) in ({0}, {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
 
     def _elect(self, tp: TopicPartition) -> Steps[None]:
@@ -126,7 +126,7 @@ class Operator(SimulatedClient):
                 for topic in response.replica_election_results
                 for one in topic.partition_result
             ]
-            self._check_errors(codes, "an election")
+            self._check_errors(codes, "ElectLeaders")
 
     def _delete_records(self, tp: TopicPartition) -> Steps[None]:
         committed = self._oracle.committed_in(tp)
@@ -146,7 +146,7 @@ class Operator(SimulatedClient):
         else:
             # A new leader may not know yet that these records are committed.
             codes = [one.error_code for topic in response.topics for one in topic.partitions]
-            self._check_errors(codes, "a deletion", ErrorCode.OFFSET_OUT_OF_RANGE)
+            self._check_errors(codes, "DeleteRecords", ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def _alter_config(self, tp: TopicPartition) -> Steps[None]:
         name, value = self.rng.choice(CONFIGS)
@@ -158,7 +158,7 @@ class Operator(SimulatedClient):
         request = IncrementalAlterConfigsRequest(resources=[resource])
         response = yield from self.request(self.any_broker(), CONFIGS_VERSION, request)
         if response is not None:
-            self._check_errors([one.error_code for one in response.responses], "a configuration")
+            self._check_errors([one.error_code for one in response.responses], "IncrementalAlterConfigs")
 
     def _add_partitions(self, tp: TopicPartition) -> Steps[None]:
         count = 1 + sum(each.topic == tp.topic for each in self._partitions)
@@ -172,7 +172,7 @@ class Operator(SimulatedClient):
             # An earlier request without a response may have added the partitions.
             codes = [one.error_code for one in response.results]
             self._check_errors(
-                codes, "a growth", ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR
+                codes, "CreatePartitions", ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR
             )
 
     def _check_errors(self, codes: list[int], what: str, *more: ErrorCode) -> None:

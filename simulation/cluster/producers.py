@@ -121,7 +121,7 @@ class Producer(SimulatedClient):
             if not self._learn_newer_leader(tp, response, result):
                 yield self.backoff()
                 yield from self.refresh()
-        self.log(f"gives up {batch[0].value.decode()}")
+        self.log(f"timed out: {batch[0].value.decode()}")
         if transactional_id is None and self._is_idempotent:
             # The batch may have been written. Stock producers also continue with a new producer id.
             yield from self.take_producer_id()

@@ -203,7 +203,7 @@ class QuorumFaultInjector:
         saved = node.log.take_snapshot(self._rng.choice([1, 7, 30]))
         if saved is not None:
             self._history.on_snapshot(saved)
-            self._history.log_node(node, f"takes {saved.snapshot}")
+            self._history.log_node(node, f"takes snapshot {saved.snapshot}")
             is_durable = node.log.synced_offset >= saved.snapshot.end_offset or not node.terms.may_vote
             if is_durable and self._rng.random() < 0.7:
                 node.log.trim()

@@ -89,7 +89,7 @@ class History:
                 self.nodes[one].log.snapshots.append(saved)
                 self.nodes[one].log.load(saved)
         kind = "dynamic" if self.is_dynamic else "static"
-        self.log_event(f"{kind} quorum of {voters}, with {others}")
+        self.log_event(f"{kind} quorum with voters {voters} and other nodes {others}")
 
     def voter(self, node: SimulatedNode) -> Voter:
         return Voter(node.key, endpoints_of(node.terms.endpoints), *KRAFT_VERSIONS)
@@ -236,7 +236,9 @@ class History:
             node.last_logged = shown
             if machine.role is QuorumRole.LEADER:
                 self.faults.maybe_cut_power(node)
-            self.log_node(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
+            self.log_node(
+                node, f"{machine.role.name.lower()} in epoch {machine.epoch}, leader {machine.leader_id}"
+            )
         self.invariants.check(node, node.local_ms)
 
     # --- the run
@@ -269,7 +271,7 @@ class History:
             raise Violation(
                 f"not converged {CONVERGENCE_MS} ms after the last fault: {self._why_not_converged()}"
             )
-        self.log_event(f"converged, with {self.invariants.committed_offset} committed")
+        self.log_event(f"converged with committed offset {self.invariants.committed_offset}")
 
     def _keep_proposing(self) -> None:
         self.propose()

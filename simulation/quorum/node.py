@@ -327,7 +327,7 @@ class SimulatedNode:
 
     def _install(self) -> None:
         if self._fetched_snapshot is not None:
-            self._environment.log_node(self, f"installs {self._fetched_snapshot.snapshot}")
+            self._environment.log_node(self, f"installs snapshot {self._fetched_snapshot.snapshot}")
             assert self._syncing_to is None
             self.log.install(self._fetched_snapshot)
             self._sync()

@@ -318,7 +318,9 @@ class History:
         assert appended is not None
         for number, record in enumerate(contents):
             partition.expected.on_append(offset + number, record)
-        self._log(f"{partition.topic}: fetch {len(contents)} records in {len(fetched)} bytes at {offset}")
+        self._log(
+            f"{partition.topic}: fetch {len(contents)} records in {len(fetched)} bytes at offset {offset}"
+        )
         self._commit(partition)
 
     def _commit(self, partition: SimulatedPartition) -> None:
@@ -329,7 +331,7 @@ class History:
         if not log.is_recoverable:
             self._flush_partition_metadata(partition)
         partition.expected.on_ack(log.log_end_offset)
-        self._log(f"{partition.topic}: commit up to {log.log_end_offset}")
+        self._log(f"{partition.topic}: commit up to offset {log.log_end_offset}")
         if self._rng.random() < 0.9:
             log.high_watermark = log.log_end_offset
         self._flush_due()
@@ -355,7 +357,7 @@ class History:
                 leader_epoch=partition.leader_epoch,
                 now_ms=self._storage.host.now_ms(),
             )
-            self._log(f"{partition.topic}: producer {producer_id} retries the batch at {offset}")
+            self._log(f"{partition.topic}: producer {producer_id} retries the batch at offset {offset}")
             if not appended.is_duplicate or appended.first_offset != offset:
                 raise Violation(
                     f"the batch of producer {producer_id} at {offset} was stored again: {appended}"
@@ -368,14 +370,14 @@ class History:
             end_offset = log.written_end_offset
             log.flush()
             partition.expected.on_flush(end_offset)
-            self._log(f"{log.topic}: due flush up to {end_offset}")
+            self._log(f"{log.topic}: flush is due, up to offset {end_offset}")
 
     def _flush(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
         end_offset = log.written_end_offset
         log.flush()
         partition.expected.on_flush(end_offset)
-        self._log(f"{partition.topic}: flush up to {end_offset}")
+        self._log(f"{partition.topic}: flush up to offset {end_offset}")
 
     def _flush_concurrently(self, partition: SimulatedPartition) -> None:
         """Flush as a worker thread does, with another operation at the same time."""
@@ -383,7 +385,7 @@ class History:
         if not log.is_recoverable:
             self._flush_partition_metadata(partition)
         ticket = log.begin_flush()
-        self._log(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
+        self._log(f"{partition.topic}: begin a flush up to offset {ticket.end_offset}")
         action: Callable[[SimulatedPartition], None] = self._rng.choice(
             (self._append, self._append_many, self._truncate, self._apply_retention, self._checkpoint)
         )
@@ -428,7 +430,7 @@ class History:
     def _roll(self, partition: SimulatedPartition) -> None:
         log = self._storage.log(partition)
         log.roll(self._storage.host.now_ms())
-        self._log(f"{partition.topic}: roll at {log.log_end_offset}")
+        self._log(f"{partition.topic}: roll at offset {log.log_end_offset}")
         if self._rng.random() < 0.7:
             self._flush_due()
 
@@ -449,7 +451,7 @@ class History:
             offset = self._rng.randint(log.log_start_offset, log.high_watermark)
             partition.expected.allow_start_at(offset)
             log.delete_records_before(offset)
-            self._log(f"{partition.topic}: delete records before {offset}")
+            self._log(f"{partition.topic}: delete records before offset {offset}")
 
     def _truncate(self, partition: SimulatedPartition) -> None:
         """Truncate to a new leader's log, then write the recovery points, as Kafka does."""
@@ -459,7 +461,7 @@ class History:
         offset = self._rng.randint(log.log_start_offset, log.log_end_offset)
         self._commit(partition)
         offset = next((each for each in self._batch_starts(partition) if each >= offset), log.log_end_offset)
-        self._log(f"{partition.topic}: truncate to {offset}")
+        self._log(f"{partition.topic}: truncate to offset {offset}")
         expected.before_truncate(offset)
         if log.truncate_to(offset):
             expected.on_truncate(offset)
@@ -481,7 +483,7 @@ class History:
 
     def _advance_clock(self, partition: SimulatedPartition) -> None:
         delay_ms = self._rng.choice((100, 2000, 14_000, 61_000))
-        self._log(f"{delay_ms} ms pass")
+        self._log(f"the clock advances by {delay_ms} ms")
         self._advance(delay_ms)
         self._storage.manager.tick(self._storage.host.now_ms())
         self._flush_due()
