@@ -19,7 +19,7 @@ from kwire.console.local_log import LocalLog, local_directory
 from kwire.console.page import CLIENT_ID, ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import HEADER_BYTES, batches, build
-from tests.broker.storage.log_bench import NOW_MS, LogBench
+from tests.broker.storage.log_harness import NOW_MS, LogHarness
 from tests.console.conftest import Client, console_at
 
 TOPIC = "searched"
@@ -205,7 +205,7 @@ def test_a_damaged_batch_is_not_passed(own: Broker, tmp_path: Path) -> None:
 
 
 def test_a_record_of_more_headers_than_are_held_is_left_to_the_broker(tmp_path: Path) -> None:
-    bench = LogBench(RealDisk(), str(tmp_path))
+    bench = LogHarness(RealDisk(), str(tmp_path))
     log = bench.open()
     for headers in (0, MAX_HEADERS, MAX_HEADERS + 1, 0):
         batch = build([(NOW_MS, b"other-wanted", b"", [("", None)] * headers)])
@@ -244,7 +244,7 @@ def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: 
 def test_a_log_that_was_cut_is_not_misread(tmp_path: Path, seed: int) -> None:
     """Its index has entries of what was there before, which lead into the midst of batches."""
     draw = Random(seed)
-    bench = LogBench(
+    bench = LogHarness(
         RealDisk(),
         str(tmp_path),
         LogConfig(index_interval_bytes=1, segment_bytes=1 << 26, segment_index_bytes=1 << 16),

@@ -11,7 +11,7 @@ from kwire.testing.virtual_host import VirtualHost
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=300), st.integers(0, 60))
-def test_what_is_due_comes_in_order_of_deadline_then_of_scheduling(
+def test_timers_fire_in_order_of_deadline_then_of_scheduling(
     entries: list[tuple[int, bool]], now_ms: int
 ) -> None:
     queue = TimerQueue(lambda: 0)
@@ -31,7 +31,7 @@ def test_what_is_due_comes_in_order_of_deadline_then_of_scheduling(
     assert len(queue) == len(later)
 
 
-def test_cancelling_after_the_call_changes_nothing() -> None:
+def test_cancel_after_the_call_has_no_effect() -> None:
     queue = TimerQueue(lambda: 0)
     timer = queue.add(1, lambda: None)
     assert queue.pop_due(1) is not None
@@ -39,7 +39,7 @@ def test_cancelling_after_the_call_changes_nothing() -> None:
     assert len(queue) == 0
 
 
-def test_dead_timers_do_not_gather() -> None:
+def test_canceled_timers_do_not_accumulate() -> None:
     queue = TimerQueue(lambda: 0)
     queue.add(10**9, lambda: None)
     for _ in range(100_000):
@@ -53,7 +53,7 @@ def test_dead_timers_do_not_gather() -> None:
         st.tuples(st.sampled_from(["add", "postpone", "cancel", "wait"]), st.integers(0, 9)), max_size=200
     )
 )
-def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]) -> None:
+def test_postpone_equals_cancel_and_add(steps: list[tuple[str, int]]) -> None:
     """One queue postpones, the other one cancels and adds: nobody can tell them apart."""
     now_ms = 0
     postponing, adding = TimerQueue(lambda: now_ms), TimerQueue(lambda: now_ms)
@@ -61,7 +61,7 @@ def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]
     timers: list[tuple[QueuedTimer, QueuedTimer]] = []
     deadlines_ms: list[int | None] = []
 
-    def added(queue: TimerQueue, delay_ms: int, number: int) -> QueuedTimer:
+    def add_timer(queue: TimerQueue, delay_ms: int, number: int) -> QueuedTimer:
         name = "postponing" if queue is postponing else "adding"
 
         def due() -> None:
@@ -74,7 +74,9 @@ def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]
         known = number % len(timers) if timers else 0
         if action == "add":
             deadlines_ms.append(now_ms + number)
-            timers.append((added(postponing, number, len(timers)), added(adding, number, len(timers))))
+            timers.append(
+                (add_timer(postponing, number, len(timers)), add_timer(adding, number, len(timers)))
+            )
         elif action == "wait":
             now_ms += number
             for queue in (postponing, adding):
@@ -94,14 +96,14 @@ def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]
             if old is not None and new >= old:
                 deadlines_ms[known] = new
                 other.cancel()
-                timers[known] = (moved, added(adding, number, known))
+                timers[known] = (moved, add_timer(adding, number, known))
         assert len(postponing) == len(adding)
         assert postponing.next_deadline_ms() == adding.next_deadline_ms()
     by_queue = {name: [event[1:] for event in fired if event[0] == name] for name in ("postponing", "adding")}
     assert by_queue["postponing"] == by_queue["adding"]
 
 
-def test_what_is_postponed_for_ever_takes_one_entry() -> None:
+def test_postponed_timer_has_one_heap_entry() -> None:
     now_ms = 0
     queue = TimerQueue(lambda: now_ms)
     timer = queue.add(10, lambda: None)
@@ -112,39 +114,39 @@ def test_what_is_postponed_for_ever_takes_one_entry() -> None:
     assert queue.next_deadline_ms() == now_ms + 10
 
 
-def test_what_is_over_is_not_postponed() -> None:
+def test_fired_or_canceled_timer_cannot_be_postponed() -> None:
     queue = TimerQueue(lambda: 0)
-    called_off, made = queue.add(1, lambda: None), queue.add(1, lambda: None)
-    called_off.cancel()
+    canceled, fired = queue.add(1, lambda: None), queue.add(1, lambda: None)
+    canceled.cancel()
     assert queue.pop_due(1) is not None
-    assert not called_off.postpone(5)
-    assert not made.postpone(5)
+    assert not canceled.postpone(5)
+    assert not fired.postpone(5)
     assert queue.pop_due(10) is None
 
 
-def test_virtual_time_makes_each_call_at_its_own_moment() -> None:
+def test_virtual_host_makes_each_call_at_its_deadline() -> None:
     virtual = VirtualHost(seed=1, now_ms=1_000)
     host: Host = virtual
-    seen: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
-    def note(name: str) -> None:
-        seen.append((name, host.now_ms()))
+    def record(name: str) -> None:
+        calls.append((name, host.now_ms()))
 
     def first() -> None:
-        note("a")
-        host.schedule(50, lambda: note("a2"))
+        record("a")
+        host.schedule(50, lambda: record("a2"))
 
-    host.schedule(500, lambda: note("b"))
+    host.schedule(500, lambda: record("b"))
     host.schedule(100, first)
     virtual.advance(499)
-    assert seen == [("a", 1_100), ("a2", 1_150)]
+    assert calls == [("a", 1_100), ("a2", 1_150)]
     virtual.advance(1)
-    assert seen[-1] == ("b", 1_500)
+    assert calls[-1] == ("b", 1_500)
     assert host.now_ms() == 1_500
     assert virtual.timers == 0
 
 
-def test_virtual_work_is_delivered_after_the_call_that_asked_for_it() -> None:
+def test_virtual_host_delivers_work_after_the_requesting_call() -> None:
     virtual = VirtualHost()
     results: list[object] = []
     turns: list[int] = []
@@ -160,7 +162,7 @@ def test_virtual_work_is_delivered_after_the_call_that_asked_for_it() -> None:
     assert turns == [1, 2, 3]
 
 
-def test_a_clock_on_the_wall_may_be_wrong_and_jump_while_durations_hold() -> None:
+def test_wall_clock_skew_does_not_change_durations() -> None:
     host = VirtualHost(now_ms=1_000)
     due: list[int] = []
     host.schedule(50, lambda: due.append(host.now_ms()))

@@ -10,7 +10,7 @@ from kwire.host.internode_clock import InternodeClock
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
-class Time:
+class ClockHarness:
     """A clock, what waits for it, and what has happened by when."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Time:
         self.scheduled = 0
         self.internode = InternodeClock(self.timers, self._scheduled)
         self.began_ms = self.internode.monotonic_ms()
-        self.seen: list[str] = []
+        self.fired: list[str] = []
 
     def _scheduled(self) -> None:
         self.scheduled += 1
@@ -34,66 +34,66 @@ class Time:
             callback()
 
 
-def test_it_goes_as_the_clock_does_and_wakes_who_has_to_look_at_it() -> None:
-    time = Time()
-    time.internode.schedule(100, lambda: time.seen.append("due"))
+def test_internode_clock_follows_the_clock_and_schedules_a_wakeup() -> None:
+    time = ClockHarness()
+    time.internode.schedule(100, lambda: time.fired.append("due"))
     assert time.scheduled == 1
     time.advance(99)
-    assert (time.passed_ms, time.seen) == (99, [])
+    assert (time.passed_ms, time.fired) == (99, [])
     time.advance(1)
-    assert (time.passed_ms, time.seen) == (100, ["due"])
+    assert (time.passed_ms, time.fired) == (100, ["due"])
 
 
-def test_nothing_of_a_week_passes_where_it_stands() -> None:
-    time = Time()
-    time.timers.add(WEEK_MS, lambda: time.seen.append("a week"))
-    time.internode.schedule(100, lambda: time.seen.append("before"))
-    postponed = time.internode.schedule(10, lambda: time.seen.append("postponed"))
+def test_paused_clock_stands_still_for_a_week() -> None:
+    time = ClockHarness()
+    time.timers.add(WEEK_MS, lambda: time.fired.append("a week"))
+    time.internode.schedule(100, lambda: time.fired.append("before"))
+    postponed = time.internode.schedule(10, lambda: time.fired.append("postponed"))
     time.advance(5)
     assert postponed.postpone(300)
     time.internode.pause(WEEK_MS)
     time.advance(WEEK_MS // 2)
-    time.internode.schedule(100, lambda: time.seen.append("meanwhile"))
-    again = time.internode.schedule(10, lambda: time.seen.append("postponed meanwhile"))
+    time.internode.schedule(100, lambda: time.fired.append("meanwhile"))
+    again = time.internode.schedule(10, lambda: time.fired.append("postponed meanwhile"))
     assert again.postpone(400)
-    assert (time.passed_ms, time.seen) == (5, [])
+    assert (time.passed_ms, time.fired) == (5, [])
     time.advance(WEEK_MS // 2)
     time.internode.resume(0)
-    assert (time.passed_ms, time.seen) == (5, ["a week"])
-    for passed_ms, seen in (
+    assert (time.passed_ms, time.fired) == (5, ["a week"])
+    for passed_ms, fired in (
         (95, "before"),
         (5, "meanwhile"),
         (200, "postponed"),
         (100, "postponed meanwhile"),
     ):
         time.advance(passed_ms - 1)
-        count = len(time.seen)
+        count = len(time.fired)
         time.advance(1)
-        assert time.seen[count:] == [seen]
+        assert time.fired[count:] == [fired]
     assert time.passed_ms == 405
 
 
-@pytest.mark.parametrize("moved_ms", [0, 1, WEEK_MS // 3, WEEK_MS - 1])
-def test_a_move_that_is_called_off_takes_nothing_from_it(moved_ms: int) -> None:
-    time = Time()
+@pytest.mark.parametrize("advanced_ms", [0, 1, WEEK_MS // 3, WEEK_MS - 1])
+def test_canceled_advance_does_not_move_the_internode_clock(advanced_ms: int) -> None:
+    time = ClockHarness()
     time.advance(50)
-    time.internode.schedule(100, lambda: time.seen.append("due"))
+    time.internode.schedule(100, lambda: time.fired.append("due"))
     time.internode.pause(WEEK_MS)
-    time.advance(moved_ms)
-    time.internode.resume(WEEK_MS - moved_ms)
+    time.advance(advanced_ms)
+    time.internode.resume(WEEK_MS - advanced_ms)
     assert time.passed_ms == 50
     time.advance(99)
-    assert (time.passed_ms, time.seen) == (149, [])
+    assert (time.passed_ms, time.fired) == (149, [])
     time.advance(1)
-    assert time.seen == ["due"]
+    assert time.fired == ["due"]
 
 
-def test_who_is_called_off_does_not_come() -> None:
-    time = Time()
-    timer = time.internode.schedule(100, lambda: time.seen.append("due"))
+def test_timer_canceled_during_a_pause_does_not_fire() -> None:
+    time = ClockHarness()
+    timer = time.internode.schedule(100, lambda: time.fired.append("due"))
     time.internode.pause(WEEK_MS)
     timer.cancel()
     time.advance(WEEK_MS)
     time.internode.resume(0)
     time.advance(100)
-    assert time.seen == []
+    assert time.fired == []

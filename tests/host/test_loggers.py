@@ -12,7 +12,7 @@ import kwire.broker
 from kwire.host.loggers import LOGGER_NAMES, NodeLogger, known_loggers
 
 
-def test_what_is_logged_says_of_which_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_record_names_its_node(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kwire"):
         NodeLogger("kwire.node", "100% of 1").info("%d logs", 7)
         NodeLogger("kwire.node", "").info("%d logs", 8)
@@ -20,7 +20,7 @@ def test_what_is_logged_says_of_which_node(caplog: pytest.LogCaptureFixture) -> 
     assert [vars(record)["node"] for record in caplog.records] == ["100% of 1", ""]
 
 
-def test_all_that_a_node_logs_to_is_known_before_it_says_anything() -> None:
+def test_all_logger_names_are_known_before_their_first_use() -> None:
     sources = Path(kwire.broker.__path__[0]).parent.rglob("*.py")
     used = {
         name

@@ -8,7 +8,7 @@ from kwire.host.random_streams import RandomStreams
 from kwire.testing.virtual_host import VirtualHost
 
 
-def test_what_one_purpose_draws_moves_no_other() -> None:
+def test_streams_of_different_purposes_are_independent() -> None:
     quiet, busy = RandomStreams(1), RandomStreams(1)
     for _ in range(100):
         busy.stream("answers").random()
@@ -16,14 +16,14 @@ def test_what_one_purpose_draws_moves_no_other() -> None:
     assert busy.stream("ids") is busy.stream("ids")
 
 
-def test_streams_go_by_their_seed_and_their_purpose() -> None:
+def test_streams_depend_on_seed_and_purpose() -> None:
     drawn = {
         RandomStreams(seed).stream(purpose).random() for seed in (1, 2) for purpose in ("ids", "answers")
     }
     assert len(drawn) == 4
 
 
-def test_two_nodes_in_one_process_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_of_two_nodes_in_one_process_are_distinguished(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("node 1", "node 100%s"):
         VirtualHost(name=name).logger("kwire.net").error("%s is gone", "x")
     assert [record.getMessage() for record in caplog.records] == [

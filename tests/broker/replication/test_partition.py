@@ -15,7 +15,7 @@ from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from tests.broker.replication.fake_cluster import FakeCluster
-from tests.broker.storage.log_bench import LogBench, batch, name
+from tests.broker.storage.log_harness import LogHarness, batch, name
 
 ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0)
 TWO = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0)
@@ -38,7 +38,7 @@ class PartitionHarness:
     def __init__(self, topic_id: Uuid | None = None) -> None:
         self.host = VirtualHost(seed=1)
         self.cluster = FakeCluster(self.host)
-        self.log = LogBench(MemoryDisk()).open(topic_id=topic_id)
+        self.log = LogHarness(MemoryDisk()).open(topic_id=topic_id)
         self.staged: list[Partition] = []
         self.offline: list[StorageError] = []
         self.results: list[tuple[str, ErrorCode | None]] = []

@@ -6,7 +6,7 @@ import pytest
 
 from kwire.broker.storage.log.log import Log
 from kwire.testing.disk import MemoryDisk
-from tests.broker.storage.log_bench import NOW_MS, LogBench, batch
+from tests.broker.storage.log_harness import NOW_MS, LogHarness, batch
 
 VALUE = bytes(100)
 
@@ -17,16 +17,18 @@ def disk() -> MemoryDisk:
 
 
 @pytest.fixture
-def bench(disk: MemoryDisk) -> LogBench:
-    return LogBench(disk)
+def harness(disk: MemoryDisk) -> LogHarness:
+    return LogHarness(disk)
 
 
 @pytest.fixture
-def filled(bench: LogBench) -> Log:
+def filled(harness: LogHarness) -> Log:
     """Batches of two records each, three batches a segment: 0..5, 6..11, 12..15."""
-    bench.config = bench.config._replace(segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1)
-    log = bench.open()
+    harness.config = harness.config._replace(
+        segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1
+    )
+    log = harness.open()
     for number in range(8):
-        bench.append(log, VALUE, VALUE, timestamp=NOW_MS + number * 10)
+        harness.append(log, VALUE, VALUE, timestamp=NOW_MS + number * 10)
     assert log.segment_base_offsets == [0, 6, 12]
     return log

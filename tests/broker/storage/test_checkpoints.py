@@ -22,7 +22,7 @@ from kwire.broker.storage.checkpoints import (
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import uuid_from_text
-from tests.broker.storage.log_bench import put_topic_id
+from tests.broker.storage.log_harness import write_topic_id
 
 TOPIC_ID = uuid_from_text("xtzWWN4bTjitpL3kfd9s5g")
 
@@ -46,19 +46,19 @@ def test_a_missing_or_empty_checkpoint_has_no_entries() -> None:
 
 
 @pytest.mark.parametrize("content", [b"xx", b"1\n0\n", b"0\n2\nt 0 5\n", b"0\n1\nt zero 5\n", b"0\n1\nt 0\n"])
-def test_a_garbled_checkpoint_is_an_error(content: bytes) -> None:
+def test_corrupt_checkpoint_is_an_error(content: bytes) -> None:
     with pytest.raises(StorageError):
         read_offsets(disk_with("/c", content), "/c")
 
 
 def test_partition_metadata() -> None:
     disk = MemoryDisk()
-    put_topic_id(disk, "", TOPIC_ID)
+    write_topic_id(disk, "", TOPIC_ID)
     assert disk.read("/partition.metadata") == b"version: 0\ntopic_id: xtzWWN4bTjitpL3kfd9s5g"
     assert read_topic_id(disk, "") == TOPIC_ID
 
 
-def test_partition_metadata_of_a_version_to_come() -> None:
+def test_partition_metadata_of_a_later_version() -> None:
     content = b"version: 7\ntopic_id: xtzWWN4bTjitpL3kfd9s5g\nmore: x\n"
     assert read_topic_id(disk_with("/partition.metadata", content), "") == TOPIC_ID
 
@@ -76,16 +76,16 @@ def test_partition_metadata_of_a_version_to_come() -> None:
         b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
     ],
 )
-def test_garbled_partition_metadata_is_an_error_and_not_a_log_of_no_topic(content: bytes) -> None:
+def test_corrupt_partition_metadata_is_an_error(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"/partition\.metadata has no valid topic_id"):
         read_topic_id(disk_with("/partition.metadata", content), "")
     assert read_topic_id(MemoryDisk(), "") is None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_loss_of_power_leaves_partition_metadata_whole_or_not_there(seed: int) -> None:
+def test_partition_metadata_is_complete_or_absent_after_power_loss(seed: int) -> None:
     disk = MemoryDisk()
-    put_topic_id(disk, "", TOPIC_ID)
+    write_topic_id(disk, "", TOPIC_ID)
     disk.power_cut(random.Random(seed))
     assert read_topic_id(disk, "") in (TOPIC_ID, None)
 
@@ -104,7 +104,7 @@ def test_meta_properties_of_kafka() -> None:
     assert found == MetaProperties("5L6g3nShT-eMCtK--X86sw", 1, TOPIC_ID)
 
 
-def test_meta_properties_come_back_as_written() -> None:
+def test_meta_properties_round_trip() -> None:
     disk = MemoryDisk()
     texts = ("c", "", " my=cluster: a\\b ", "\N{SNOWMAN}\N{GRINNING FACE}#!\t")
     for cluster_id, version in ((text, version) for text in texts for version in (0, 1)):
@@ -113,14 +113,14 @@ def test_meta_properties_come_back_as_written() -> None:
         assert read_meta_properties(disk, "") == written
 
 
-def test_a_clusters_id_is_written_as_java_writes_it() -> None:
+def test_cluster_id_is_escaped_as_by_java() -> None:
     disk = MemoryDisk()
     write_meta_properties(disk, "", MetaProperties(" a=b:c \N{SNOWMAN}", 7, None))
     assert b"cluster.id=\\ a\\=b\\:c \\u2603\n" in disk.read("/meta.properties")
 
 
 @pytest.mark.parametrize("content", [b"garbage", b"version=0\nbroker.id=1\n", b"cluster.id=c\n"])
-def test_meta_properties_that_name_nobody(content: bytes) -> None:
+def test_meta_properties_without_ids(content: bytes) -> None:
     with pytest.raises(IncompleteMetaProperties, match=r"/meta\.properties has no"):
         read_meta_properties(disk_with("/meta.properties", content), "")
 
@@ -143,7 +143,7 @@ def test_unusable_meta_properties_are_an_error(content: bytes) -> None:
         read_meta_properties(disk_with("/meta.properties", content), "")
 
 
-def test_the_clean_shutdown_marker_is_json_and_can_be_taken_once() -> None:
+def test_clean_shutdown_marker_is_json_and_is_removed_when_read() -> None:
     disk = MemoryDisk()
     write_clean_shutdown(disk, "", 42)
     assert disk.read("/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":42}'
@@ -152,5 +152,5 @@ def test_the_clean_shutdown_marker_is_json_and_can_be_taken_once() -> None:
     assert consume_clean_shutdown(disk, "") is None
 
 
-def test_an_empty_marker_of_an_older_kafka_counts() -> None:
+def test_empty_marker_of_an_older_kafka_is_valid() -> None:
     assert consume_clean_shutdown(disk_with("/.kafka_cleanshutdown", b""), "") == -1

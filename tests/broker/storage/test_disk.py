@@ -17,7 +17,7 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_an_open_file_is_the_same_until_its_path_is_another_ones(root: str) -> None:
+def test_open_file_is_reused_until_its_path_changes(root: str) -> None:
     disk = RealDisk()
     old = disk.open(f"{root}/a-0/log")
     assert disk.open(f"{root}/a-0/log") is old
@@ -31,7 +31,7 @@ def test_an_open_file_is_the_same_until_its_path_is_another_ones(root: str) -> N
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 512])
-def test_a_directory_takes_what_is_open_below_it_along_and_nothing_else(root: str, most: int) -> None:
+def test_rename_of_a_directory_closes_only_the_files_below_it(root: str, most: int) -> None:
     disk = RealDisk(max_open_files=most)
     for name in ("a-0/log", "a-0/deep/log", "a-01/log"):
         disk.open(f"{root}/{name}")
@@ -48,7 +48,7 @@ def test_a_directory_takes_what_is_open_below_it_along_and_nothing_else(root: st
     assert disk.open(f"{root}/a-01/log") is kept or most == 1
 
 
-def test_the_file_used_longest_ago_is_let_go(root: str) -> None:
+def test_least_recently_used_file_is_closed(root: str) -> None:
     disk = RealDisk(max_open_files=2)
     first, second = (disk.open(f"{root}/{name}/log") for name in ("a-0", "a-01"))
     assert disk.open(f"{root}/a-0/log") is first

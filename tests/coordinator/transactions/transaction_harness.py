@@ -27,7 +27,7 @@ from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
-from tests.broker.storage.log_bench import LogBench, batch
+from tests.broker.storage.log_harness import LogHarness, batch
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))
 SEGMENT_BYTES = 600
@@ -56,7 +56,7 @@ class Config:
 class _LeaderPartition:
     """A leader partition whose appends are committed at once."""
 
-    def __init__(self, log: Log, bench: LogBench) -> None:
+    def __init__(self, log: Log, bench: LogHarness) -> None:
         self.log = log
         self.remote_replicas = None
         self._bench = bench
@@ -138,7 +138,7 @@ class TransactionHarness:
         self.disk = MemoryDisk()
         config = LogConfig(segment_bytes=SEGMENT_BYTES, segment_index_bytes=1200)
         self._benches = {
-            (topic, index): LogBench(self.disk, f"/{topic}-{index}", config) for topic, index in PARTITIONS
+            (topic, index): LogHarness(self.disk, f"/{topic}-{index}", config) for topic, index in PARTITIONS
         }
         self.ids = FIRST_ID
         self.life = 0

@@ -20,7 +20,7 @@ from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
 from kwire.wire.compression import Codec
-from tests.broker.storage.log_bench import NOW_MS, LogBench, batch
+from tests.broker.storage.log_harness import NOW_MS, LogHarness, batch
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 SCHEMA = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in COLUMNS])
@@ -32,7 +32,7 @@ US = 1_000_000
 @pytest.fixture
 def ranges(tmp_path: Path) -> list[Range]:
     """Records of two weeks, some of which are late, in several segments and ranges."""
-    made = LogBench(RealDisk(), str(tmp_path / "logs"))
+    made = LogHarness(RealDisk(), str(tmp_path / "logs"))
     made.config = made.config._replace(segment_bytes=1500, index_interval_bytes=300)
     log = made.open()
     draw = random.Random(3)

@@ -15,20 +15,20 @@ from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import read
 from kwire.pipeline.segments.scan import CorruptSegment
 from kwire.wire.batch import BatchHeader, batches
-from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered
+from tests.broker.storage.log_harness import NOW_MS, LogHarness, batch, offsets_and_values
 
 Row = tuple[int, bytes | None]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> LogBench:
-    made = LogBench(RealDisk(), str(tmp_path))
+def bench(tmp_path: Path) -> LogHarness:
+    made = LogHarness(RealDisk(), str(tmp_path))
     made.config = made.config._replace(segment_bytes=2500, index_interval_bytes=400)
     return made
 
 
 @pytest.fixture
-def log(bench: LogBench) -> Log:
+def log(bench: LogHarness) -> Log:
     """About 300 records in several segments, with a large last one."""
     opened = bench.open()
     draw = random.Random(5)
@@ -43,7 +43,7 @@ def log(bench: LogBench) -> Log:
     return opened
 
 
-def ranges(bench: LogBench, **given: str) -> list[Range]:
+def ranges(bench: LogHarness, **given: str) -> list[Range]:
     told = {"path": str(Path(bench.directory).parent), "subscribe": "topic", **given}
     return plan(parse(told))
 
@@ -96,9 +96,9 @@ KINDS = ["crc", "offset", "far offset", "length", "last delta", "magic", "zeros"
 @pytest.mark.parametrize("number", [1, -1])
 @pytest.mark.parametrize("how", KINDS)
 def test_valid_batches_are_read_and_skipped_offsets_recorded(
-    bench: LogBench, log: Log, tmp_path: Path, how: str, number: int, target: str
+    bench: LogHarness, log: Log, tmp_path: Path, how: str, number: int, target: str
 ) -> None:
-    everything = numbered(log)
+    everything = offsets_and_values(log)
     path = path_of(log, number)
     hurt = damage(path, 2, how)
     given = {"onCorrupt": "skip", "skippedRangesPath": str(tmp_path / "told"), "targetPartitionBytes": target}
@@ -116,7 +116,7 @@ def test_valid_batches_are_read_and_skipped_offsets_recorded(
 @pytest.mark.parametrize("number", [1, -1])
 @pytest.mark.parametrize("how", KINDS)
 def test_by_default_corruption_is_an_error_that_names_the_file(
-    bench: LogBench, log: Log, how: str, number: int
+    bench: LogHarness, log: Log, how: str, number: int
 ) -> None:
     hurt = damage(path_of(log, number), 2, how)
     pattern = rf"{path_of(log, number)} is corrupt at byte \d+, at or after offset \d+"
@@ -127,7 +127,7 @@ def test_by_default_corruption_is_an_error_that_names_the_file(
         assert raised.value.offset == hurt.base_offset
 
 
-def test_only_the_batch_with_corrupt_content_is_skipped(bench: LogBench, log: Log, tmp_path: Path) -> None:
+def test_only_the_batch_with_corrupt_content_is_skipped(bench: LogHarness, log: Log, tmp_path: Path) -> None:
     hurt = damage(path_of(log, 1), 3, "crc")
     rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
     [told] = read_damage(tmp_path / "told")
@@ -135,8 +135,8 @@ def test_only_the_batch_with_corrupt_content_is_skipped(bench: LogBench, log: Lo
     assert str(told).startswith(f"topic-0: skipped offsets {hurt.base_offset} to {hurt.last_offset}: ")
 
 
-def test_a_truncated_segment_continues_with_the_next_one(bench: LogBench, log: Log, tmp_path: Path) -> None:
-    everything = numbered(log)
+def test_a_truncated_segment_continues_with_the_next_one(bench: LogHarness, log: Log, tmp_path: Path) -> None:
+    everything = offsets_and_values(log)
     hurt = damage(path_of(log, 1), 1, "cut")
     found = rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
     after = log.segment_base_offsets[2]
@@ -146,7 +146,7 @@ def test_a_truncated_segment_continues_with_the_next_one(bench: LogBench, log: L
     assert told[-1].end_offset == after
 
 
-def test_repeated_damage_is_recorded_once(bench: LogBench, log: Log, tmp_path: Path) -> None:
+def test_repeated_damage_is_recorded_once(bench: LogHarness, log: Log, tmp_path: Path) -> None:
     damage(path_of(log, 0), 0, "crc")
     for _ in range(2):
         rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))

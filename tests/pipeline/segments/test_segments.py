@@ -26,20 +26,20 @@ from kwire.pipeline.segments.scan import (
 )
 from kwire.wire.batch import ABORT, COMMIT, build, update_crc
 from kwire.wire.compression import Codec
-from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, end_transaction
+from tests.broker.storage.log_harness import NOW_MS, LogHarness, batch, end_transaction
 
 Row = tuple[int, bytes | None]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> LogBench:
-    made = LogBench(RealDisk(), str(tmp_path))
+def bench(tmp_path: Path) -> LogHarness:
+    made = LogHarness(RealDisk(), str(tmp_path))
     made.config = made.config._replace(segment_bytes=1500, index_interval_bytes=300)
     return made
 
 
 @pytest.fixture
-def log(bench: LogBench) -> Log:
+def log(bench: LogHarness) -> Log:
     """500 records in batches of all codecs and several sizes, over many segments."""
     opened = bench.open()
     draw = random.Random(7)
@@ -53,11 +53,11 @@ def log(bench: LogBench) -> Log:
     return opened
 
 
-def options(bench: LogBench, **given: str) -> dict[str, str]:
+def options(bench: LogHarness, **given: str) -> dict[str, str]:
     return {"path": str(Path(bench.directory).parent), "subscribe": "topic", **given}
 
 
-def ranges(bench: LogBench, **given: str) -> list[Range]:
+def ranges(bench: LogHarness, **given: str) -> list[Range]:
     return plan(parse(options(bench, **given)))
 
 
@@ -73,9 +73,9 @@ def rows(found: list[Range]) -> list[Row]:
 
 
 def expected(log: Log) -> list[Row]:
-    from tests.broker.storage.log_bench import numbered
+    from tests.broker.storage.log_harness import offsets_and_values
 
-    return numbered(log)
+    return offsets_and_values(log)
 
 
 def touching(monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
@@ -92,7 +92,7 @@ def touching(monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
     return found
 
 
-def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *values: bytes) -> None:
+def in_transaction(bench: LogHarness, log: Log, producer_id: int, sequence: int, *values: bytes) -> None:
     sent = batch(
         *values, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
     )
@@ -100,7 +100,7 @@ def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *
 
 
 class TestRead:
-    def test_everything(self, bench: LogBench, log: Log) -> None:
+    def test_everything(self, bench: LogHarness, log: Log) -> None:
         found = ranges(bench)
         assert len(log.segments) > 5
         assert len(found) >= len(log.segments)
@@ -108,23 +108,23 @@ class TestRead:
         assert [one.start for one in found[1:]] == [one.end for one in found[:-1]]
 
     @pytest.mark.parametrize("target", ["1", "700", "100000"])
-    def test_in_parts_of_any_size(self, bench: LogBench, log: Log, target: str) -> None:
+    def test_in_parts_of_any_size(self, bench: LogHarness, log: Log, target: str) -> None:
         assert rows(ranges(bench, targetPartitionBytes=target)) == expected(log)
 
-    def test_in_at_least_min_partitions_tasks(self, bench: LogBench, log: Log) -> None:
+    def test_in_at_least_min_partitions_tasks(self, bench: LogHarness, log: Log) -> None:
         found = ranges(bench, minPartitions="130")
         assert len(found) == 130
         assert rows(found) == expected(log)
 
     @pytest.mark.parametrize(("start", "end"), [(0, 1), (17, 18), (100, 433), (499, 500), (20, 20)])
-    def test_from_one_offset_to_another(self, bench: LogBench, log: Log, start: int, end: int) -> None:
+    def test_from_one_offset_to_another(self, bench: LogHarness, log: Log, start: int, end: int) -> None:
         given = {
             "startingOffsets": f'{{"topic": {{"0": {start}}}}}',
             "endingOffsets": f'{{"topic": {{"0": {end}}}}}',
         }
         assert rows(ranges(bench, **given)) == expected(log)[start:end]
 
-    def test_from_a_timestamp_to_another(self, bench: LogBench, log: Log) -> None:
+    def test_from_a_timestamp_to_another(self, bench: LogHarness, log: Log) -> None:
         given = {"startingTimestamp": str(NOW_MS + 100_000), "endingTimestamp": str(NOW_MS + 200_000)}
         found = rows(ranges(bench, **given))
         assert found
@@ -140,9 +140,9 @@ class TestRead:
         assert [offset for offset, _ in found] == wanted
 
     def test_only_selected_bytes_are_read(
-        self, bench: LogBench, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bench: LogHarness, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        other = LogBench(RealDisk(), str(tmp_path), bench.config)
+        other = LogHarness(RealDisk(), str(tmp_path), bench.config)
         for name in ("topic-1", "other-0"):
             other.directory = f"{tmp_path}/{name}"
             other.append(other.open(), b"1")
@@ -166,9 +166,9 @@ class TestRead:
         assert min(touched) >= before[1]
 
     def test_a_timestamp_that_only_some_partitions_reach(
-        self, bench: LogBench, log: Log, tmp_path: Path
+        self, bench: LogHarness, log: Log, tmp_path: Path
     ) -> None:
-        other = LogBench(RealDisk(), str(tmp_path), bench.config)
+        other = LogHarness(RealDisk(), str(tmp_path), bench.config)
         other.directory = f"{tmp_path}/topic-1"
         other.append(other.open(), b"1")
         given = {"startingTimestamp": str(NOW_MS + 300_000)}
@@ -177,7 +177,7 @@ class TestRead:
         found = ranges(bench, **given, startingOffsetsByTimestampStrategy="latest")
         assert {one.partition for one in found} == {0}
 
-    def test_columns_match_sparks_kafka_source(self, bench: LogBench) -> None:
+    def test_columns_match_sparks_kafka_source(self, bench: LogHarness) -> None:
         log = bench.open()
         bench.send(log, memoryview(build([(NOW_MS, b"k", None, [("h", b"1")]), (NOW_MS, None, b"v", [])])))
         [plain] = read(ranges(bench)[0], headers=False)
@@ -197,11 +197,11 @@ class TestRead:
         }
         assert (second["key"], second["value"], second["headers"]) == (None, b"v", None)
 
-    def test_an_empty_log_has_no_records(self, bench: LogBench) -> None:
+    def test_an_empty_log_has_no_records(self, bench: LogHarness) -> None:
         bench.open()
         assert ranges(bench) == []
 
-    def test_records_after_delete_records(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+    def test_records_after_delete_records(self, bench: LogHarness, log: Log, tmp_path: Path) -> None:
         (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 123\n")
         assert rows(ranges(bench)) == expected(log)[123:]
         with pytest.raises(SegmentsError, match="topic-0 has the offsets 123 to 500, not 5"):
@@ -209,7 +209,7 @@ class TestRead:
         given = {"startingOffsets": '{"topic": {"0": 5}}', "failOnDataLoss": "false"}
         assert rows(ranges(bench, **given)) == expected(log)[123:]
 
-    def test_without_indexes(self, bench: LogBench, log: Log) -> None:
+    def test_without_indexes(self, bench: LogHarness, log: Log) -> None:
         bench.close(log)
         for path in Path(bench.directory).glob("*index"):
             path.unlink()
@@ -235,7 +235,7 @@ class TestTimestampsTooLargeForSpark:
     """Timestamps that do not fit into 64 bits as microseconds."""
 
     @pytest.fixture
-    def bench(self, bench: LogBench) -> LogBench:
+    def bench(self, bench: LogHarness) -> LogHarness:
         times = [NOW_MS, MAX_TIMESTAMP_MS, -MAX_TIMESTAMP_MS, NOW_MS, NOW_MS * 1_000_000, NOW_MS]
         log = bench.open()
         log.append_stored(memoryview(build([(time_ms, None, b"v", []) for time_ms in times])))
@@ -243,7 +243,7 @@ class TestTimestampsTooLargeForSpark:
         return bench
 
     @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
-    def test_are_a_one_sentence_error(self, bench: LogBench, on_corrupt: str) -> None:
+    def test_are_a_one_sentence_error(self, bench: LogHarness, on_corrupt: str) -> None:
         with pytest.raises(SegmentsError) as raised:
             rows(ranges(bench, onCorrupt=on_corrupt))
         assert str(raised.value) == (
@@ -252,7 +252,7 @@ class TestTimestampsTooLargeForSpark:
             "timestamp"
         )
 
-    def test_are_ignored_if_not_selected(self, bench: LogBench) -> None:
+    def test_are_ignored_if_not_selected(self, bench: LogHarness) -> None:
         [found] = read(ranges(bench)[0], columns=["offset", "value"])
         assert found.num_rows == 6
         told = []
@@ -267,7 +267,7 @@ class TestTimestampsTooLargeForSpark:
 
 class TestTransactions:
     @pytest.fixture
-    def log(self, bench: LogBench) -> Log:
+    def log(self, bench: LogHarness) -> Log:
         log = bench.open()
         in_transaction(bench, log, 1, 0, b"a1")  # 0, aborted
         in_transaction(bench, log, 2, 0, b"c1")  # 1, committed
@@ -283,19 +283,19 @@ class TestTransactions:
         bench.append(log, b"after")  # 11
         return log
 
-    def test_markers_are_not_records(self, bench: LogBench, log: Log) -> None:
+    def test_markers_are_not_records(self, bench: LogHarness, log: Log) -> None:
         offsets = [offset for offset, _ in rows(ranges(bench))]
         assert offsets == [0, 1, 2, 4, 7, 9, 10, 11]
 
     @pytest.mark.parametrize("target", ["1", "100000"])
     @pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level"])
     def test_read_committed_skips_aborted_records(
-        self, bench: LogBench, log: Log, target: str, name: str
+        self, bench: LogHarness, log: Log, target: str, name: str
     ) -> None:
         found = rows(ranges(bench, **{name: "read_committed", "targetPartitionBytes": target}))
         assert found == [(1, b"c1"), (2, b"plain"), (4, b"c2"), (9, b"before")]
 
-    def test_the_last_stable_offset(self, bench: LogBench, log: Log) -> None:
+    def test_the_last_stable_offset(self, bench: LogHarness, log: Log) -> None:
         [partition] = partitions_in([str(Path(bench.directory).parent)])
         assert end_offset(partition) == 12
         assert stable_offset(partition, 12) == 10
@@ -306,7 +306,7 @@ class TestTransactions:
         end_transaction(log, 1, COMMIT, now_ms=bench.now_ms)
         assert stable_offset(partition, 13) == 13
 
-    def test_a_timestamp_after_the_last_stable_offset_is_not_found(self, bench: LogBench, log: Log) -> None:
+    def test_a_timestamp_after_the_last_stable_offset_is_not_found(self, bench: LogHarness, log: Log) -> None:
         bench.send(log, batch(b"late", timestamp=NOW_MS + 60_000))  # 12
         late, committed = str(NOW_MS + 30_000), "read_committed"
         found = rows(ranges(bench, endingTimestamp=late, isolationLevel=committed))
@@ -317,7 +317,7 @@ class TestTransactions:
 
 
 class TestConcurrentBroker:
-    def test_an_incomplete_last_batch_is_not_read(self, bench: LogBench, log: Log) -> None:
+    def test_an_incomplete_last_batch_is_not_read(self, bench: LogHarness, log: Log) -> None:
         bench.close(log)
         last = max(Path(bench.directory).glob("*.log"))
         sent = build([(NOW_MS, None, b"late" * 50, [])], base_offset=500)
@@ -329,13 +329,13 @@ class TestConcurrentBroker:
             with last.open("ab") as file:
                 file.truncate(file.tell() - part)
 
-    def test_a_preallocated_segment_ends_at_its_zeros(self, bench: LogBench, log: Log) -> None:
+    def test_a_preallocated_segment_ends_at_its_zeros(self, bench: LogHarness, log: Log) -> None:
         bench.close(log)
         with max(Path(bench.directory).glob("*.log")).open("ab") as file:
             file.truncate(file.tell() + 5000)
         assert end_offset(ranges(bench)[0].log) == 500
 
-    def test_a_last_batch_with_a_wrong_crc_is_not_read(self, bench: LogBench, log: Log) -> None:
+    def test_a_last_batch_with_a_wrong_crc_is_not_read(self, bench: LogHarness, log: Log) -> None:
         bench.close(log)
         last = max(Path(bench.directory).glob("*.log"))
         sent = build([(NOW_MS, None, b"late", [])], base_offset=500)
@@ -344,7 +344,7 @@ class TestConcurrentBroker:
             file.write(sent)
         assert end_offset(ranges(bench)[0].log) == 500
 
-    def test_segments_deleted_during_a_read(self, bench: LogBench, log: Log) -> None:
+    def test_segments_deleted_during_a_read(self, bench: LogHarness, log: Log) -> None:
         found = ranges(bench)
         whole = expected(log)
         log.delete_records_before(log.segments[3].base_offset)
@@ -352,7 +352,7 @@ class TestConcurrentBroker:
         assert rows(found) == [row for row in whole if row[0] >= log.log_start_offset]
 
     def test_segments_that_are_compacted_between_plan_and_read(
-        self, bench: LogBench, log: Log, tmp_path: Path
+        self, bench: LogHarness, log: Log, tmp_path: Path
     ) -> None:
         found = ranges(bench, targetPartitionBytes="700")
         whole = expected(log)
@@ -366,13 +366,13 @@ class TestConcurrentBroker:
             path.unlink()
         assert rows(found) == whole
 
-    def test_a_deleted_topic_is_named(self, bench: LogBench, log: Log) -> None:
+    def test_a_deleted_topic_is_named(self, bench: LogHarness, log: Log) -> None:
         found = ranges(bench)
         shutil.move(bench.directory, f"{bench.directory}.0123456789abcdef-delete")
         with pytest.raises(SegmentsError, match="does not exist any more: was topic topic deleted"):
             rows(found)
 
-    def test_other_directories_are_ignored(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+    def test_other_directories_are_ignored(self, bench: LogHarness, log: Log, tmp_path: Path) -> None:
         for name in ("topic-0.abc-future", "topic-1.abc-delete", "__cluster_metadata-0", "lost+found"):
             (tmp_path / name).mkdir()
         assert [partition.name for partition in partitions_in([str(tmp_path)])] == ["topic-0"]
@@ -392,7 +392,7 @@ class TestDamage:
         ],
     )
     def test_a_corrupt_segment_is_named(
-        self, bench: LogBench, log: Log, damage: Callable[[bytes], bytes], what: str
+        self, bench: LogHarness, log: Log, damage: Callable[[bytes], bytes], what: str
     ) -> None:
         bench.close(log)
         first = min(Path(bench.directory).glob("*.log"))
@@ -401,7 +401,7 @@ class TestDamage:
             rows(ranges(bench, targetPartitionBytes="100000"))
         assert str(first) in str(caught.value)
 
-    def test_an_invalid_index_is_ignored(self, bench: LogBench, log: Log) -> None:
+    def test_an_invalid_index_is_ignored(self, bench: LogHarness, log: Log) -> None:
         bench.close(log)
         draw = random.Random(3)
         for path in Path(bench.directory).glob("*index"):
@@ -440,7 +440,7 @@ def test_an_invalid_option_is_a_one_sentence_error(
     assert "\n" not in str(caught.value)
 
 
-def test_chunks_have_only_requested_batches(bench: LogBench, log: Log) -> None:
+def test_chunks_have_only_requested_batches(bench: LogHarness, log: Log) -> None:
     [partition] = partitions_in([str(Path(bench.directory).parent)])
     for chunk in chunks_between(partition, 100, 110):
         for _, header in chunk.batches:
@@ -450,9 +450,9 @@ def test_chunks_have_only_requested_batches(bench: LogBench, log: Log) -> None:
 
 class TestTasks:
     @pytest.fixture
-    def bench(self, tmp_path: Path) -> LogBench:
+    def bench(self, tmp_path: Path) -> LogHarness:
         """Create a partition with nine tenths of the records and one with the rest, in one segment each."""
-        made = LogBench(RealDisk(), str(tmp_path))
+        made = LogHarness(RealDisk(), str(tmp_path))
         made.config = made.config._replace(segment_bytes=1 << 20, index_interval_bytes=300)
         made.config = made.config._replace(segment_index_bytes=1 << 20)
         for partition, records_count in ((0, 9000), (1, 1000)):
@@ -463,7 +463,7 @@ class TestTasks:
         return made
 
     def test_the_largest_partition_gets_most_tasks(
-        self, bench: LogBench, monkeypatch: pytest.MonkeyPatch
+        self, bench: LogHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kwire.pipeline.segments.plan.MIN_TASK_BYTES", 1)
         found = ranges(bench)
@@ -473,12 +473,12 @@ class TestTasks:
         assert max(count for _, count in counts) < 1500
         assert [offset for offset, _ in rows(found)] == [*range(9000), *range(1000)]
 
-    def test_small_partitions_share_one_task(self, bench: LogBench) -> None:
+    def test_small_partitions_share_one_task(self, bench: LogHarness) -> None:
         found = ranges(bench)
         assert [(one.partition, one.start, one.end) for one in found] == [(0, 0, 9000), (1, 0, 1000)]
         assert tasks(parse(options(bench)), found) == [found]
 
-    def test_neighbors_share_a_task_up_to_its_size(self, bench: LogBench) -> None:
+    def test_neighbors_share_a_task_up_to_its_size(self, bench: LogHarness) -> None:
         pieces = ranges(bench, targetPartitionBytes="5000")
         shared = tasks(parse(options(bench, targetPartitionBytes="50000")), pieces)
         assert [piece for task in shared for piece in task] == pieces
@@ -486,17 +486,17 @@ class TestTasks:
         assert max(sizes) <= 50_000
         assert min(sizes[:-1]) > 50_000 - max(piece.size_bytes for piece in pieces)
 
-    def test_min_partitions_is_honored(self, bench: LogBench) -> None:
+    def test_min_partitions_is_honored(self, bench: LogHarness) -> None:
         found = ranges(bench, minPartitions="7")
         assert [len(task) for task in tasks(parse(options(bench, minPartitions="7")), found)] == [1] * 7
 
-    def test_pieces_have_about_the_target_size(self, bench: LogBench) -> None:
+    def test_pieces_have_about_the_target_size(self, bench: LogHarness) -> None:
         sizes = [one.end - one.start for one in ranges(bench, targetPartitionBytes="50000")]
         # A record has about 20 bytes here, including its share of the batch's header.
         assert max(sizes[:-1]) - min(sizes[:-1]) <= 60
         assert all(1500 < size < 3500 for size in sizes[:-1])
 
-    def test_an_index_is_read_up_to_its_zeros(self, bench: LogBench) -> None:
+    def test_an_index_is_read_up_to_its_zeros(self, bench: LogHarness) -> None:
         [segment] = partitions_in([str(Path(bench.directory).parent)])[0].segments()
         assert segment.beside(".index").stat().st_size == 1 << 20
         # Reading stops after a piece of 1024 entries that ends in zeros.
@@ -516,7 +516,7 @@ class TestSelectedColumns:
         ],
     )
     def test_selected_columns_equal_those_of_a_full_read(
-        self, bench: LogBench, log: Log, names: list[str]
+        self, bench: LogHarness, log: Log, names: list[str]
     ) -> None:
         for range_ in ranges(bench, minPartitions="90"):
             every = pa.Table.from_batches(read(range_, headers=True))
@@ -524,7 +524,7 @@ class TestSelectedColumns:
             assert some[0].schema.names == names
             assert pa.Table.from_batches(some).to_pylist() == every.select(names).to_pylist()
 
-    def test_offsets_of_a_log_with_gaps(self, bench: LogBench) -> None:
+    def test_offsets_of_a_log_with_gaps(self, bench: LogHarness) -> None:
         sparse = bytearray(build([(NOW_MS, None, b"a", []), (NOW_MS, None, b"b", [])]))
         # The second record is at offset 5, as compaction may leave it.
         sparse[26] = 5
@@ -536,7 +536,7 @@ class TestSelectedColumns:
         [found] = read(ranges(bench)[0], columns=["offset"])
         assert found.column("offset").to_pylist() == [0, 5]
 
-    def test_corruption_is_reported_for_any_columns(self, bench: LogBench, log: Log) -> None:
+    def test_corruption_is_reported_for_any_columns(self, bench: LogHarness, log: Log) -> None:
         segment = Path(log.segments[0].log_path)
         data = bytearray(segment.read_bytes())
         data[70] ^= 1
@@ -553,7 +553,7 @@ class TestSelectedColumns:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_memory_is_bounded_by_the_batch(bench: LogBench, codec: Codec) -> None:
+def test_memory_is_bounded_by_the_batch(bench: LogHarness, codec: Codec) -> None:
     bench.config = bench.config._replace(segment_bytes=1 << 30)
     opened = bench.open()
     value = random.Random(7).randbytes(1000) * 100

@@ -20,7 +20,7 @@ from kwire.pipeline.segments.stream import (
     step_starts,
     step_tasks,
 )
-from tests.broker.storage.log_bench import LogBench, batch
+from tests.broker.storage.log_harness import LogHarness, batch
 
 
 def asked(tmp_path: Path, **given: str) -> Options:
@@ -30,7 +30,7 @@ def asked(tmp_path: Path, **given: str) -> Options:
 def make(tmp_path: Path, name: str, records: int) -> Path:
     """The log of a partition."""
     directory = tmp_path / "making" / "topic-0"
-    bench = LogBench(RealDisk(), str(directory.parent))
+    bench = LogHarness(RealDisk(), str(directory.parent))
     log = bench.open()
     for number in range(records):
         bench.send(log, batch(b"%d" % number))

@@ -31,7 +31,7 @@ def key(draw: random.Random, keys: int) -> bytes | None:
     return name if draw.random() < 0.9 else name * 40
 
 
-def some_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
+def random_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
     producer = {"producer_id": draw.randrange(3), "producer_epoch": 0, "base_sequence": base_offset}
     count = draw.choice([1, 1, 2, 7, 60])
     with_tombstones = draw.random() < 0.3
@@ -56,11 +56,13 @@ def some_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
     )
 
 
-def segments_of(draw: random.Random, base_offset: int, batches: int, keys: int) -> list[tuple[int, bytes]]:
+def random_segments(
+    draw: random.Random, base_offset: int, batches: int, keys: int
+) -> list[tuple[int, bytes]]:
     """Segments of a few batches each: base offset and content."""
     segments: list[tuple[int, bytes]] = []
     for _ in range(batches):
-        made = some_batch(draw, base_offset, keys)
+        made = random_batch(draw, base_offset, keys)
         if not segments or draw.random() < 0.2:
             segments.append((base_offset, b""))
         segments[-1] = segments[-1][0], segments[-1][1] + made
@@ -70,7 +72,7 @@ def segments_of(draw: random.Random, base_offset: int, batches: int, keys: int) 
 
 
 def job_for(segments: list[tuple[int, int]]) -> Job:
-    """All but the last of the segments, given by base offset and size, are to be cleaned."""
+    """All but the last of the segments, given by base offset and size, are to be clean."""
     return Job(
         directory=DIRECTORY,
         segments=segments,
@@ -88,7 +90,7 @@ def job_for(segments: list[tuple[int, int]]) -> Job:
     )
 
 
-def cleaned(
+def clean(
     segments: list[tuple[int, bytes]], *, map_bytes: int = ROOM, first_dirty: int = 0, now_ms: int = NOW_MS
 ) -> tuple[dict[str, bytes], Done]:
     """The files that cleaning all but the last segment leaves."""
@@ -108,56 +110,58 @@ def cleaned(
     return disk.tree(DIRECTORY), done._replace(scan_backward=False)
 
 
-def by_map(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_offset_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LogRewriter, "_scan_backward", lambda self: None)
 
 
-def swapped(
+def swap_key_bytes(
     files: dict[str, bytes], segments: list[tuple[int, bytes]], done: Done
 ) -> list[tuple[int, bytes]]:
     """The log after it: a segment that was written anew stands for all up to the next one, or the end."""
-    suffix = ".log.cleaned"
+    suffix = ".log.clean"
     made = {int(name[-32:-12]): content for name, content in files.items() if name.endswith(suffix)}
     kept = [segment for segment in segments if segment[0] >= done.end_offset]
     return sorted(made.items()) + kept
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_both_ways_leave_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backward_scan_and_offset_map_keep_the_same_records(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = random.Random(seed)
     keys = draw.choice([5, 40, 300])
-    segments = segments_of(draw, 0, draw.randrange(2, 60), keys)
+    segments = random_segments(draw, 0, draw.randrange(2, 60), keys)
     segments.append((segments[-1][0] + 10_000, b""))
     with monkeypatch.context() as patched:
         patched.setattr(LogRewriter, "_build_offset_map", None)
         patched.setattr(log_rewriter, "MIN_RECORDS_PER_BATCH", 0)
-        found, done = cleaned(segments)
+        found, done = clean(segments)
     # Once more, when what the first one has left is clean, or is not known to be, and the tombstones may go.
-    after = swapped(found, segments[:-1], done)
+    after = swap_key_bytes(found, segments[:-1], done)
     assert all(first < second for (first, _), (second, _) in pairwise(after))
-    more = segments_of(draw, segments[-1][0], 30, keys)
+    more = random_segments(draw, segments[-1][0], 30, keys)
     whole = [*after, *more, (more[-1][0] + 10_000, b"")]
     first_dirty = draw.choice([0, segments[-1][0]])
     later = NOW_MS + draw.choice([1, 2]) * DAY_MS
-    again, done_again = cleaned(whole, first_dirty=first_dirty, now_ms=later)
+    again, done_again = clean(whole, first_dirty=first_dirty, now_ms=later)
     with monkeypatch.context() as patched:
-        by_map(patched)
-        assert cleaned(segments) == (found, done)
-        assert cleaned(whole, first_dirty=first_dirty, now_ms=later) == (again, done_again)
+        use_offset_map(patched)
+        assert clean(segments) == (found, done)
+        assert clean(whole, first_dirty=first_dirty, now_ms=later) == (again, done_again)
 
 
-def test_without_room_for_all_keys_the_oldest_part_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    segments = segments_of(random.Random(1), 0, 80, 300)
+def test_full_key_set_cleans_only_the_oldest_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = random_segments(random.Random(1), 0, 80, 300)
     segments.append((segments[-1][0] + 10_000, b""))
     for map_bytes in (160 * 20, 160 * 100, 160 * 250):
-        found, done = cleaned(segments, map_bytes=map_bytes)
+        found, done = clean(segments, map_bytes=map_bytes)
         with monkeypatch.context() as patched:
-            by_map(patched)
-            assert cleaned(segments, map_bytes=map_bytes) == (found, done)
+            use_offset_map(patched)
+            assert clean(segments, map_bytes=map_bytes) == (found, done)
         assert done.end_offset < segments[-1][0]
 
 
-def test_what_it_keeps_in_mind_is_bounded() -> None:
+def test_number_of_remembered_keys_is_limited() -> None:
     newest = BackwardKeyScan(10_000)
     for offset in range(1000, 0, -1):
         batch = bytes(build([(NOW_MS, b"%d" % offset, b"", [])], base_offset=offset))
@@ -168,14 +172,14 @@ def test_what_it_keeps_in_mind_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("damaged", ["first", "last"])
-def test_a_damaged_batch_is_told_by_the_way_from_the_beginning(damaged: str) -> None:
-    segments = segments_of(random.Random(2), 0, 40, 20)
+def test_damaged_batch_is_reported_by_the_forward_scan(damaged: str) -> None:
+    segments = random_segments(random.Random(2), 0, 40, 20)
     segments.append((segments[-1][0] + 10_000, b""))
     place = 0 if damaged == "first" else len(segments) - 2
     base_offset, content = segments[place]
     segments[place] = base_offset, content[:-1] + bytes([content[-1] ^ 1])
     with pytest.raises(CorruptBatch):
-        cleaned(segments)
+        clean(segments)
 
 
 def batch(base_offset: int, *keys: bytes) -> bytes:
@@ -184,9 +188,7 @@ def batch(base_offset: int, *keys: bytes) -> bytes:
 
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("wrong", [0, 2, 1020, 1030, 1 << 40])
-def test_an_offset_that_a_damaged_disk_has_turned_over_costs_no_record(
-    place: int, wrong: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flipped_offset_bit_loses_no_record(place: int, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Base offsets are not in the CRC."""
     made = [batch(1000 + 10 * number, *(b"%d-%d" % (number, one) for one in range(5))) for number in range(4)]
     made[place] = wrong.to_bytes(8, "big") + made[place][8:]
@@ -194,13 +196,13 @@ def test_an_offset_that_a_damaged_disk_has_turned_over_costs_no_record(
 
     def outcome() -> object:
         try:
-            return cleaned(segments, first_dirty=1000)
+            return clean(segments, first_dirty=1000)
         except CorruptBatch as error:
             return str(error)
 
     found = outcome()
     with monkeypatch.context() as patched:
-        by_map(patched)
+        use_offset_map(patched)
         assert outcome() == found
 
 
@@ -214,7 +216,7 @@ class _File:
         return getattr(self._file, name)
 
 
-def test_files_are_opened_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_is_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, opened = MemoryDisk(), weakref.WeakSet[_File]()
     disk.make_directory(DIRECTORY)
     for number in range(50):
@@ -238,7 +240,7 @@ def test_files_are_opened_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -
     assert most < 10
 
 
-def test_a_file_that_ends_too_early_is_told() -> None:
+def test_truncated_file_is_an_error() -> None:
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
     path = f"{DIRECTORY}/{0:020d}.log"
@@ -253,7 +255,7 @@ def test_a_file_that_ends_too_early_is_told() -> None:
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("bit", range(6))
 @pytest.mark.parametrize("first_dirty", [0, 15])
-def test_an_offset_out_of_its_segment_is_refused(
+def test_offset_outside_its_segment_is_rejected(
     place: int, bit: int, first_dirty: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments of one batch, each a group of its own: nothing is made of another batch's offset."""
@@ -265,12 +267,12 @@ def test_an_offset_out_of_its_segment_is_refused(
 
     def outcome() -> str:
         try:
-            cleaned(segments, first_dirty=first_dirty)
+            clean(segments, first_dirty=first_dirty)
         except CorruptBatch as error:
             return str(error)
-        return "cleaned"
+        return "clean"
 
     found = outcome()
     assert found.startswith("a batch with offsets")
-    by_map(monkeypatch)
+    use_offset_map(monkeypatch)
     assert outcome() == found

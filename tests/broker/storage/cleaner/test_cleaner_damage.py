@@ -50,7 +50,7 @@ PLAIN: list[LogSegment] = [
     (4, [data(4, b"e"), data(5, b"a", b"f", b"g")]),
     (8, []),
 ]
-# One bit lies between the two producers: what is committed could be taken for aborted.
+# One bit lies between the two producers: what is committed_records could be taken for aborted.
 WITH_TRANSACTIONS: list[LogSegment] = [
     (0, [data(0, b"k", b"x")]),
     (2, [data(2, b"y", producer_id=100), data(3, b"z"), data(4, b"u", producer_id=101)]),
@@ -61,7 +61,7 @@ WITH_TRANSACTIONS: list[LogSegment] = [
 ABORTED = {5: [AbortedTxn(100, 2, 5, 4), AbortedTxn(100, 6, 7, 4)]}
 
 
-def reports(segments: list[LogSegment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
+def run_job(segments: list[LogSegment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
     """What cleaning all but the last segment, each by itself, gives, and why it ends early."""
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
@@ -94,8 +94,8 @@ def reports(segments: list[LogSegment], first_dirty_offset: int = 0) -> tuple[li
 
 
 @pytest.mark.parametrize("segments", [PLAIN, WITH_TRANSACTIONS], ids=["plain", "transactions"])
-def test_a_bit_that_has_turned_over_changes_nothing(segments: list[LogSegment]) -> None:
-    found, reason = reports(segments)
+def test_flipped_bit_leaves_the_log_unchanged(segments: list[LogSegment]) -> None:
+    found, reason = run_job(segments)
     assert not reason
     assert isinstance(found[-1], Done)
     assert len(found) > 1  # so that there is something to be lost
@@ -104,20 +104,20 @@ def test_a_bit_that_has_turned_over_changes_nothing(segments: list[LogSegment]) 
             for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
                 for bit in range(8):
                     batch[place] ^= 1 << bit
-                    found, reason = reports(segments)
+                    found, reason = run_job(segments)
                     batch[place] ^= 1 << bit
                     assert reason, f"byte {place}, bit {bit} of the batch at {read_header(batch).base_offset}"
                     assert not found
 
 
 @pytest.mark.parametrize("first_dirty_offset", [4, 6])
-def test_nor_does_one_in_what_is_clean_already(first_dirty_offset: int) -> None:
+def test_flipped_bit_in_the_clean_section_leaves_the_log_unchanged(first_dirty_offset: int) -> None:
     """That is read when it is copied; what was reported by then does not depend on it."""
     batch = PLAIN[0][1][1]
     for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
         for bit in range(8):
             batch[place] ^= 1 << bit
-            found, reason = reports(PLAIN, first_dirty_offset)
+            found, reason = run_job(PLAIN, first_dirty_offset)
             batch[place] ^= 1 << bit
             assert reason
             assert not found

@@ -10,48 +10,54 @@ import pytest
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.broker.storage.cleaner.test_log_cleaner import Bench, Kept, fill, in_two_directories, kept
+from tests.broker.storage.cleaner.test_log_cleaner import (
+    CleanerHarness,
+    ReadableRecords,
+    fill,
+    harness_with_two_directories,
+    readable_records,
+)
 
 
 @pytest.mark.parametrize("free_bytes", [0, 100, 300])
-def test_a_disk_that_is_full_while_cleaning_takes_its_directory_offline(free_bytes: int) -> None:
+def test_full_disk_during_a_cleaning_takes_the_directory_offline(free_bytes: int) -> None:
     """As any other write there, and as in Kafka."""
-    bench = in_two_directories()
-    other = bench.create("u")
-    log = bench.log
-    fill(bench)
-    before = kept(log)
-    bench.disk.free_bytes = free_bytes
-    bench.pass_time()
-    bench.disk.free_bytes = None
+    harness = harness_with_two_directories()
+    other = harness.create("u")
+    log = harness.log
+    fill(harness)
+    before = readable_records(log)
+    harness.disk.free_bytes = free_bytes
+    harness.run_cleaner()
+    harness.disk.free_bytes = None
     assert isinstance(log.failure, StorageError)
     assert log.name in str(log.failure)
     assert other.failure is None
     with pytest.raises(ApiError) as caught:
-        bench.send((b"k", b"v"))
+        harness.send((b"k", b"v"))
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    bench.pass_time()
-    bench.cleaner.stop()
-    bench.manager.shutdown(bench.host.now_ms())
-    bench.open()
-    after = kept(bench.log)
+    harness.run_cleaner()
+    harness.cleaner.stop()
+    harness.manager.shutdown(harness.host.now_ms())
+    harness.open()
+    after = readable_records(harness.log)
     assert {key: (offset, value) for offset, key, value in after} == {
         key: (offset, value) for offset, key, value in before
     }
     assert set(after) <= set(before)
 
 
-def lives() -> Iterator[tuple[Bench, int]]:
+def cleaning_steps() -> Iterator[tuple[CleanerHarness, int]]:
     """A log to be cleaned on a disk that fails from its n-th operation on, until it does not any more."""
     for operations in range(2000):
-        bench = Bench()
-        bench.create()
+        harness = CleanerHarness()
+        harness.create()
         for number in range(24):
-            bench.send((b"k%d" % (number % 3), None if number % 7 == 0 else b"v%d" % number))
-        bench.log.flush()
-        bench.manager.write_checkpoints()
-        bench.disk.fails_after = operations
-        yield bench, operations
+            harness.send((b"k%d" % (number % 3), None if number % 7 == 0 else b"v%d" % number))
+        harness.log.flush()
+        harness.manager.write_checkpoints()
+        harness.disk.fails_after = operations
+        yield harness, operations
     pytest.fail("too many operations")
 
 
@@ -65,36 +71,36 @@ def cut_power(disk: MemoryDisk) -> None:
 
 @pytest.mark.parametrize("death", [kill, cut_power])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_death_at_any_step_leaves_the_old_or_the_new(
+def test_crash_at_any_step_leaves_the_old_or_the_new_segments(
     death: Callable[[MemoryDisk], None], seed: int
 ) -> None:
-    for bench, operations in lives():
-        before = kept_in(bench)
+    for harness, operations in cleaning_steps():
+        before = records_after_restart(harness)
         latest = {key: (offset, value) for offset, key, value in before}
-        end = bench.log.log_end_offset
-        active = bench.log.segment_base_offsets[-1]
-        bench.pass_time()
-        finished = bench.disk.fails_after is not None and bench.disk.fails_after > 0
-        bench.disk.syncs += 1000 * seed + operations  # seeds the power cut
-        death(bench.disk)
-        bench.open()
-        found = kept(bench.log)
+        end = harness.log.log_end_offset
+        active = harness.log.segment_base_offsets[-1]
+        harness.run_cleaner()
+        finished = harness.disk.fails_after is not None and harness.disk.fails_after > 0
+        harness.disk.syncs += 1000 * seed + operations  # seeds the power cut
+        death(harness.disk)
+        harness.open()
+        found = readable_records(harness.log)
         assert set(found) <= set(before)
         assert {key: (offset, value) for offset, key, value in found} == latest
-        assert bench.log.log_end_offset == end
-        assert bench.log.segment_base_offsets[-1] == active
-        assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap", ".deleted"))]
-        bench.log.high_watermark = end
-        bench.pass_time()
-        rolled = [key for offset, key, _ in kept(bench.log) if offset < active]
+        assert harness.log.log_end_offset == end
+        assert harness.log.segment_base_offsets[-1] == active
+        assert not [name for name in harness.names() if name.endswith((".cleaned", ".swap", ".deleted"))]
+        harness.log.high_watermark = end
+        harness.run_cleaner()
+        rolled = [key for offset, key, _ in readable_records(harness.log) if offset < active]
         assert len(set(rolled)) == len(rolled)
         if finished:
             return
 
 
-def kept_in(bench: Bench) -> Kept:
+def records_after_restart(harness: CleanerHarness) -> ReadableRecords:
     """What can be read, without using up what the disk can do."""
-    left, bench.disk.fails_after = bench.disk.fails_after, None
-    found = kept(bench.log)
-    bench.disk.fails_after = left
+    left, harness.disk.fails_after = harness.disk.fails_after, None
+    found = readable_records(harness.log)
+    harness.disk.fails_after = left
     return found

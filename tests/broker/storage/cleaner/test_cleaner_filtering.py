@@ -64,17 +64,17 @@ class Cleaning:
             return self.kept
         kept = self.kept = []
         for batch in self.batches:
-            left = self.filter.filter_batch(batch, 0, read_header(batch))
-            if left is None:
+            remaining = self.filter.filter_batch(batch, 0, read_header(batch))
+            if remaining is None:
                 kept.append(batch)
-            elif left != REMOVED:
-                header = read_header(left)
-                assert crc_is_valid(left, 0, header)
-                assert header.size_bytes == len(left)
-                kept.append(bytes(left))
+            elif remaining != REMOVED:
+                header = read_header(remaining)
+                assert crc_is_valid(remaining, 0, header)
+                assert header.size_bytes == len(remaining)
+                kept.append(bytes(remaining))
         return kept
 
-    def left(self) -> list[tuple[int, bytes | None, bytes | None]]:
+    def remaining(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [
             (found.offset, found.key, found.value)
             for batch in self.run()
@@ -84,55 +84,55 @@ class Cleaning:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("key", [b"k", LONG_KEY, b""])
-def test_the_last_record_of_a_key_stays_with_its_offset(codec: Codec, key: bytes) -> None:
+def test_last_record_of_a_key_keeps_its_offset(codec: Codec, key: bytes) -> None:
     first = build([record(key, b"1", NOW_MS + 7), record(b"other", b"2")], base_offset=10, codec=codec)
     second = build([record(key, b"3")], base_offset=12, codec=codec)
     cleaning = Cleaning([first, second])
-    assert cleaning.left() == [(11, b"other", b"2"), (12, key, b"3")]
+    assert cleaning.remaining() == [(11, b"other", b"2"), (12, key, b"3")]
     header = read_header(cleaning.run()[0])
     assert (header.base_offset, header.last_offset, header.records_count) == (10, 11, 1)
     assert (header.codec, header.max_timestamp) == (codec, NOW_MS)
     assert (cleaning.filter.records_read, cleaning.filter.records_kept) == (3, 2)
 
 
-def test_what_is_not_touched_stays_byte_for_byte() -> None:
+def test_unchanged_batches_are_copied_byte_for_byte() -> None:
     batches = [build([record(b"%d" % n, b"v" * 200) for n in range(100)], base_offset=0)]
     assert Cleaning(batches).run() == [bytes(batches[0])]
 
 
-def test_a_clean_record_gives_way_to_a_dirty_one() -> None:
+def test_dirty_record_supersedes_a_clean_one() -> None:
     clean = build([record(b"a", b"1"), record(b"b", b"1"), record(b"c", b"1")])
     dirty = build([record(b"b", b"2")], base_offset=3)
-    assert Cleaning([clean, dirty], first_dirty_offset=3).left() == [
+    assert Cleaning([clean, dirty], first_dirty_offset=3).remaining() == [
         (0, b"a", b"1"),
         (2, b"c", b"1"),
         (3, b"b", b"2"),
     ]
 
 
-def test_dirt_may_begin_within_a_batch() -> None:
+def test_dirty_section_may_start_within_a_batch() -> None:
     batch = build([record(b"a", b"1"), record(b"a", b"2"), record(b"b", b"3")])
-    assert Cleaning([batch], first_dirty_offset=1).left() == [(1, b"a", b"2"), (2, b"b", b"3")]
+    assert Cleaning([batch], first_dirty_offset=1).remaining() == [(1, b"a", b"2"), (2, b"b", b"3")]
 
 
-def test_what_the_map_had_no_room_for_stays() -> None:
+def test_records_beyond_a_full_offset_map_are_kept() -> None:
     first = build([record(b"a", b"1"), record(b"b", b"1"), record(b"a", b"2")])
     second = build([record(b"c", b"1"), record(b"d", b"1"), record(b"a", b"3")], base_offset=3)
     third = build([record(b"b", b"2")], base_offset=6)
     cleaning = Cleaning([first, second, third], capacity=3)
     assert cleaning.map.is_full
     assert cleaning.map.latest_offset == 3
-    assert [offset for offset, _, _ in cleaning.left()] == [1, 2, 3, 4, 5, 6]
+    assert [offset for offset, _, _ in cleaning.remaining()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_records_without_a_key_go_and_headers_stay() -> None:
+def test_records_without_a_key_are_removed_and_headers_kept() -> None:
     batch = build([record(None, b"1"), record(b"a", b"2")])
     (kept,) = Cleaning([batch]).run()
     (found,) = records(kept, 0, read_header(kept))
     assert found == (1, NOW_MS, b"a", b"2", [("h", b"1")])
 
 
-def test_a_tombstone_stays_until_its_horizon() -> None:
+def test_tombstone_is_kept_until_its_delete_horizon() -> None:
     batch = build([record(b"a", b"1", NOW_MS - 5), record(b"a", None, NOW_MS + 9), record(b"b", b"2")])
     (kept,) = Cleaning([batch]).run()
     header = read_header(kept)
@@ -146,14 +146,14 @@ def test_a_tombstone_stays_until_its_horizon() -> None:
     again = [bytearray(kept)]
     assert Cleaning(again, first_dirty_offset=3, now_ms=NOW_MS + DAY_MS - 1).run() == [kept]
     later = Cleaning(again, first_dirty_offset=3, now_ms=NOW_MS + DAY_MS)
-    assert later.left() == [(2, b"b", b"2")]
+    assert later.remaining() == [(2, b"b", b"2")]
     (rest,) = later.run()
     assert read_header(rest).base_timestamp == NOW_MS + DAY_MS
     assert [each.timestamp for each in records(rest, 0, read_header(rest))] == [NOW_MS]
 
 
 @pytest.mark.parametrize("key", [b"c", None], ids=["with a key", "without"])
-def test_beyond_what_the_map_takes_in_whatever_has_no_value_tells_a_horizon(key: bytes | None) -> None:
+def test_record_without_a_value_beyond_the_map_sets_the_delete_horizon(key: bytes | None) -> None:
     first = build([record(b"a", b"1"), record(b"b", b"1")])
     second = build([record(key, None), record(None, b"1")], base_offset=2)
     third = build([record(b"a", b"3")], base_offset=4)
@@ -162,10 +162,10 @@ def test_beyond_what_the_map_takes_in_whatever_has_no_value_tells_a_horizon(key:
     kept = cleaning.run()
     assert [read_header(batch).has_delete_horizon for batch in kept] == [False, True, False]
     assert read_header(kept[1]).base_timestamp == NOW_MS + DAY_MS
-    assert cleaning.left()[2:4] == [(2, key, None), (3, None, b"1")]
+    assert cleaning.remaining()[2:4] == [(2, key, None), (3, None, b"1")]
 
 
-def test_a_horizon_beyond_the_end_of_time_is_the_end_of_time() -> None:
+def test_delete_horizon_is_limited_to_the_largest_timestamp() -> None:
     batch = build([record(b"a", None)])
     (kept,) = Cleaning([batch], delete_retention_ms=(1 << 63) - 1).run()
     assert read_header(kept).base_timestamp == (1 << 63) - 1
@@ -178,7 +178,7 @@ def test_append_time_is_kept() -> None:
     assert [each.timestamp for each in records(kept, 0, read_header(kept))] == [NOW_MS, NOW_MS]
 
 
-def test_the_last_batch_of_a_producer_stays_empty() -> None:
+def test_last_batch_of_a_producer_is_kept_empty() -> None:
     batches = [
         build([record(b"a", b"%d" % n)], base_offset=n, producer_id=7, producer_epoch=2, base_sequence=n)
         for n in range(3)
@@ -194,7 +194,7 @@ def test_the_last_batch_of_a_producer_stays_empty() -> None:
     assert len(Cleaning([bytearray(batch) for batch in kept]).run()) == 1
 
 
-def test_the_last_batch_of_a_round_stays_empty() -> None:
+def test_last_batch_of_a_cleaning_is_kept_empty() -> None:
     batches = [build([record(b"a", b"1")]), build([record(None, b"2")], base_offset=1)]
     kept = Cleaning(batches, upper_bound_offset=2).run()
     assert [read_header(batch).records_count for batch in kept] == [1, 0]
@@ -212,7 +212,7 @@ def marker(kind: int, base_offset: int, producer_id: int = 7) -> bytearray:
     )
 
 
-def sent(base_offset: int, producer_id: int = 7) -> bytearray:
+def transactional_batch(base_offset: int, producer_id: int = 7) -> bytearray:
     return build(
         [record(b"t", b"%d" % base_offset)],
         base_offset=base_offset,
@@ -223,9 +223,10 @@ def sent(base_offset: int, producer_id: int = 7) -> bytearray:
     )
 
 
-def test_aborted_data_goes_first_and_its_marker_two_cleanings_later() -> None:
+def test_aborted_records_are_removed_before_their_marker() -> None:
     first = Cleaning(
-        [sent(0), marker(0, 1), build([record(b"z", b"1")], base_offset=2)], aborted=[AbortedTxn(7, 0, 1, 2)]
+        [transactional_batch(0), marker(0, 1), build([record(b"z", b"1")], base_offset=2)],
+        aborted=[AbortedTxn(7, 0, 1, 2)],
     )
     kept = first.run()
     assert [read_header(batch).base_offset for batch in kept] == [1, 2]
@@ -237,14 +238,14 @@ def test_aborted_data_goes_first_and_its_marker_two_cleanings_later() -> None:
     assert [read_header(batch).base_offset for batch in third] == [2]
 
 
-def test_a_commit_marker_stays_as_long_as_its_data() -> None:
-    kept = Cleaning([sent(0), marker(1, 1)]).run()
-    assert kept == [bytes(sent(0)), bytes(marker(1, 1))]
+def test_commit_marker_is_kept_as_long_as_its_records() -> None:
+    kept = Cleaning([transactional_batch(0), marker(1, 1)]).run()
+    assert kept == [bytes(transactional_batch(0)), bytes(marker(1, 1))]
     superseded = Cleaning([marker(1, 1)]).run()
     assert read_header(superseded[0]).has_delete_horizon
 
 
-def test_a_marker_is_all_that_is_left_of_a_producer() -> None:
+def test_marker_as_last_batch_of_a_producer_is_kept_empty() -> None:
     only = {7: LastRecord(None, 0)}
     with_delete_horizon = Cleaning([marker(1, 1)]).run()
     kept = Cleaning([bytearray(with_delete_horizon[0])], now_ms=NOW_MS + DAY_MS, last_records=only).run()
@@ -253,8 +254,11 @@ def test_a_marker_is_all_that_is_left_of_a_producer() -> None:
     ]
 
 
-def test_data_not_known_to_be_aborted_keeps_its_marker() -> None:
-    assert Cleaning([sent(0), marker(0, 1)]).run() == [bytes(sent(0)), bytes(marker(0, 1))]
+def test_abort_marker_of_kept_records_is_kept() -> None:
+    assert Cleaning([transactional_batch(0), marker(0, 1)]).run() == [
+        bytes(transactional_batch(0)),
+        bytes(marker(0, 1)),
+    ]
 
 
 def test_a_damaged_batch_is_not_rewritten() -> None:

@@ -1,4 +1,4 @@
-"""Logs with transactions, cleaned while others are open: what is committed stays, what was aborted goes."""
+"""Compaction of logs with transactions: committed records are kept, aborted records are removed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import ABORT, COMMIT, BatchHeader, build, read_header
-from tests.broker.storage.cleaner.test_log_cleaner import COMPACT, Bench
-from tests.broker.storage.log_bench import committed, end_transaction
+from tests.broker.storage.cleaner.test_log_cleaner import COMPACT, CleanerHarness
+from tests.broker.storage.log_harness import committed_records, end_transaction
 
 
-class World(Bench):
-    """A log of small segments, and what a reader of committed records is to find at last."""
+class TransactionHarness(CleanerHarness):
+    """A log of small segments, and what a reader of committed_records records is to find at last."""
 
     def __init__(self) -> None:
         super().__init__(config=COMPACT._replace(segment_bytes=250))
@@ -49,65 +49,63 @@ class World(Bench):
         while len(self.log.segments) == before:
             self.write(b"filler", bytes(100))
 
-    def committed(self) -> dict[bytes | None, bytes | None]:
+    def committed_records(self) -> dict[bytes | None, bytes | None]:
         """The last value of each key, but for fillers, as a read_committed consumer sees it."""
-        found = {record.key: record.value for record in committed(self.log)}
+        found = {record.key: record.value for record in committed_records(self.log)}
         found.pop(b"filler", None)
         return found
 
 
-def indexed(log: Log) -> list[AbortedTxn]:
+def indexed_aborts(log: Log) -> list[AbortedTxn]:
     return [entry for segment in log.segments for entry in segment.aborted()]
 
 
 @pytest.mark.parametrize("cleaned_while_open", [True, False])
-def test_a_transaction_that_was_aborted_while_another_was_open_supersedes_nothing(
-    *, cleaned_while_open: bool
-) -> None:
+def test_aborted_transaction_beside_an_open_one_supersedes_nothing(*, cleaned_while_open: bool) -> None:
     """Its marker is behind the last stable offset, up to which the log is cleaned."""
-    world = World()
-    world.write(b"K", b"committed")
-    world.write(b"K", b"aborted", producer_id=1)
-    world.roll()
-    world.write(b"Y", b"y", producer_id=2)
-    world.end(1, ABORT)
-    world.roll()
+    harness = TransactionHarness()
+    harness.write(b"K", b"committed_records")
+    harness.write(b"K", b"aborted", producer_id=1)
+    harness.roll()
+    harness.write(b"Y", b"y", producer_id=2)
+    harness.end(1, ABORT)
+    harness.roll()
     if cleaned_while_open:
-        world.pass_time()
-        assert world.cleaner.completed_cleanings
-        assert world.log.segments[0].base_offset < world.log.last_stable_offset
-    world.end(2, COMMIT)
-    assert world.committed() == {b"K": b"committed", b"Y": b"y"}
-    world.roll()
-    world.pass_time()
-    assert world.committed() == {b"K": b"committed", b"Y": b"y"}
+        harness.run_cleaner()
+        assert harness.cleaner.completed_cleanings
+        assert harness.log.segments[0].base_offset < harness.log.last_stable_offset
+    harness.end(2, COMMIT)
+    assert harness.committed_records() == {b"K": b"committed_records", b"Y": b"y"}
+    harness.roll()
+    harness.run_cleaner()
+    assert harness.committed_records() == {b"K": b"committed_records", b"Y": b"y"}
 
 
-def test_an_entry_of_the_index_stays_as_it_is_when_its_first_records_go() -> None:
-    world = World()
-    first = world.write(b"a", b"1", producer_id=1)
-    world.roll()
-    world.write(b"b", b"1", producer_id=1)
-    world.end(1, ABORT)
-    (entry,) = indexed(world.log)
+def test_index_entry_is_unchanged_when_its_first_records_are_removed() -> None:
+    harness = TransactionHarness()
+    first = harness.write(b"a", b"1", producer_id=1)
+    harness.roll()
+    harness.write(b"b", b"1", producer_id=1)
+    harness.end(1, ABORT)
+    (entry,) = indexed_aborts(harness.log)
     assert entry.first_offset == first
-    world.roll()
-    world.pass_time()
-    assert indexed(world.log) == [entry]
+    harness.roll()
+    harness.run_cleaner()
+    assert indexed_aborts(harness.log) == [entry]
     # Its last batch stays, without a record, until its producer has written another one.
-    world.write(b"c", b"1", producer_id=1)
-    world.end(1, COMMIT)
+    harness.write(b"c", b"1", producer_id=1)
+    harness.end(1, COMMIT)
     for _ in range(2):
-        world.roll()
-        world.pass_time()
-    assert indexed(world.log) == []
-    assert world.committed() == {b"c": b"1"}
+        harness.roll()
+        harness.run_cleaner()
+    assert indexed_aborts(harness.log) == []
+    assert harness.committed_records() == {b"c": b"1"}
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed: int) -> None:
+def test_cleaning_does_not_change_committed_reads(seed: int) -> None:
     draw = random.Random(seed)
-    world = World()
+    harness = TransactionHarness()
     expected: dict[bytes | None, bytes | None] = {}
     open_ones: dict[int, list[tuple[int, bytes, bytes]]] = {}
     last: dict[bytes | None, int] = {}
@@ -120,7 +118,7 @@ def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed:
 
     def finish(producer_id: int) -> None:
         kind = draw.choice([ABORT, COMMIT])
-        world.end(producer_id, kind)
+        harness.end(producer_id, kind)
         written = open_ones.pop(producer_id)
         if kind == COMMIT:
             settle(written)
@@ -128,7 +126,7 @@ def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed:
     for number in range(120):
         key, value = b"k%d" % draw.randrange(5), b"v%d" % number
         producer_id = draw.choice([None, 1, 2, 3])
-        offset = world.write(key, value, producer_id)
+        offset = harness.write(key, value, producer_id)
         if producer_id is None:
             settle([(offset, key, value)])
         else:
@@ -136,15 +134,15 @@ def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed:
         if open_ones and draw.random() < 0.3:
             finish(draw.choice(sorted(open_ones)))
         if draw.random() < 0.1:
-            world.pass_time()
+            harness.run_cleaner()
     for producer_id in sorted(open_ones):
         finish(producer_id)
     for _ in range(3):
-        assert world.committed() == expected
-        world.roll()
-        world.pass_time()
-    assert world.cleaner.completed_cleanings > 2
-    assert world.committed() == expected
+        assert harness.committed_records() == expected
+        harness.roll()
+        harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings > 2
+    assert harness.committed_records() == expected
 
 
 def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHeader:
@@ -162,7 +160,7 @@ def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHe
     return read_header(built)
 
 
-def test_what_ended_before_the_log_start_is_not_known_to_be_aborted() -> None:
+def test_transaction_that_ended_before_the_log_start_counts_as_committed() -> None:
     """Its data stays while it lies in the same segment, and its marker with it; the index has no entry."""
     followed = CleanedTransactionMetadata([AbortedTxn(1, 0, 1, 2)], log_start_offset=2)
     assert not followed.on_batch_read(header_of(0, 1))
@@ -171,62 +169,64 @@ def test_what_ended_before_the_log_start_is_not_known_to_be_aborted() -> None:
     assert followed.kept == []
 
 
-def test_data_before_the_log_start_without_a_marker_has_none_behind_it() -> None:
+def test_records_before_the_log_start_have_no_later_marker() -> None:
     """Apache Kafka's cleaner has dropped the marker, and left the data."""
     followed = CleanedTransactionMetadata([], log_start_offset=2)
     assert not followed.on_batch_read(header_of(0, 1))
     assert followed.on_control_batch_read(header_of(5, 1, ABORT), ABORT)
 
 
-def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash() -> None:
-    world = World()
-    world.cleaner.stop()
-    world.write(b"a", b"aborted", producer_id=1)
-    world.end(1, ABORT)
-    world.log.delete_records_before(world.log.log_end_offset)
-    world.config = world.log.config = world.config._replace(delete_retention_ms=0)
-    world.cleaner = LogCleaner(world.manager, world.settings, world.host, world.disk)
-    world.cleaner.start()
+def test_transaction_ended_before_the_log_start_is_closed_after_a_crash() -> None:
+    harness = TransactionHarness()
+    harness.cleaner.stop()
+    harness.write(b"a", b"aborted", producer_id=1)
+    harness.end(1, ABORT)
+    harness.log.delete_records_before(harness.log.log_end_offset)
+    harness.config = harness.log.config = harness.config._replace(delete_retention_ms=0)
+    harness.cleaner = LogCleaner(harness.manager, harness.settings, harness.host, harness.disk)
+    harness.cleaner.start()
     for number in range(3):
-        world.write(b"k", b"%d" % number)
-        world.roll()
-        world.pass_time()
-    assert world.cleaner.completed_cleanings == 3
-    assert world.log.segments[0].base_offset == 0
-    world.manager.write_checkpoints()
-    world.cleaner.stop()
-    world.disk.kill()
-    world.open()
-    assert not world.log.producers.ongoing
-    assert world.log.last_stable_offset == world.log.high_watermark > 0
+        harness.write(b"k", b"%d" % number)
+        harness.roll()
+        harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 3
+    assert harness.log.segments[0].base_offset == 0
+    harness.manager.write_checkpoints()
+    harness.cleaner.stop()
+    harness.disk.kill()
+    harness.open()
+    assert not harness.log.producers.ongoing
+    assert harness.log.last_stable_offset == harness.log.high_watermark > 0
 
 
-def test_an_abort_marker_that_the_indexes_do_not_know_of_stays_while_there_is_data() -> None:
+def test_abort_marker_without_an_index_entry_is_kept_while_it_has_records() -> None:
     followed = CleanedTransactionMetadata([], log_start_offset=0)
     assert not followed.on_batch_read(header_of(0, 1))
     assert not followed.on_control_batch_read(header_of(1, 1, ABORT), ABORT)
     assert followed.on_control_batch_read(header_of(2, 1, ABORT), ABORT)
 
 
-def test_an_abort_marker_before_the_place_where_reading_begins_is_not_met() -> None:
+def test_abort_marker_before_the_first_dirty_offset_is_not_read() -> None:
     """As in Apache Kafka: the producer's next transaction supersedes nothing, and loses nothing either."""
-    world = World()
-    world.config = world.config._replace(segment_bytes=1000)
-    world.log.config = world.config
-    world.write(b"k", b"old")
-    world.write(b"a", b"aborted", producer_id=1)
-    world.end(1, ABORT)
-    world.write(b"other", b"old")
-    middle = world.log.log_end_offset
-    world.write(b"other", b"new")
-    world.write(b"k", b"new", producer_id=1)
-    world.end(1, COMMIT)
-    world.roll()
-    write_offsets(world.disk, f"/data/{CLEANED_OFFSETS}", {("t", 0): middle})
-    world.cleaner.stop()
-    world.cleaner = LogCleaner(world.manager, world.settings, world.host, world.disk)
-    world.cleaner.start()
-    world.pass_time()
-    assert world.cleaner.completed_cleanings == 1
-    found = [(record.key, record.value) for record in committed(world.log) if record.key != b"filler"]
+    harness = TransactionHarness()
+    harness.config = harness.config._replace(segment_bytes=1000)
+    harness.log.config = harness.config
+    harness.write(b"k", b"old")
+    harness.write(b"a", b"aborted", producer_id=1)
+    harness.end(1, ABORT)
+    harness.write(b"other", b"old")
+    middle = harness.log.log_end_offset
+    harness.write(b"other", b"new")
+    harness.write(b"k", b"new", producer_id=1)
+    harness.end(1, COMMIT)
+    harness.roll()
+    write_offsets(harness.disk, f"/data/{CLEANED_OFFSETS}", {("t", 0): middle})
+    harness.cleaner.stop()
+    harness.cleaner = LogCleaner(harness.manager, harness.settings, harness.host, harness.disk)
+    harness.cleaner.start()
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 1
+    found = [
+        (record.key, record.value) for record in committed_records(harness.log) if record.key != b"filler"
+    ]
     assert found == [(b"k", b"old"), (b"other", b"new"), (b"k", b"new")]

@@ -23,7 +23,7 @@ from kwire.broker.storage.cleaner.worker_pool import (
 from kwire.broker.storage.disk import RealDisk
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build, records
-from tests.broker.storage.log_bench import LogBench
+from tests.broker.storage.log_harness import LogHarness
 
 WORKER = [sys.executable, "-m", "kwire.broker.storage.cleaner.worker"]
 
@@ -38,7 +38,7 @@ def workers() -> Iterator[ProcessWorkerPool]:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """A log of 40 records with 4 keys."""
-    bench = LogBench(RealDisk(), str(tmp_path))
+    bench = LogHarness(RealDisk(), str(tmp_path))
     bench.config = bench.config._replace(segment_bytes=500, index_interval_bytes=1)
     log = bench.open()
     for number in range(40):
@@ -65,7 +65,7 @@ def job(tmp_path: Path) -> Job:
     )
 
 
-def test_a_process_cleans(job: Job, workers: ProcessWorkerPool) -> None:
+def test_worker_process_cleans_a_log(job: Job, workers: ProcessWorkerPool) -> None:
     worker = workers.start(job)
     cleaned = worker.next_report()
     assert isinstance(cleaned, Cleaned)
@@ -83,14 +83,14 @@ def test_a_process_cleans(job: Job, workers: ProcessWorkerPool) -> None:
     assert int(written.stat().st_mtime) == job.segments[-2][0]
 
 
-def test_a_worker_can_be_killed(job: Job, workers: ProcessWorkerPool) -> None:
+def test_worker_can_be_killed(job: Job, workers: ProcessWorkerPool) -> None:
     worker = workers.start(job._replace(bytes_per_second=1.0))
     worker.kill()
     assert isinstance(worker.next_report(), Failed)
     worker.kill()
 
 
-def test_a_worker_ends_with_the_broker(job: Job) -> None:
+def test_worker_exits_with_the_broker(job: Job) -> None:
     slow = job._replace(bytes_per_second=1.0)
     with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -100,7 +100,7 @@ def test_a_worker_ends_with_the_broker(job: Job) -> None:
         assert process.wait(30) == 1
 
 
-def test_a_worker_without_a_job_ends() -> None:
+def test_worker_without_a_job_exits() -> None:
     assert subprocess.run(WORKER, stdin=subprocess.DEVNULL, check=False, timeout=30).returncode == 1
 
 
@@ -123,7 +123,7 @@ def processes() -> list[str]:
     return [line.split()[0] for line in children.stdout.splitlines() if "cleaner.worker" in line]
 
 
-def test_a_process_does_one_job_after_the_other(job: Job, workers: ProcessWorkerPool) -> None:
+def test_worker_process_is_reused(job: Job, workers: ProcessWorkerPool) -> None:
     first = all_reports(workers.start(job))
     (used,) = processes()
     assert all_reports(workers.start(job)) == first
@@ -132,7 +132,7 @@ def test_a_process_does_one_job_after_the_other(job: Job, workers: ProcessWorker
     assert processes() == []
 
 
-def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ProcessWorkerPool) -> None:
+def test_dead_idle_worker_process_is_replaced(job: Job, workers: ProcessWorkerPool) -> None:
     first = all_reports(workers.start(job))
     (pid,) = processes()
     os.kill(int(pid), signal.SIGKILL)
@@ -141,7 +141,7 @@ def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: Proces
     assert again != pid
 
 
-def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ProcessWorkerPool) -> None:
+def test_exited_worker_process_is_removed(job: Job, workers: ProcessWorkerPool) -> None:
     all_reports(workers.start(job))
     (pid,) = processes()
     os.kill(int(pid), signal.SIGKILL)
@@ -150,23 +150,21 @@ def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ProcessWorkerP
     assert processes() == []
 
 
-def test_a_job_that_ends_after_the_broker_has_stopped_leaves_no_process(
-    job: Job, workers: ProcessWorkerPool
-) -> None:
+def test_job_that_ends_after_the_stop_leaves_no_process(job: Job, workers: ProcessWorkerPool) -> None:
     worker = workers.start(job)
     workers.close()
     all_reports(worker)
     assert processes() == []
 
 
-def test_a_log_that_went_away_is_not_held_against_it(job: Job, workers: ProcessWorkerPool) -> None:
+def test_deleted_log_is_no_permanent_failure(job: Job, workers: ProcessWorkerPool) -> None:
     Path(job.directory, "00000000000000000000.log").unlink()
     report = workers.start(job).next_report()
     assert isinstance(report, Failed)
     assert not report.is_permanent
 
 
-def test_a_disk_in_memory_has_its_workers_inside() -> None:
+def test_memory_disk_has_workers_in_the_same_process() -> None:
     assert isinstance(worker_pool_for(RealDisk()), ProcessWorkerPool)
     disk = MemoryDisk()
     disk.make_directory("/data")
@@ -179,7 +177,7 @@ def test_a_disk_in_memory_has_its_workers_inside() -> None:
     assert isinstance(worker.next_report(), Failed)
 
 
-def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_io_rate_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -197,7 +195,7 @@ def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told / 1000 - 0.5 <= now[0] <= told / 1000 + 1e-6
 
 
-def test_the_worker_stands_back_once_the_broker_has_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_yields_to_a_busy_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, used = [100.0], [1.0]
     stepped: list[float] = []
     monkeypatch.setattr("kwire.broker.storage.cleaner.worker.time.monotonic", lambda: clock[0])
@@ -214,7 +212,7 @@ def test_the_worker_stands_back_once_the_broker_has_much_to_do(monkeypatch: pyte
     assert len(stepped) == 1
 
 
-def test_the_worker_stands_back_where_nothing_tells_what_the_broker_does() -> None:
+def test_worker_yields_if_the_broker_load_is_unknown() -> None:
     stepped: list[int] = []
     PriorityControl(lambda: None, lambda: stepped.append(1)).check()
     assert stepped == [1]

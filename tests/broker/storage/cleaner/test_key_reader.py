@@ -17,7 +17,7 @@ from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build
 Written = list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]
 
 
-def alike(count: int, key_bytes: int, value_bytes: int, step_ms: int, seed: int) -> Written:
+def same_layout_records(count: int, key_bytes: int, value_bytes: int, step_ms: int, seed: int) -> Written:
     draw = random.Random(seed)
     return [
         (5_000 + number * step_ms, draw.randbytes(key_bytes), draw.randbytes(value_bytes), ())
@@ -56,12 +56,12 @@ def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("count", [6, 15, 64, 65, 140, 9000])
 @pytest.mark.parametrize("key_bytes", [0, 16, 46])
 @pytest.mark.parametrize("step_ms", [0, 1])
-def test_the_third_batch_of_a_kind_is_read_by_its_layout(
+def test_third_batch_of_a_layout_is_read_by_its_layout(
     count: int, key_bytes: int, step_ms: int, read_one_by_one: list[int]
 ) -> None:
     reader = KeyReader()
     for seed in range(5):
-        data = body(alike(count, key_bytes, 100, step_ms, seed))
+        data = body(same_layout_records(count, key_bytes, 100, step_ms, seed))
         assert outcome(reader.keys_of, data, count) == outcome(keys_of, data, count)
     assert read_one_by_one == [count] * 2
 
@@ -75,7 +75,7 @@ def test_the_third_batch_of_a_kind_is_read_by_its_layout(
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 9), st.integers(0, 255)), max_size=3),
 )
-def test_a_batch_of_the_same_size_that_is_laid_out_otherwise_is_read_as_it_is(
+def test_batch_of_the_same_size_with_another_layout_is_read_correctly(
     count: int,
     key_bytes: int,
     value_bytes: int,
@@ -87,7 +87,10 @@ def test_a_batch_of_the_same_size_that_is_laid_out_otherwise_is_read_as_it_is(
     deltas = [number * 2 + number // 50 * 300 for number in range(count + 1)] if with_gaps else None
     for seed in range(2):
         reader.keys_of(
-            known := body(alike(count, key_bytes, value_bytes, step_ms, seed), deltas), 0, len(known), count
+            known := body(same_layout_records(count, key_bytes, value_bytes, step_ms, seed), deltas),
+            0,
+            len(known),
+            count,
         )
     starts = keys_of(known, 0, len(known), count).starts
     damaged = bytearray(known)
@@ -98,10 +101,10 @@ def test_a_batch_of_the_same_size_that_is_laid_out_otherwise_is_read_as_it_is(
 
 
 @pytest.mark.parametrize("which", [0, 7, 19])
-def test_records_of_another_kind_in_as_many_bytes_are_noticed(which: int) -> None:
+def test_records_of_the_same_size_with_another_layout_are_detected(which: int) -> None:
     """No value, no key, a longer key with a shorter value, timestamps of another length."""
     count = 20
-    plain = alike(count, 16, 40, 0, 1)
+    plain = same_layout_records(count, 16, 40, 0, 1)
     others: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]] = [
         (5_000, plain[which][1], None, (("h" * 19, bytes(19)),)),
         (5_000, None, bytes(56), ()),
@@ -117,7 +120,7 @@ def test_records_of_another_kind_in_as_many_bytes_are_noticed(which: int) -> Non
         assert outcome(reader.keys_of, data, count) == outcome(keys_of, data, count)
 
 
-def test_layouts_that_never_come_again_are_not_sought_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_layouts_ends_if_none_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     sought = 0
     layout_of = key_reader._layout_of
 
@@ -129,7 +132,7 @@ def test_layouts_that_never_come_again_are_not_sought_for_ever(monkeypatch: pyte
     monkeypatch.setattr(key_reader, "_layout_of", counted)
     reader = KeyReader()
     for number in range(200):
-        data = body(alike(10, 16, 50 + number, 0, number))
+        data = body(same_layout_records(10, 16, 50 + number, 0, number))
         for _ in range(2):
             reader.keys_of(data, 0, len(data), 10)
     assert sought < 20

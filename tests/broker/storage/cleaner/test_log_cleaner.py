@@ -34,10 +34,10 @@ COMPACT = LogConfig(
     min_cleanable_dirty_ratio=0.01,
 )
 
-Kept = list[tuple[int, bytes | None, bytes | None]]
+ReadableRecords = list[tuple[int, bytes | None, bytes | None]]
 
 
-class Bench:
+class CleanerHarness:
     """A broker's logs and their cleaner, on one disk."""
 
     def __init__(
@@ -87,14 +87,14 @@ class Bench:
         return log
 
     def send(self, *pairs: tuple[bytes | None, bytes | None], **fields: object) -> None:
-        """Append one batch to the log, committed and replicated."""
+        """Append one batch to the log, committed_records and replicated."""
         log = self.log
         built = build([(self.host.now_ms(), key, value, []) for key, value in pairs], **fields)  # type: ignore[arg-type]
         log.append(memoryview(built), leader_epoch=0, now_ms=self.host.now_ms())
         log.commit()
         log.high_watermark = log.log_end_offset
 
-    def pass_time(self) -> None:
+    def run_cleaner(self) -> None:
         """Let the cleaner look once, and finish what it finds."""
         self.host.advance(BACKOFF_MS)
 
@@ -102,9 +102,9 @@ class Bench:
         return self.disk.names("/data/t-0")
 
 
-def kept(log: Log) -> Kept:
+def readable_records(log: Log) -> ReadableRecords:
     """Offset, key and value of every record that can be read."""
-    found: Kept = []
+    found: ReadableRecords = []
     offset = log.log_start_offset
     while True:
         region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.log_end_offset)
@@ -117,43 +117,43 @@ def kept(log: Log) -> Kept:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    bench = Bench()
-    bench.create()
-    return bench
+def harness() -> CleanerHarness:
+    harness = CleanerHarness()
+    harness.create()
+    return harness
 
 
-def fill(bench: Bench, count: int = 30, keys: int = 4) -> None:
+def fill(harness: CleanerHarness, count: int = 30, keys: int = 4) -> None:
     for number in range(count):
-        bench.send((b"k%d" % (number % keys), b"v%d" % number))
+        harness.send((b"k%d" % (number % keys), b"v%d" % number))
 
 
-def test_all_but_the_active_segment_is_compacted(bench: Bench) -> None:
-    fill(bench)
-    bases = bench.log.segment_base_offsets
+def test_all_segments_except_the_active_one_are_compacted(harness: CleanerHarness) -> None:
+    fill(harness)
+    bases = harness.log.segment_base_offsets
     active = bases[-1]
-    end = bench.log.log_end_offset
-    before = kept(bench.log)
-    bench.pass_time()
-    after = kept(bench.log)
-    assert bench.cleaner.completed_cleanings == 1
+    end = harness.log.log_end_offset
+    before = readable_records(harness.log)
+    harness.run_cleaner()
+    after = readable_records(harness.log)
+    assert harness.cleaner.completed_cleanings == 1
     cleaned = {key: offset for offset, key, _ in before if offset < active}
     assert after == [each for each in before if each[0] >= active or cleaned[each[1]] == each[0]]
-    assert bench.log.segment_base_offsets == bases  # no two of them fit into one, by their size before
-    assert bench.log.log_end_offset == end
-    assert bench.cleaner.cleaned_offset(bench.log) == active
-    assert read_offsets(bench.disk, f"/data/{CLEANED_OFFSETS}") == {("t", 0): active}
-    assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
+    assert harness.log.segment_base_offsets == bases  # no two of them fit into one, by their size before
+    assert harness.log.log_end_offset == end
+    assert harness.cleaner.cleaned_offset(harness.log) == active
+    assert read_offsets(harness.disk, f"/data/{CLEANED_OFFSETS}") == {("t", 0): active}
+    assert not [name for name in harness.names() if name.endswith((".cleaned", ".swap"))]
 
 
-def test_every_offset_can_be_read_from_before_and_after_a_reopening(bench: Bench) -> None:
-    fill(bench)
-    bench.pass_time()
-    expected = kept(bench.log)
-    bench.manager.shutdown(bench.host.now_ms())
-    bench.open()
-    assert kept(bench.log) == expected
-    log = bench.log
+def test_every_offset_is_readable_before_and_after_reopening(harness: CleanerHarness) -> None:
+    fill(harness)
+    harness.run_cleaner()
+    expected = readable_records(harness.log)
+    harness.manager.shutdown(harness.host.now_ms())
+    harness.open()
+    assert readable_records(harness.log) == expected
+    log = harness.log
     for offset in range(log.log_end_offset):
         data = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset).read()
         _, header = next(batches(data))
@@ -162,148 +162,148 @@ def test_every_offset_can_be_read_from_before_and_after_a_reopening(bench: Bench
     found = log.offset_for_timestamp(0)
     assert found is not None
     assert found.offset == expected[0][0]
-    assert bench.cleaner.cleaned_offset(log) is not None
+    assert harness.cleaner.cleaned_offset(log) is not None
 
 
-def test_a_second_round_goes_on_where_the_first_ended(bench: Bench) -> None:
-    fill(bench)
-    bench.pass_time()
-    first = bench.cleaner.cleaned_offset(bench.log)
-    fill(bench, 20)
-    bench.pass_time()
-    second = bench.cleaner.cleaned_offset(bench.log)
-    assert bench.cleaner.completed_cleanings == 2
+def test_second_cleaning_starts_where_the_first_ended(harness: CleanerHarness) -> None:
+    fill(harness)
+    harness.run_cleaner()
+    first = harness.cleaner.cleaned_offset(harness.log)
+    fill(harness, 20)
+    harness.run_cleaner()
+    second = harness.cleaner.cleaned_offset(harness.log)
+    assert harness.cleaner.completed_cleanings == 2
     assert first is not None
     assert second is not None
     assert second > first
-    inactive = [key or b"" for offset, key, _ in kept(bench.log) if offset < second]
+    inactive = [key or b"" for offset, key, _ in readable_records(harness.log) if offset < second]
     assert sorted(inactive) == [b"k0", b"k1", b"k2", b"k3"]
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 2
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 2
 
 
-def test_nothing_that_is_not_replicated_is_cleaned(bench: Bench) -> None:
-    fill(bench)
-    before = kept(bench.log)
-    bench.log.high_watermark = 0
-    bench.pass_time()
-    assert kept(bench.log) == before
-    fill(bench)
-    bases = bench.log.segment_base_offsets
-    bench.log.high_watermark = bases[2] + 1
-    bench.pass_time()
-    assert bench.cleaner.cleaned_offset(bench.log) == bases[2] < bases[-1]
+def test_records_above_the_high_watermark_are_not_cleaned(harness: CleanerHarness) -> None:
+    fill(harness)
+    before = readable_records(harness.log)
+    harness.log.high_watermark = 0
+    harness.run_cleaner()
+    assert readable_records(harness.log) == before
+    fill(harness)
+    bases = harness.log.segment_base_offsets
+    harness.log.high_watermark = bases[2] + 1
+    harness.run_cleaner()
+    assert harness.cleaner.cleaned_offset(harness.log) == bases[2] < bases[-1]
 
 
-def test_a_log_that_is_not_dirty_enough_waits(bench: Bench) -> None:
-    fill(bench)
-    bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.5)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 1
+def test_log_below_the_dirty_ratio_is_not_cleaned(harness: CleanerHarness) -> None:
+    fill(harness)
+    harness.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.5)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 1
     for number in range(40):
-        bench.send((b"unique%d" % number, b"x"))
-    bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.99)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 1
+        harness.send((b"unique%d" % number, b"x"))
+    harness.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.99)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 1
     # KIP-354
-    bench.log.config = bench.log.config._replace(max_compaction_lag_ms=BACKOFF_MS)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 2
+    harness.log.config = harness.log.config._replace(max_compaction_lag_ms=BACKOFF_MS)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 2
 
 
-def test_young_segments_wait(bench: Bench) -> None:
-    bench.log.config = COMPACT._replace(min_compaction_lag_ms=BACKOFF_MS * 3)
-    fill(bench)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 0
+def test_segments_within_the_compaction_lag_are_not_cleaned(harness: CleanerHarness) -> None:
+    harness.log.config = COMPACT._replace(min_compaction_lag_ms=BACKOFF_MS * 3)
+    fill(harness)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 0
     for _ in range(3):
-        bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 1
+        harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 1
 
 
-def test_a_log_that_is_not_compacted_is_let_be(bench: Bench) -> None:
-    bench.log.config = COMPACT._replace(cleanup_policy=frozenset({"delete"}))
-    fill(bench)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 0
+def test_log_without_compaction_is_not_cleaned(harness: CleanerHarness) -> None:
+    harness.log.config = COMPACT._replace(cleanup_policy=frozenset({"delete"}))
+    fill(harness)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 0
 
 
-def test_what_is_compacted_and_deleted_grows_old_as_well(bench: Bench) -> None:
-    bench.log.config = COMPACT._replace(
+def test_compact_delete_log_also_has_retention(harness: CleanerHarness) -> None:
+    harness.log.config = COMPACT._replace(
         cleanup_policy=frozenset({"compact", "delete"}), retention_ms=BACKOFF_MS * 2
     )
-    fill(bench)
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 1
-    assert bench.log.log_start_offset == 0
-    bench.pass_time()
-    bench.pass_time()
-    assert bench.log.log_start_offset == bench.log.log_end_offset
+    fill(harness)
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 1
+    assert harness.log.log_start_offset == 0
+    harness.run_cleaner()
+    harness.run_cleaner()
+    assert harness.log.log_start_offset == harness.log.log_end_offset
 
 
-def test_tombstones_go_after_their_time(bench: Bench) -> None:
-    bench.log.config = COMPACT._replace(delete_retention_ms=BACKOFF_MS * 2)
-    bench.send((b"gone", b"1"))
-    bench.send((b"gone", None))
-    fill(bench)
-    bench.pass_time()
-    assert (1, b"gone", None) in kept(bench.log)
-    assert (0, b"gone", b"1") not in kept(bench.log)
-    fill(bench)
-    bench.pass_time()
-    assert (1, b"gone", None) in kept(bench.log)
-    fill(bench)
-    bench.pass_time()
-    assert b"gone" not in [key for _, key, _ in kept(bench.log)]
+def test_tombstones_are_removed_after_delete_retention_ms(harness: CleanerHarness) -> None:
+    harness.log.config = COMPACT._replace(delete_retention_ms=BACKOFF_MS * 2)
+    harness.send((b"gone", b"1"))
+    harness.send((b"gone", None))
+    fill(harness)
+    harness.run_cleaner()
+    assert (1, b"gone", None) in readable_records(harness.log)
+    assert (0, b"gone", b"1") not in readable_records(harness.log)
+    fill(harness)
+    harness.run_cleaner()
+    assert (1, b"gone", None) in readable_records(harness.log)
+    fill(harness)
+    harness.run_cleaner()
+    assert b"gone" not in [key for _, key, _ in readable_records(harness.log)]
 
 
-def test_a_producer_goes_on_after_its_records_were_cleaned(bench: Bench) -> None:
+def test_producer_continues_after_its_records_are_cleaned(harness: CleanerHarness) -> None:
     for number in range(3):
-        bench.send((b"k", b"%d" % number), producer_id=9, producer_epoch=0, base_sequence=number)
-    fill(bench)
-    bench.send((b"k", b"last"))
-    fill(bench)
-    bench.pass_time()
-    assert [offset for offset, key, _ in kept(bench.log) if offset < 3] == []
-    bench.disk.kill()
-    for name in bench.names():
+        harness.send((b"k", b"%d" % number), producer_id=9, producer_epoch=0, base_sequence=number)
+    fill(harness)
+    harness.send((b"k", b"last"))
+    fill(harness)
+    harness.run_cleaner()
+    assert [offset for offset, key, _ in readable_records(harness.log) if offset < 3] == []
+    harness.disk.kill()
+    for name in harness.names():
         if name.endswith(".snapshot"):
-            bench.disk.remove(f"/data/t-0/{name}")
-    bench.open()
-    bench.log.high_watermark = bench.log.log_end_offset
-    end = bench.log.log_end_offset
-    bench.send((b"k", b"2"), producer_id=9, producer_epoch=0, base_sequence=2)
-    assert bench.log.log_end_offset == end  # known: a duplicate
-    bench.send((b"k", b"3"), producer_id=9, producer_epoch=0, base_sequence=3)
-    assert bench.log.log_end_offset == end + 1
+            harness.disk.remove(f"/data/t-0/{name}")
+    harness.open()
+    harness.log.high_watermark = harness.log.log_end_offset
+    end = harness.log.log_end_offset
+    harness.send((b"k", b"2"), producer_id=9, producer_epoch=0, base_sequence=2)
+    assert harness.log.log_end_offset == end  # known: a duplicate
+    harness.send((b"k", b"3"), producer_id=9, producer_epoch=0, base_sequence=3)
+    assert harness.log.log_end_offset == end + 1
 
 
-def test_segments_are_grouped_up_to_the_size_of_one(bench: Bench) -> None:
+def test_small_segments_are_merged_up_to_segment_bytes(harness: CleanerHarness) -> None:
     for number in range(60):
-        bench.send((b"unique%02d" % number, b"x"))
-    before = bench.log.segment_base_offsets
-    bench.log.config = COMPACT._replace(segment_bytes=1700)
-    bench.pass_time()
-    assert bench.log.segment_base_offsets[:-1] == before[:-1:2]
-    assert len(kept(bench.log)) == 60
-    assert max(segment.size_bytes for segment in bench.log.segments) <= 1700
+        harness.send((b"unique%02d" % number, b"x"))
+    before = harness.log.segment_base_offsets
+    harness.log.config = COMPACT._replace(segment_bytes=1700)
+    harness.run_cleaner()
+    assert harness.log.segment_base_offsets[:-1] == before[:-1:2]
+    assert len(readable_records(harness.log)) == 60
+    assert max(segment.size_bytes for segment in harness.log.segments) <= 1700
 
 
-def test_a_log_with_more_keys_than_the_buffer_holds_takes_several_rounds(bench: Bench) -> None:
-    bench.settings.log_cleaner_dedupe_buffer_size = 160 * 10
+def test_log_with_more_keys_than_the_buffer_takes_several_cleanings(harness: CleanerHarness) -> None:
+    harness.settings.log_cleaner_dedupe_buffer_size = 160 * 10
     for _ in range(2):
         for number in range(30):
-            bench.send((b"unique%02d" % number, b"x"))
-    fill(bench, 3)
-    active = bench.log.segment_base_offsets[-1]
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings > 3
-    assert bench.cleaner.cleaned_offset(bench.log) == active
-    assert len([offset for offset, _, _ in kept(bench.log) if offset < active]) <= 33
+            harness.send((b"unique%02d" % number, b"x"))
+    fill(harness, 3)
+    active = harness.log.segment_base_offsets[-1]
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings > 3
+    assert harness.cleaner.cleaned_offset(harness.log) == active
+    assert len([offset for offset, _, _ in readable_records(harness.log) if offset < active]) <= 33
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_any_log_reads_as_it_should(codec: Codec, bench: Bench) -> None:
+def test_cleaned_log_reads_as_expected(codec: Codec, harness: CleanerHarness) -> None:
     rng = random.Random(int(codec))
     expected: dict[bytes, tuple[int, bytes | None]] = {}
     for _ in range(4):
@@ -312,12 +312,12 @@ def test_any_log_reads_as_it_should(codec: Codec, bench: Bench) -> None:
             for _ in range(rng.randint(1, 5)):
                 key = b"key%d" % rng.randint(0, 40) * rng.choice([1, 1, 20])
                 value = None if rng.random() < 0.1 else rng.randbytes(rng.randint(0, 40))
-                expected[key] = (bench.log.log_end_offset + len(pairs), value)
+                expected[key] = (harness.log.log_end_offset + len(pairs), value)
                 pairs.append((key, value))
-            bench.send(*pairs, codec=codec)
-        bench.pass_time()
-    active = bench.log.segment_base_offsets[-1]
-    found = kept(bench.log)
+            harness.send(*pairs, codec=codec)
+        harness.run_cleaner()
+    active = harness.log.segment_base_offsets[-1]
+    found = readable_records(harness.log)
     assert {key: (offset, value) for offset, key, value in found} == expected
     rolled = [key for offset, key, _ in found if offset < active]
     assert len(set(rolled)) == len(rolled)
@@ -326,19 +326,19 @@ def test_any_log_reads_as_it_should(codec: Codec, bench: Bench) -> None:
 # When things go wrong.
 
 
-def test_damage_is_not_touched(bench: Bench) -> None:
-    fill(bench)
-    first = bench.log.segments[0]
-    bench.disk.corrupt(first.log_path, 70)
-    before = bench.disk.tree("/data/t-0")
-    bench.pass_time()
-    assert bench.disk.tree("/data/t-0") == before
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 0
-    assert bench.log.failure is None
+def test_damaged_log_is_not_changed(harness: CleanerHarness) -> None:
+    fill(harness)
+    first = harness.log.segments[0]
+    harness.disk.corrupt(first.log_path, 70)
+    before = harness.disk.tree("/data/t-0")
+    harness.run_cleaner()
+    assert harness.disk.tree("/data/t-0") == before
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 0
+    assert harness.log.failure is None
 
 
-class Reluctant:
+class ScriptedWorker:
     """A worker whose reports a test gives."""
 
     def __init__(self, job: Job) -> None:
@@ -353,157 +353,157 @@ class Reluctant:
         self.killed = True
 
 
-def test_a_worker_that_dies_is_tried_again_later(bench: Bench) -> None:
+def test_dead_worker_is_retried_later(harness: CleanerHarness) -> None:
     launched: list[Job] = []
-    real = bench.cleaner.workers.start
+    real = harness.cleaner.workers.start
 
     def launch(job: Job) -> object:
         launched.append(job)
-        return Reluctant(job) if len(launched) == 1 else real(job)
+        return ScriptedWorker(job) if len(launched) == 1 else real(job)
 
-    bench.cleaner.workers.start = launch  # type: ignore[assignment]
-    fill(bench)
-    bench.pass_time()
-    bench.pass_time()
+    harness.cleaner.workers.start = launch  # type: ignore[assignment]
+    fill(harness)
+    harness.run_cleaner()
+    harness.run_cleaner()
     assert len(launched) == 1
-    bench.host.advance(60_000)
-    assert (len(launched), bench.cleaner.completed_cleanings) == (2, 1)
+    harness.host.advance(60_000)
+    assert (len(launched), harness.cleaner.completed_cleanings) == (2, 1)
 
 
 @pytest.mark.parametrize("event", ["truncated", "retention", "deleted", "failed"])
-def test_a_log_that_changes_under_the_worker_is_let_be(bench: Bench, event: str) -> None:
-    fill(bench)
-    real = bench.cleaner.workers.start
+def test_log_changed_during_a_cleaning_is_not_replaced(harness: CleanerHarness, event: str) -> None:
+    fill(harness)
+    real = harness.cleaner.workers.start
 
     def launch(job: Job) -> object:
         worker = real(job)
         report = worker.next_report()
         assert isinstance(report, Cleaned)
-        log = bench.log
+        log = harness.log
         if event == "truncated":
             log.truncate_to(3)
         elif event == "retention":
             log.delete_records_before(log.segment_base_offsets[1])
-            log.delete_old_segments(bench.host.now_ms())
+            log.delete_old_segments(harness.host.now_ms())
         elif event == "deleted":
-            bench.manager.delete(log, bench.host.now_ms())
+            harness.manager.delete(log, harness.host.now_ms())
         else:
             log.fail(StorageError("gone"))
-        reluctant = Reluctant(job)
-        reluctant.reports = [report]
-        return reluctant
+        scripted = ScriptedWorker(job)
+        scripted.reports = [report]
+        return scripted
 
-    bench.cleaner.workers.start = launch  # type: ignore[assignment]
-    log = bench.log
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 0
-    assert bench.cleaner.cleaning == []
+    harness.cleaner.workers.start = launch  # type: ignore[assignment]
+    log = harness.log
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 0
+    assert harness.cleaner.cleaning == []
     if event in ("truncated", "retention"):
-        assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
-        assert kept(log)[0][0] == log.log_start_offset
+        assert not [name for name in harness.names() if name.endswith((".cleaned", ".swap"))]
+        assert readable_records(log)[0][0] == log.log_start_offset
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_clean(bench: Bench) -> None:
-    fill(bench)
-    bench.pass_time()
-    bench.manager.delete(bench.log, bench.host.now_ms())
-    bench.create()
-    fill(bench)
-    assert bench.cleaner.cleaned_offset(bench.log) is None
-    bench.pass_time()
-    assert bench.cleaner.completed_cleanings == 2
+def test_recreated_topic_is_cleaned_from_its_start(harness: CleanerHarness) -> None:
+    fill(harness)
+    harness.run_cleaner()
+    harness.manager.delete(harness.log, harness.host.now_ms())
+    harness.create()
+    fill(harness)
+    assert harness.cleaner.cleaned_offset(harness.log) is None
+    harness.run_cleaner()
+    assert harness.cleaner.completed_cleanings == 2
 
 
-def checkpoints(bench: Bench) -> dict[str, dict[tuple[str, int], int]]:
+def checkpoints(harness: CleanerHarness) -> dict[str, dict[tuple[str, int], int]]:
     """What the file of each directory says."""
-    return {path: read_offsets(bench.disk, f"{path}/{CLEANED_OFFSETS}") for path in bench.log_dirs}
+    return {path: read_offsets(harness.disk, f"{path}/{CLEANED_OFFSETS}") for path in harness.log_dirs}
 
 
-def in_two_directories() -> Bench:
+def harness_with_two_directories() -> CleanerHarness:
     """A log in the first of two directories, cleaned."""
-    bench = Bench(log_dirs=("/one", "/two"))
-    bench.create()
-    fill(bench)
-    bench.pass_time()
-    assert list(checkpoints(bench)["/one"]) == [("t", 0)]
-    assert not checkpoints(bench)["/two"]
-    assert bench.disk.read(f"/two/{CLEANED_OFFSETS}") == b""
-    return bench
+    harness = CleanerHarness(log_dirs=("/one", "/two"))
+    harness.create()
+    fill(harness)
+    harness.run_cleaner()
+    assert list(checkpoints(harness)["/one"]) == [("t", 0)]
+    assert not checkpoints(harness)["/two"]
+    assert harness.disk.read(f"/two/{CLEANED_OFFSETS}") == b""
+    return harness
 
 
-def test_a_log_that_moves_takes_its_entry_along() -> None:
-    bench = in_two_directories()
-    cleaned = checkpoints(bench)["/one"]
-    old = bench.log
-    target = bench.manager.directory("/two")
+def test_checkpoint_entry_moves_with_its_log() -> None:
+    harness = harness_with_two_directories()
+    cleaned = checkpoints(harness)["/one"]
+    old = harness.log
+    target = harness.manager.directory("/two")
     assert target is not None
     placed: list[str] = []
-    rename = bench.disk.rename
+    rename = harness.disk.rename
 
-    def noted(old_path: str, path: str) -> None:
+    def recording(old_path: str, path: str) -> None:
         placed.append(path)
         rename(old_path, path)
 
-    bench.disk.rename = noted  # type: ignore[method-assign]
-    copy = FutureLog(bench.manager, old, target, bench.host.now_ms())
+    harness.disk.rename = recording  # type: ignore[method-assign]
+    copy = FutureLog(harness.manager, old, target, harness.host.now_ms())
     copy.log.flush()
-    arrival = copy.replace_source(bench.host.now_ms())
+    arrival = copy.replace_source(harness.host.now_ms())
     new = arrival.log
-    bench.cleaner.handle_log_replaced(old, new)
+    harness.cleaner.handle_log_replaced(old, new)
     arrival.finish()
-    bench.host.run_pending()
-    assert checkpoints(bench) == {"/one": {}, "/two": cleaned}
+    harness.host.run_pending()
+    assert checkpoints(harness) == {"/one": {}, "/two": cleaned}
     # One that dies between the two leaves an entry too few: Kafka's cleaner dies of one too many.
     names = [path for path in placed if path.endswith(CLEANED_OFFSETS)]
     assert names == [f"/one/{CLEANED_OFFSETS}", f"/two/{CLEANED_OFFSETS}"]
-    assert bench.cleaner.cleaned_offset(new) == cleaned["t", 0]
+    assert harness.cleaner.cleaned_offset(new) == cleaned["t", 0]
 
 
-def test_what_is_deleted_leaves_no_entry_behind() -> None:
-    bench = in_two_directories()
-    bench.manager.delete(bench.log, bench.host.now_ms())
-    bench.cleaner.handle_logs_deleted()
-    bench.host.run_pending()
-    assert checkpoints(bench) == {"/one": {}, "/two": {}}
+def test_checkpoint_entry_is_removed_with_its_log() -> None:
+    harness = harness_with_two_directories()
+    harness.manager.delete(harness.log, harness.host.now_ms())
+    harness.cleaner.handle_logs_deleted()
+    harness.host.run_pending()
+    assert checkpoints(harness) == {"/one": {}, "/two": {}}
 
 
-def test_an_entry_of_a_log_that_is_not_there_goes_at_the_next_start() -> None:
-    bench = in_two_directories()
-    cleaned = checkpoints(bench)["/one"]
-    write_offsets(bench.disk, f"/one/{CLEANED_OFFSETS}", {**cleaned, ("gone", 3): 5})
-    write_offsets(bench.disk, f"/two/{CLEANED_OFFSETS}", {("t", 0): 3})
-    bench.cleaner.stop()
-    bench.manager.shutdown(bench.host.now_ms())
-    bench.open()
-    assert checkpoints(bench) == {"/one": cleaned, "/two": {}}
-    assert bench.cleaner.cleaned_offset(bench.log) == cleaned["t", 0]
+def test_checkpoint_entry_of_a_missing_log_is_removed_at_start() -> None:
+    harness = harness_with_two_directories()
+    cleaned = checkpoints(harness)["/one"]
+    write_offsets(harness.disk, f"/one/{CLEANED_OFFSETS}", {**cleaned, ("gone", 3): 5})
+    write_offsets(harness.disk, f"/two/{CLEANED_OFFSETS}", {("t", 0): 3})
+    harness.cleaner.stop()
+    harness.manager.shutdown(harness.host.now_ms())
+    harness.open()
+    assert checkpoints(harness) == {"/one": cleaned, "/two": {}}
+    assert harness.cleaner.cleaned_offset(harness.log) == cleaned["t", 0]
 
 
-def test_a_garbled_checkpoint_is_made_anew() -> None:
-    bench = in_two_directories()
-    bench.disk.write(f"/one/{CLEANED_OFFSETS}", b"0\n7\n", sync=True)
-    bench.cleaner.stop()
-    bench.manager.shutdown(bench.host.now_ms())
-    bench.open()
-    assert checkpoints(bench) == {"/one": {}, "/two": {}}
-    assert bench.cleaner.cleaned_offset(bench.log) is None
+def test_corrupt_checkpoint_is_rewritten() -> None:
+    harness = harness_with_two_directories()
+    harness.disk.write(f"/one/{CLEANED_OFFSETS}", b"0\n7\n", sync=True)
+    harness.cleaner.stop()
+    harness.manager.shutdown(harness.host.now_ms())
+    harness.open()
+    assert checkpoints(harness) == {"/one": {}, "/two": {}}
+    assert harness.cleaner.cleaned_offset(harness.log) is None
 
 
-def test_a_round_that_changes_nothing_tells_what_stays(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+def test_cleaning_without_effect_logs_the_kept_bytes(
+    harness: CleanerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(30):
-        bench.send((b"k%d" % number, b"v"))
-    rolled = sum(segment.size_bytes for segment in bench.log.segments[:-1])
+        harness.send((b"k%d" % number, b"v"))
+    rolled = sum(segment.size_bytes for segment in harness.log.segments[:-1])
     with caplog.at_level(logging.INFO, "kwire.cleaner"):
-        bench.pass_time()
+        harness.run_cleaner()
     assert f"{rolled} of {rolled} bytes" in caplog.text
 
 
-def test_stopping_amid_a_swap_completes_it(bench: Bench) -> None:
-    fill(bench)
+def test_stop_during_a_swap_completes_the_swap(harness: CleanerHarness) -> None:
+    fill(harness)
     syncs: list[Callable[[], None]] = []
-    real = bench.host.run_in_worker
+    real = harness.host.run_in_worker
 
     def hold(work: Callable[[], object], done: Callable[[object], None]) -> None:
         if "sync" in getattr(work, "__name__", ""):
@@ -512,20 +512,20 @@ def test_stopping_amid_a_swap_completes_it(bench: Bench) -> None:
                 return
         real(work, done)
 
-    bench.host.run_in_worker = hold  # type: ignore[method-assign, assignment]
-    bench.host.advance(BACKOFF_MS)
+    harness.host.run_in_worker = hold  # type: ignore[method-assign, assignment]
+    harness.host.advance(BACKOFF_MS)
     assert len(syncs) == 2
-    assert [name for name in bench.names() if name.endswith(".swap")]
-    expected = kept(bench.log)
-    bench.cleaner.stop()
-    assert not [name for name in bench.names() if name.endswith(".swap")]
-    assert kept(bench.log) == expected
+    assert [name for name in harness.names() if name.endswith(".swap")]
+    expected = readable_records(harness.log)
+    harness.cleaner.stop()
+    assert not [name for name in harness.names() if name.endswith(".swap")]
+    assert readable_records(harness.log) == expected
 
 
 @pytest.mark.parametrize(
     "report", [Cleaned(5, [5, 7], 100, 3, 6), Done(9, 1, 2, 3, 4, 5), Failed("reason", is_permanent=True)]
 )
-def test_reports_travel_as_lines(report: Report) -> None:
+def test_reports_round_trip_as_lines(report: Report) -> None:
     assert report_from_line(report_line(report)) == report
     assert isinstance(report_from_line(""), Failed)
     assert isinstance(report_from_line("nonsense"), Failed)

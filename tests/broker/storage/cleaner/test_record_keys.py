@@ -43,7 +43,7 @@ KEYS = [
 @pytest.mark.parametrize("key_of", KEYS)
 @pytest.mark.parametrize("step_ms", [0, 1, 90])
 @pytest.mark.parametrize("count", [1, 70, 400])
-def test_what_is_read_is_that_of_the_records_one_by_one(
+def test_keys_equal_those_of_the_record_reader(
     size_of: Callable[[random.Random], int],
     key_of: Callable[[random.Random], bytes | None],
     step_ms: int,
@@ -86,7 +86,7 @@ def shortened(key: bytes) -> bytes:
     return key if len(key) <= LONGEST_PLAIN_KEY else hash_key(key)
 
 
-def test_survivors_are_told_batch_by_batch() -> None:
+def test_surviving_records_are_returned_per_batch() -> None:
     survivors = Survivors({b"a": 10, b"b": 30, b"c": 10, b"d": 50})
     assert set(survivors.of(10, 5)) == {b"a", b"c"}
     assert survivors.of(20, 5) == []
@@ -95,7 +95,7 @@ def test_survivors_are_told_batch_by_batch() -> None:
 
 
 @pytest.mark.parametrize("length", [LONGEST_PLAIN_KEY, LONGEST_PLAIN_KEY + 1, 400])
-def test_no_key_is_taken_for_another(length: int) -> None:
+def test_keys_of_one_length_are_distinguished(length: int) -> None:
     """Not among very many, and not a plain one for what stands for a longer one."""
     keys = [b"%0*d" % (length, number) for number in range(5000)]
     data = bytes(build([(0, key, b"", []) for key in keys], base_offset=0))
@@ -163,7 +163,7 @@ def stretches(draw: st.DrawFn) -> list[tuple[int, bytes | None, bytes | None, tu
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=3),
     st.integers(-2, 2),
 )
-def test_what_is_read_together_is_what_is_read_one_by_one(
+def test_bulk_reading_equals_reading_one_by_one(
     written: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]],
     before: int,
     with_gaps: bool,
@@ -188,7 +188,7 @@ def test_what_is_read_together_is_what_is_read_one_by_one(
     assert outcome(keys_of, *of) == outcome(one_by_one, *of)
 
 
-def test_a_layout_that_changes_is_noticed_where_the_size_of_the_key_seems_to_stay() -> None:
+def test_changed_layout_is_detected_at_the_same_apparent_key_size() -> None:
     """The timestamp delta is longer by a byte, which has the offset delta, 16, where the key's size was."""
     written = [(64 if number == 16 else 0, b"%016d" % number, bytes(50 + number), ()) for number in range(40)]
     data = bytes(build(written))
@@ -198,7 +198,7 @@ def test_a_layout_that_changes_is_noticed_where_the_size_of_the_key_seems_to_sta
 
 @pytest.mark.parametrize("key_bytes", [[16], [16, 9, 12]])
 @pytest.mark.parametrize("value_bytes", [8, 70])
-def test_a_record_that_ends_with_its_key_is_none(value_bytes: int, key_bytes: list[int]) -> None:
+def test_record_that_ends_with_its_key_is_invalid(value_bytes: int, key_bytes: list[int]) -> None:
     """Whether its length is told by one byte, or by two where one would do."""
     written = [
         (0, bytes(key_bytes[number % len(key_bytes)]), bytes(value_bytes + number % 5), ())

@@ -16,7 +16,7 @@ from kwire.wire.primitives import TopicPartition
 T0, T1 = ("t", 0), ("t", 1)
 
 
-class Bench:
+class CheckpointHarness:
     """The files `one` and `two` of a directory, and a host that does its work when the test says so."""
 
     def __init__(self) -> None:
@@ -29,125 +29,127 @@ class Bench:
         self.files = CheckpointFiles(
             self.disk, "/a", lambda directory: {name: dict(said) for name, said in self.wanted.items()}
         )
-        self.ends: list[StorageError | None] = []
+        self.results: list[StorageError | None] = []
 
     def write(self) -> None:
-        self.files.write(self.host, self.ends.append)
+        self.files.write(self.host, self.results.append)
 
-    def work(self) -> None:
+    def run_worker(self) -> None:
         """Let the worker do what is next, and tell the loop."""
         self.held.pop(0).deliver()
         self.host.run_pending()
 
-    def said(self) -> dict[str, dict[TopicPartition, int]]:
+    def read_files(self) -> dict[str, dict[TopicPartition, int]]:
         return {name: read_offsets(self.disk, f"/a/{name}") for name in ("one", "two")}
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> CheckpointHarness:
+    return CheckpointHarness()
 
 
-def test_a_worker_writes_and_a_worker_syncs_the_names(bench: Bench) -> None:
-    bench.write()
-    assert bench.said() == {"one": {}, "two": {}}
-    bench.work()
-    assert bench.said() == {"one": {T0: 1}, "two": {}}
-    assert bench.ends == []
-    bench.work()
-    assert bench.ends == [None]
-    assert bench.held == []
-    assert bench.disk.names("/a") == ["one", "two"]
-    bench.disk.power_cut()
-    assert bench.said() == {"one": {T0: 1}, "two": {}}
+def test_worker_writes_the_files_and_syncs_their_names(harness: CheckpointHarness) -> None:
+    harness.write()
+    assert harness.read_files() == {"one": {}, "two": {}}
+    harness.run_worker()
+    assert harness.read_files() == {"one": {T0: 1}, "two": {}}
+    assert harness.results == []
+    harness.run_worker()
+    assert harness.results == [None]
+    assert harness.held == []
+    assert harness.disk.names("/a") == ["one", "two"]
+    harness.disk.power_cut()
+    assert harness.read_files() == {"one": {T0: 1}, "two": {}}
 
 
-def test_what_is_asked_for_meanwhile_comes_next_once_for_all(bench: Bench) -> None:
-    bench.write()
-    bench.wanted["one"] = {T0: 2}
-    bench.write()
-    bench.wanted["one"] = {T0: 3}
-    bench.write()
-    bench.work()
-    bench.work()
-    assert (bench.ends, bench.said()["one"]) == ([None], {T0: 1})
-    bench.work()
-    bench.work()
-    assert (bench.ends, bench.said()["one"]) == ([None] * 3, {T0: 3})
-    assert bench.held == []
+def test_writes_requested_during_a_write_are_combined(harness: CheckpointHarness) -> None:
+    harness.write()
+    harness.wanted["one"] = {T0: 2}
+    harness.write()
+    harness.wanted["one"] = {T0: 3}
+    harness.write()
+    harness.run_worker()
+    harness.run_worker()
+    assert (harness.results, harness.read_files()["one"]) == ([None], {T0: 1})
+    harness.run_worker()
+    harness.run_worker()
+    assert (harness.results, harness.read_files()["one"]) == ([None] * 3, {T0: 3})
+    assert harness.held == []
 
 
 @pytest.mark.parametrize("steps", range(3))
-def test_what_is_written_at_once_stays_whatever_is_under_way(bench: Bench, steps: int) -> None:
-    bench.write()
+def test_immediate_write_is_not_overwritten_by_a_pending_one(harness: CheckpointHarness, steps: int) -> None:
+    harness.write()
     for _ in range(steps):
-        bench.work()
-    bench.wanted = {"one": {T1: 5}, "two": {T1: 4}}
-    bench.files.write_now()
-    assert bench.files.checkpointed == {T1}
-    while bench.held:
-        bench.work()
-    assert bench.ends == [None]
-    assert bench.said() == {"one": {T1: 5}, "two": {T1: 4}}
-    assert bench.files.checkpointed == {T1}
-    bench.disk.power_cut()
-    assert bench.said() == {"one": {T1: 5}, "two": {T1: 4}}
+        harness.run_worker()
+    harness.wanted = {"one": {T1: 5}, "two": {T1: 4}}
+    harness.files.write_now()
+    assert harness.files.checkpointed == {T1}
+    while harness.held:
+        harness.run_worker()
+    assert harness.results == [None]
+    assert harness.read_files() == {"one": {T1: 5}, "two": {T1: 4}}
+    assert harness.files.checkpointed == {T1}
+    harness.disk.power_cut()
+    assert harness.read_files() == {"one": {T1: 5}, "two": {T1: 4}}
 
 
-def test_what_has_gone_may_be_told_of_until_a_loss_of_power_brings_nothing_back(bench: Bench) -> None:
-    bench.files.write_now()
-    bench.wanted = {"one": {T1: 5}, "two": {}}
-    assert bench.files.checkpointed == {T0}
-    bench.write()
-    assert bench.files.checkpointed == {T0, T1}
-    bench.work()
-    assert bench.files.checkpointed == {T0, T1}
-    bench.work()
-    assert bench.files.checkpointed == {T1}
+def test_checkpointed_has_old_entries_until_the_new_file_is_durable(harness: CheckpointHarness) -> None:
+    harness.files.write_now()
+    harness.wanted = {"one": {T1: 5}, "two": {}}
+    assert harness.files.checkpointed == {T0}
+    harness.write()
+    assert harness.files.checkpointed == {T0, T1}
+    harness.run_worker()
+    assert harness.files.checkpointed == {T0, T1}
+    harness.run_worker()
+    assert harness.files.checkpointed == {T1}
 
 
-def test_files_are_written_where_they_differ_or_are_gone(bench: Bench) -> None:
-    bench.files.read("one", {T0: 1})
-    bench.write()
-    bench.work()
-    bench.work()
-    assert bench.disk.names("/a") == ["one", "two"]
-    bench.disk.write("/a/one", b"not ours", sync=True)
-    bench.write()
-    assert bench.ends == [None, None]
-    assert bench.held == []
-    bench.disk.remove("/a/one")
-    bench.write()
-    bench.work()
-    bench.work()
-    assert bench.said() == {"one": {T0: 1}, "two": {}}
+def test_only_changed_or_missing_files_are_written(harness: CheckpointHarness) -> None:
+    harness.files.read("one", {T0: 1})
+    harness.write()
+    harness.run_worker()
+    harness.run_worker()
+    assert harness.disk.names("/a") == ["one", "two"]
+    harness.disk.write("/a/one", b"not ours", sync=True)
+    harness.write()
+    assert harness.results == [None, None]
+    assert harness.held == []
+    harness.disk.remove("/a/one")
+    harness.write()
+    harness.run_worker()
+    harness.run_worker()
+    assert harness.read_files() == {"one": {T0: 1}, "two": {}}
 
 
 @pytest.mark.parametrize("steps", range(2))
-def test_a_failure_is_told_to_all_and_what_it_left_counts_as_unknown(bench: Bench, steps: int) -> None:
-    bench.files.write_now()
-    bench.wanted["one"] = {T0: 2}
-    bench.write()
-    bench.write()
+def test_write_error_reaches_all_callbacks_and_files_are_written_again(
+    harness: CheckpointHarness, steps: int
+) -> None:
+    harness.files.write_now()
+    harness.wanted["one"] = {T0: 2}
+    harness.write()
+    harness.write()
     for _ in range(steps):
-        bench.work()
-    bench.disk.fails_after = 0
-    bench.work()
-    assert [type(end) for end in bench.ends] == [StorageError] * 2
-    bench.disk.fails_after = None
-    bench.disk.write("/a/one", b"who knows", sync=True)
-    bench.files.write_now()
-    assert bench.said()["one"] == {T0: 2}
+        harness.run_worker()
+    harness.disk.fails_after = 0
+    harness.run_worker()
+    assert [type(end) for end in harness.results] == [StorageError] * 2
+    harness.disk.fails_after = None
+    harness.disk.write("/a/one", b"who knows", sync=True)
+    harness.files.write_now()
+    assert harness.read_files()["one"] == {T0: 2}
 
 
-def test_a_failure_at_once_leaves_unknown_what_there_is(bench: Bench) -> None:
-    bench.files.write_now()
-    bench.wanted["one"] = {T0: 2}
-    bench.disk.fails_after = 1
+def test_files_are_written_again_after_an_immediate_write_fails(harness: CheckpointHarness) -> None:
+    harness.files.write_now()
+    harness.wanted["one"] = {T0: 2}
+    harness.disk.fails_after = 1
     with pytest.raises(StorageError):
-        bench.files.write_now()
-    bench.disk.fails_after = None
-    bench.disk.write("/a/one", b"who knows", sync=True)
-    bench.wanted["one"] = {T0: 1}
-    bench.files.write_now()
-    assert bench.said()["one"] == {T0: 1}
+        harness.files.write_now()
+    harness.disk.fails_after = None
+    harness.disk.write("/a/one", b"who knows", sync=True)
+    harness.wanted["one"] = {T0: 1}
+    harness.files.write_now()
+    assert harness.read_files()["one"] == {T0: 1}

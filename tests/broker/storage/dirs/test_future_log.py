@@ -22,7 +22,7 @@ from kwire.wire.primitives import uuid_from_text
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
 
 
-def moved(copy: FutureLog) -> Log:
+def replace_source(copy: FutureLog) -> Log:
     """The copy, in the place of its log."""
     copy.next_region(1000)
     copy.log.flush()
@@ -34,7 +34,7 @@ def moved(copy: FutureLog) -> Log:
 
 @pytest.mark.parametrize("index_interval_bytes", [0, 1024, 4096])
 @pytest.mark.parametrize("largest_value_bytes", [20, 3000])
-def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_value_bytes: int) -> None:
+def test_future_log_files_equal_the_sources(index_interval_bytes: int, largest_value_bytes: int) -> None:
     """Every entry of the indexes is for one batch, as it was appended: kafka-dump-log verifies that."""
     rng = random.Random(largest_value_bytes)
     disk = MemoryDisk()
@@ -52,13 +52,13 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     source.high_watermark = source.log_end_offset
     source.close()
     written = disk.tree("/one/t-0")
-    moved(FutureLog(manager, source, target, 0)).close()
+    replace_source(FutureLog(manager, source, target, 0)).close()
     copied = disk.tree("/two/t-0")
     assert [name for name in written if name.endswith(".log")]
     assert copied == written
 
 
-def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> None:
+def test_crash_at_any_step_leaves_one_directory_of_the_partition() -> None:
     """On these no broker would start."""
     seen = set()
     for operations in range(60):
@@ -75,7 +75,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
         copy = FutureLog(manager, source, target, 0)
         disk.fails_after = operations
         with suppress(StorageError, ApiError):
-            moved(copy)
+            replace_source(copy)
         disk.kill()
         kinds = [
             (path, name[len(f"t-0.{0:032x}") :])
@@ -92,7 +92,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
 @pytest.mark.parametrize(
     ("log_start_offset", "first_offset", "stable_offset"), [(0, 1, 1), (1, 1, 1), (2, 3, 3), (4, None, 5)]
 )
-def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
+def test_open_transaction_starts_at_the_first_copied_batch(
     log_start_offset: int, first_offset: int | None, stable_offset: int
 ) -> None:
     manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
@@ -115,7 +115,7 @@ def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
         sequence += is_transactional
     source.high_watermark = source.log_end_offset
     source.delete_records_before(log_start_offset)
-    copy = moved(FutureLog(manager, source, target, 1000))
+    copy = replace_source(FutureLog(manager, source, target, 1000))
     assert copy.log_start_offset == log_start_offset
     assert copy.producers.producers[9].last_sequence == 1
     assert copy.producers.producers[9].txn_first_offset == first_offset
@@ -136,11 +136,11 @@ def batches_of_ten(manager: LogManager, count: int) -> tuple[Log, LogDirectory]:
 
 
 @pytest.mark.parametrize("log_start_offset", [0, 5, 9, 10, 25, 29, 30])
-def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
+def test_log_with_its_start_within_a_batch_is_copied(log_start_offset: int) -> None:
     manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
     source, target = batches_of_ten(manager, 3)
     source.delete_records_before(log_start_offset)
-    copy = moved(FutureLog(manager, source, target, 0))
+    copy = replace_source(FutureLog(manager, source, target, 0))
     assert (copy.log_start_offset, copy.log_end_offset) == (log_start_offset, 30)
     if log_start_offset < 30:
         found = copy.read(log_start_offset, max_bytes=1, up_to_offset=30).read()
@@ -149,7 +149,7 @@ def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
 
 @pytest.mark.parametrize("pieces", [0, 1, 2, 5])
 @pytest.mark.parametrize("log_start_offset", [5, 10, 25, 39, 61, 99, 100])
-def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset: int) -> None:
+def test_records_deleted_from_the_source_during_the_copy(pieces: int, log_start_offset: int) -> None:
     manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
     source, target = batches_of_ten(manager, 10)
     copy = FutureLog(manager, source, target, 0)
@@ -158,5 +158,5 @@ def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset:
         if piece is not None:
             copy.append(piece.read(), 0)
     source.delete_records_before(log_start_offset)
-    log = moved(copy)
+    log = replace_source(copy)
     assert (log.log_start_offset, log.log_end_offset) == (log_start_offset, 100)

@@ -26,8 +26,8 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_host import VirtualHost, WorkerTask
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
-from tests.broker.storage import log_bench
-from tests.broker.storage.log_bench import NOW_MS, batch, numbered, put_topic_id, values
+from tests.broker.storage import log_harness
+from tests.broker.storage.log_harness import NOW_MS, batch, offsets_and_values, values, write_topic_id
 
 CONFIG = LogConfig(segment_index_bytes=1200, file_delete_delay_ms=1000)
 TOPIC_ID = Uuid(b"\7" * 16)
@@ -40,14 +40,14 @@ def manager(disk: Disk, *paths: str) -> LogManager:
     )
 
 
-def opened(disk: Disk, *paths: str) -> LogManager:
+def open_manager(disk: Disk, *paths: str) -> LogManager:
     made = manager(disk, *paths)
     made.open(NOW_MS)
     return made
 
 
 def append(log: Log, *each: bytes) -> None:
-    log_bench.name(log)
+    log_harness.name(log)
     log.append(batch(*each), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
     log.high_watermark = log.log_end_offset
@@ -56,30 +56,30 @@ def append(log: Log, *each: bytes) -> None:
 def crash(disk: MemoryDisk) -> LogManager:
     """The process dies, and starts again."""
     disk.kill()
-    return opened(disk)
+    return open_manager(disk)
 
 
 # --- directories
 
 
-def test_directories_are_made_and_locked(disk: MemoryDisk) -> None:
-    first = opened(disk, "/a", "/b/c")
+def test_directories_are_created_and_locked(disk: MemoryDisk) -> None:
+    first = open_manager(disk, "/a", "/b/c")
     assert disk.is_directory("/b/c")
     with pytest.raises(DirectoryInUse):
-        opened(disk, "/b/c")
+        open_manager(disk, "/b/c")
     first.shutdown(NOW_MS)
-    opened(disk, "/b/c")
+    open_manager(disk, "/b/c")
 
 
-def test_a_directory_that_is_in_use_leaves_no_other_locked(disk: MemoryDisk) -> None:
-    opened(disk, "/b")
+def test_locked_directory_releases_the_other_locks(disk: MemoryDisk) -> None:
+    open_manager(disk, "/b")
     with pytest.raises(DirectoryInUse):
-        opened(disk, "/a", "/b")
-    opened(disk, "/a")
+        open_manager(disk, "/a", "/b")
+    open_manager(disk, "/a")
 
 
-def test_another_process_is_kept_out(tmp_path: Path) -> None:
-    ours = opened(RealDisk(), str(tmp_path))
+def test_lock_excludes_other_processes(tmp_path: Path) -> None:
+    ours = open_manager(RealDisk(), str(tmp_path))
     attempt = (
         "import sys; from broker.storage.disk import RealDisk;"
         "sys.exit(3 if RealDisk().lock(sys.argv[1] + '/.lock') is None else 0)"
@@ -89,26 +89,26 @@ def test_another_process_is_kept_out(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", attempt, str(tmp_path)], check=False).returncode == 0
 
 
-def test_a_directory_with_garbled_properties_goes_offline_alone(disk: MemoryDisk) -> None:
+def test_directory_with_corrupt_meta_properties_goes_offline_alone(disk: MemoryDisk) -> None:
     disk.make_directory("/a")
     disk.write("/a/meta.properties", b"version=9\n", sync=False)
-    both = opened(disk, "/a", "/b")
+    both = open_manager(disk, "/a", "/b")
     assert [directory.offline for directory in both.directories()] == [True, False]
     both.shutdown(NOW_MS)
     with pytest.raises(StorageError, match=r"none of the log directories can be used: /a: .* version 9"):
-        opened(disk, "/a")
+        open_manager(disk, "/a")
 
 
 @pytest.mark.parametrize("name", ["no-number-", "topic", "-x"])
-def test_a_directory_holding_what_is_no_partition_goes_offline(disk: MemoryDisk, name: str) -> None:
+def test_directory_with_an_invalid_partition_name_goes_offline(disk: MemoryDisk, name: str) -> None:
     disk.make_directory(f"/a/{name}")
-    assert opened(disk, "/a", "/b").directories()[0].offline
+    assert open_manager(disk, "/a", "/b").directories()[0].offline
 
 
-def test_the_volume_tells_its_size(disk: MemoryDisk, tmp_path: Path) -> None:
-    total, usable = opened(disk).directories()[0].volume_bytes()
+def test_size_and_free_space_of_the_volume(disk: MemoryDisk, tmp_path: Path) -> None:
+    total, usable = open_manager(disk).directories()[0].volume_bytes()
     assert total > usable > 0
-    real = opened(RealDisk(), str(tmp_path))
+    real = open_manager(RealDisk(), str(tmp_path))
     total, usable = real.directories()[0].volume_bytes()
     assert total > usable >= 0
     real.shutdown(NOW_MS)
@@ -127,12 +127,12 @@ def test_the_volume_tells_its_size(disk: MemoryDisk, tmp_path: Path) -> None:
         ("-1", None),
     ],
 )
-def test_directory_names_tell_the_partition(name: str, expected: tuple[str, int, str] | None) -> None:
+def test_parse_directory_name(name: str, expected: tuple[str, int, str] | None) -> None:
     parsed = parse_dir_name(name)
     assert (None if parsed is None else tuple(parsed[1:])) == expected
 
 
-def test_the_name_of_a_deleted_topic_fits_a_file_name() -> None:
+def test_deleted_directory_name_is_at_most_255_bytes() -> None:
     name = suffixed_dir_name("t" * 249, 12, "-delete", random.Random(0))
     assert len(name) == 255
     parsed = parse_dir_name(name)
@@ -143,8 +143,8 @@ def test_the_name_of_a_deleted_topic_fits_a_file_name() -> None:
 # --- creating and finding
 
 
-def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
-    logs = opened(disk, "/a", "/b")
+def test_logs_are_distributed_over_directories(disk: MemoryDisk) -> None:
+    logs = open_manager(disk, "/a", "/b")
     for partition in range(4):
         logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS)
     assert [len(logs.logs_in(path)) for path in ("/a", "/b")] == [2, 2]
@@ -155,21 +155,21 @@ def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
     assert disk.read(f"{log.directory}/partition.metadata").startswith(b"version: 0\ntopic_id: ")
 
 
-def test_one_partition_in_two_directories_takes_the_second_offline(disk: MemoryDisk) -> None:
+def test_duplicate_partition_takes_the_second_directory_offline(disk: MemoryDisk) -> None:
     for path in ("/a", "/b"):
         disk.make_directory(f"{path}/t-0")
-        put_topic_id(disk, f"{path}/t-0", TOPIC_ID)
-    logs = opened(disk, "/a", "/b")
+        write_topic_id(disk, f"{path}/t-0", TOPIC_ID)
+    logs = open_manager(disk, "/a", "/b")
     assert [directory.offline for directory in logs.directories()] == [False, True]
 
 
 @pytest.mark.parametrize(("whole", "begun"), [("/a", "/b"), ("/b", "/a")])
-def test_a_directory_that_was_only_begun_does_not_count(disk: MemoryDisk, whole: str, begun: str) -> None:
+def test_partially_created_directory_is_ignored(disk: MemoryDisk, whole: str, begun: str) -> None:
     """As a full disk leaves it, where the partition was made elsewhere then."""
-    append(opened(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
+    append(open_manager(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
     disk.kill()
     disk.make_directory(f"{begun}/t-0")
-    logs = opened(disk, "/a", "/b")
+    logs = open_manager(disk, "/a", "/b")
     assert [directory.offline for directory in logs.directories()] == [False, False]
     log = logs.get("t", 0)
     assert log is not None
@@ -179,8 +179,8 @@ def test_a_directory_that_was_only_begun_does_not_count(disk: MemoryDisk, whole:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["shut down", "killed"])
-def test_what_was_acknowledged_is_there_after_a_restart(disk: MemoryDisk, clean: bool) -> None:
-    logs = opened(disk)
+def test_acknowledged_records_survive_a_restart(disk: MemoryDisk, clean: bool) -> None:
+    logs = open_manager(disk)
     append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a", b"b")
     logs.write_checkpoints()
     log = logs.get("t", 0)
@@ -199,13 +199,13 @@ def test_what_was_acknowledged_is_there_after_a_restart(disk: MemoryDisk, clean:
     assert log.recovery_point == (3 if clean else 0)
 
 
-def test_a_clean_start_trusts_what_it_finds(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_clean_start_skips_recovery(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a")
     logs.shutdown(NOW_MS)
     disk.corrupt("/a/t-0/00000000000000000000.log", 66)
-    again = opened(disk).get("t", 0)
+    again = open_manager(disk).get("t", 0)
     assert again is not None
     assert again.log_end_offset == 1
     crashed = crash(disk).get("t", 0)
@@ -214,7 +214,7 @@ def test_a_clean_start_trusts_what_it_finds(disk: MemoryDisk) -> None:
     assert crashed.log_end_offset == 0
 
 
-class ToldOfSyncs(MemoryDisk):
+class SyncRecordingDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.synced: list[str] = []
@@ -224,9 +224,9 @@ class ToldOfSyncs(MemoryDisk):
         super().sync_directory(path)
 
 
-def test_a_shutdown_syncs_the_directory_of_new_logs_once_and_each_of_their_own_once() -> None:
-    disk = ToldOfSyncs()
-    logs = opened(disk)
+def test_shutdown_syncs_each_directory_once() -> None:
+    disk = SyncRecordingDisk()
+    logs = open_manager(disk)
     made = [logs.create("t", index, TOPIC_ID, CONFIG, NOW_MS) for index in range(5)]
     append(made[0], b"a")
     disk.synced.clear()
@@ -234,12 +234,12 @@ def test_a_shutdown_syncs_the_directory_of_new_logs_once_and_each_of_their_own_o
     assert disk.synced[:6] == [*(log.directory for log in made), "/a"]
     assert set(disk.synced[6:]) == {"/a"}  # for the checkpoints, and the mark
     disk.power_cut(random.Random(0))
-    again = {log.partition: values(log) for log in opened(disk).logs()}
+    again = {log.partition: values(log) for log in open_manager(disk).logs()}
     assert again == {0: [b"a"], 1: [], 2: [], 3: [], 4: []}
 
 
-def test_the_metadata_log_is_opened_apart_and_always_read_whole(disk: MemoryDisk) -> None:
-    logs = opened(disk, "/a", "/b")
+def test_metadata_log_is_opened_separately_and_recovered_completely(disk: MemoryDisk) -> None:
+    logs = open_manager(disk, "/a", "/b")
     log = logs.open_metadata_log(CONFIG, NOW_MS, directory="/b")
     assert log.directory == "/b/__cluster_metadata-0"
     append(log, b"a")
@@ -248,14 +248,14 @@ def test_the_metadata_log_is_opened_apart_and_always_read_whole(disk: MemoryDisk
     assert disk.read("/b/recovery-point-offset-checkpoint") == b"0\n0\n"
     size = disk.size("/b/__cluster_metadata-0/00000000000000000000.log")
     disk.corrupt("/b/__cluster_metadata-0/00000000000000000000.log", size - 1)
-    again = opened(disk, "/a", "/b")
+    again = open_manager(disk, "/a", "/b")
     assert again.get("__cluster_metadata", 0) is None
     assert values(again.open_metadata_log(CONFIG, NOW_MS, directory="/b")) == [b"a"]
 
 
-def test_no_partition_outlives_the_metadata_log(disk: MemoryDisk) -> None:
+def test_metadata_log_directory_survives_power_loss(disk: MemoryDisk) -> None:
     """On its own no broker starts; and who only follows the metadata syncs nothing of it."""
-    logs = opened(disk, "/a", "/b")
+    logs = open_manager(disk, "/a", "/b")
     logs.open_metadata_log(CONFIG, NOW_MS)
     disk.power_cut(random.Random(0))
     assert disk.is_directory("/a/__cluster_metadata-0")
@@ -264,8 +264,8 @@ def test_no_partition_outlives_the_metadata_log(disk: MemoryDisk) -> None:
 # --- checkpoints
 
 
-def test_checkpoints_are_written_as_kafka_writes_them(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_checkpoint_files_have_kafkas_format(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     logs.create("u-x", 3, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a", b"b", b"c")
@@ -283,34 +283,32 @@ def test_checkpoints_are_written_as_kafka_writes_them(disk: MemoryDisk) -> None:
 
 @pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
 @pytest.mark.parametrize("content", [b"garbage", b"0\n5\nt 0 1\n", b"9\n0\n", b"0\n1\nt zero 1\n"])
-def test_a_garbled_checkpoint_takes_its_directory_offline(
-    disk: MemoryDisk, name: str, content: bytes
-) -> None:
+def test_corrupt_checkpoint_takes_its_directory_offline(disk: MemoryDisk, name: str, content: bytes) -> None:
     """As Kafka. Without log starts, records that were deleted would come back."""
-    logs = opened(disk, "/a", "/b")
+    logs = open_manager(disk, "/a", "/b")
     for partition in range(2):
         append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
     logs.shutdown(NOW_MS)
     disk.write(f"/b/{name}-offset-checkpoint", content, sync=False)
-    again = opened(disk, "/a", "/b")
+    again = open_manager(disk, "/a", "/b")
     assert again.get("t", 1) is None
     failed = again.directories()[1]
     assert failed.offline
     assert f"/b/{name}-offset-checkpoint" in failed.failure
     again.shutdown(NOW_MS)
     disk.remove(f"/b/{name}-offset-checkpoint")
-    log = opened(disk, "/a", "/b").get("t", 1)
+    log = open_manager(disk, "/a", "/b").get("t", 1)
     assert log is not None
     assert values(log) == [b"a"]
 
 
-def test_empty_checkpoints_tell_nothing(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_empty_checkpoints_have_no_entries(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a")
     logs.shutdown(NOW_MS)
     for name in ("recovery-point", "log-start", "replication"):
         disk.write(f"/a/{name}-offset-checkpoint", b"", sync=False)
-    log = opened(disk).get("t", 0)
+    log = open_manager(disk).get("t", 0)
     assert log is not None
     assert values(log) == [b"a"]
 
@@ -318,8 +316,8 @@ def test_empty_checkpoints_tell_nothing(disk: MemoryDisk) -> None:
 # --- setting aside
 
 
-def test_a_deleted_log_is_renamed_and_removed_after_the_delay(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_deleted_log_is_renamed_and_removed_after_the_delay(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a")
     region = log.read(0, max_bytes=100, up_to_offset=1)
@@ -339,8 +337,8 @@ def test_a_deleted_log_is_renamed_and_removed_after_the_delay(disk: MemoryDisk) 
     assert not logs.directories()[0].offline
 
 
-def test_what_was_not_removed_in_time_is_removed_after_the_next_start(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_deleted_log_is_removed_after_a_restart(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     logs.delete(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), NOW_MS)
     again = crash(disk)
     assert list(again.logs()) == []
@@ -349,9 +347,9 @@ def test_what_was_not_removed_in_time_is_removed_after_the_next_start(disk: Memo
     assert not [name for name in disk.names("/a") if name.startswith("t-0")]
 
 
-def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk) -> None:
+def test_recreated_topic_has_no_checkpoints_of_the_deleted_one(disk: MemoryDisk) -> None:
     """It is nobody's until the checkpoints have forgotten what they tell of that one."""
-    logs, host = opened(disk), VirtualHost()
+    logs, host = open_manager(disk), VirtualHost()
     held = host.hold_work()
     old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(old, b"a", b"b")
@@ -370,11 +368,11 @@ def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk)
     assert (placed, held) == ([True], [])
     again = crash(disk).get("t", 0)
     assert again is not None
-    assert numbered(again) == [(0, b"new")]
+    assert offsets_and_values(again) == [(0, b"new")]
 
 
-def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -> None:
-    logs, host = opened(disk), VirtualHost()
+def test_pending_checkpoint_does_not_affect_a_recreated_topic(disk: MemoryDisk) -> None:
+    logs, host = open_manager(disk), VirtualHost()
     old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(old, b"a", b"b")
     old.delete_records_before(2)
@@ -382,13 +380,13 @@ def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -
     logs.checkpoint(host)
     logs.delete(old, NOW_MS)
     new = logs.create("t", 0, Uuid(b"\1" * 16), CONFIG, NOW_MS)
-    append_when_placed(logs, new, host, held, b"new")
+    append_when_named(logs, new, host, held, b"new")
     again = crash(disk).get("t", 0)
     assert again is not None
-    assert numbered(again) == [(0, b"new")]
+    assert offsets_and_values(again) == [(0, b"new")]
 
 
-def append_when_placed(
+def append_when_named(
     logs: LogManager, log: Log, host: VirtualHost, held: list[WorkerTask], value: bytes
 ) -> None:
     logs.pending_logs.when_recoverable(log, host, lambda: append(log, value))
@@ -398,7 +396,7 @@ def append_when_placed(
     assert log.log_end_offset == 1
 
 
-def test_a_metadata_log_that_was_only_begun_is_named_when_it_is_opened(disk: MemoryDisk) -> None:
+def test_partially_created_metadata_log_is_completed_when_opened(disk: MemoryDisk) -> None:
     logs = manager(disk)
     logs.lock()
     disk.make_directory("/a/__cluster_metadata-0")
@@ -407,8 +405,8 @@ def test_a_metadata_log_that_was_only_begun_is_named_when_it_is_opened(disk: Mem
     assert read_topic_id(disk, log.directory) == log.topic_id
 
 
-def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_changed_or_missing_checkpoints_are_written_again(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a")
     log.high_watermark = 1
@@ -427,8 +425,8 @@ def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: Memor
     assert read_offsets(disk, high_watermarks) == {("t", 0): 1}
 
 
-def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_stray_log_is_kept_but_not_opened(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a")
     logs.mark_stray(log)
@@ -443,8 +441,8 @@ def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
 # --- in the course of time
 
 
-def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_retention_applies_to_all_logs_except_the_metadata_log(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     metadata = logs.open_metadata_log(CONFIG, NOW_MS)
     for log in (metadata, logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)):
         append(log, b"a")
@@ -454,8 +452,8 @@ def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) ->
     assert metadata.segment_base_offsets == [0, 1]
 
 
-def test_logs_are_due_for_a_flush(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_logs_due_for_a_flush(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     rolled = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     eager = logs.create("t", 1, TOPIC_ID, CONFIG._replace(flush_messages=2), NOW_MS)
     patient = logs.create("t", 2, TOPIC_ID, CONFIG, NOW_MS)
@@ -469,8 +467,8 @@ def test_logs_are_due_for_a_flush(disk: MemoryDisk) -> None:
     assert logs.due_for_flush(NOW_MS) == []
 
 
-def test_silent_producers_are_forgotten(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_expired_producers_are_removed(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     log.append(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
@@ -483,8 +481,8 @@ def test_silent_producers_are_forgotten(disk: MemoryDisk) -> None:
 # --- failure
 
 
-def test_a_failed_directory_takes_its_logs_along_and_no_others(disk: MemoryDisk) -> None:
-    logs = opened(disk, "/a", "/b")
+def test_failed_directory_takes_only_its_logs_offline(disk: MemoryDisk) -> None:
+    logs = open_manager(disk, "/a", "/b")
     for partition in range(4):
         append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
     failing, fine = logs.logs_in("/a"), logs.logs_in("/b")
@@ -501,12 +499,12 @@ def test_a_failed_directory_takes_its_logs_along_and_no_others(disk: MemoryDisk)
     # What failed is not marked as complete.
     assert not disk.exists("/a/.kafka_cleanshutdown")
     assert disk.exists("/b/.kafka_cleanshutdown")
-    again = opened(disk, "/a", "/b")
+    again = open_manager(disk, "/a", "/b")
     assert [values(log) for log in again.logs_in("/a")] == [[b"a"], [b"a"]]
 
 
-def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+def test_no_log_is_created_without_an_online_directory(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
     disk.fails_after = 0
     with pytest.raises(StorageError):
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
@@ -515,16 +513,16 @@ def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> No
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
 
 
-def live(disk: MemoryDisk, promised: dict[str, int]) -> None:
+def run_broker(disk: MemoryDisk, guaranteed: dict[str, int]) -> None:
     """A start, a topic, appends, checkpoints, another topic that goes again, a clean end."""
-    logs = opened(disk)
+    logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG._replace(segment_bytes=200), NOW_MS)
     for number in range(6):
         append(log, b"%d" % number)
-        promised["acknowledged"] = number + 1
+        guaranteed["acknowledged"] = number + 1
         if number == 3:
             log.flush()
-            promised["flushed"] = number + 1
+            guaranteed["flushed"] = number + 1
             logs.write_checkpoints()
     gone = logs.create("gone", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(gone, b"x")
@@ -534,17 +532,17 @@ def live(disk: MemoryDisk, promised: dict[str, int]) -> None:
     logs.shutdown(NOW_MS)
     if not disk.exists("/a/.kafka_cleanshutdown"):
         raise StorageError("not shut down cleanly")
-    promised["flushed"] = 6
+    guaranteed["flushed"] = 6
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power cut"])
-def test_a_broker_may_die_anywhere(power: bool) -> None:
+def test_crash_at_every_disk_operation_keeps_guaranteed_records(power: bool) -> None:
     for operations in range(2000):
         disk = MemoryDisk()
         disk.fails_after = operations
-        promised = {"acknowledged": 0, "flushed": 0}
+        guaranteed = {"acknowledged": 0, "flushed": 0}
         try:
-            live(disk, promised)
+            run_broker(disk, guaranteed)
         except (StorageError, ApiError):
             finished = False
         else:
@@ -553,12 +551,12 @@ def test_a_broker_may_die_anywhere(power: bool) -> None:
             disk.power_cut(random.Random(operations))
         else:
             disk.kill()
-        logs = opened(disk)
+        logs = open_manager(disk)
         log = logs.get("t", 0)
-        found = [] if log is None else numbered(log)
+        found = [] if log is None else offsets_and_values(log)
         assert all(value == b"%d" % offset for offset, value in found), operations
         offsets = {offset for offset, _ in found}
-        assert offsets >= set(range(promised["flushed" if power else "acknowledged"])), operations
+        assert offsets >= set(range(guaranteed["flushed" if power else "acknowledged"])), operations
         assert power or offsets == set(range(len(offsets)))
         logs.shutdown(NOW_MS)
         if finished:

@@ -21,13 +21,13 @@ from kwire.broker.storage.disk import StorageError
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import Uuid
-from tests.broker.storage.log_bench import put_topic_id
+from tests.broker.storage.log_harness import write_topic_id
 
 PATHS = ("/a", "/b")
 SNAPSHOT = "/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
 
 
-def made(*files: str, formatted: str = "") -> MemoryDisk:
+def make_disk(*files: str, formatted: str = "") -> MemoryDisk:
     """A disk with these files, and `meta.properties` in /x for each letter x of `formatted`."""
     disk = MemoryDisk()
     for path in files:
@@ -43,7 +43,9 @@ def is_new(disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tuple
     return needs_format(disk, load_meta_properties(disk, paths), metadata_dir=home, node_id=node_id)
 
 
-def refused(disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tuple[str, ...] = PATHS) -> str:
+def start_error(
+    disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tuple[str, ...] = PATHS
+) -> str:
     with pytest.raises(StartRefused) as caught:
         is_new(disk, home=home, node_id=node_id, paths=paths)
     return str(caught.value)
@@ -59,20 +61,22 @@ def refused(disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tupl
         ["/a/server.properties", "/b/lost+found/x", "/b/.lock"],
         ["/a/bootstrap.checkpoint", f"/a{SNAPSHOT}", f"/a{SNAPSHOT}.tmp"],
     ],
-    ids=["missing", "strange", "cut short"],
+    ids=["missing", "foreign", "truncated"],
 )
-def test_where_no_trace_of_a_broker_is_it_may_be_formatted(files: list[str]) -> None:
-    assert is_new(made(*files))
+def test_directory_without_kafka_files_may_be_formatted(files: list[str]) -> None:
+    assert is_new(make_disk(*files))
 
 
-def test_a_first_start_that_was_cut_short_is_taken_up_again() -> None:
-    assert is_new(made("/a/bootstrap.checkpoint", formatted="b"))
-    assert "no meta.properties in /a" in refused(made("/a/bootstrap.checkpoint", "/b/t-0/x", formatted="b"))
+def test_interrupted_first_start_is_resumed() -> None:
+    assert is_new(make_disk("/a/bootstrap.checkpoint", formatted="b"))
+    assert "no meta.properties in /a" in start_error(
+        make_disk("/a/bootstrap.checkpoint", "/b/t-0/x", formatted="b")
+    )
 
 
-def test_formatted_directories_are_served() -> None:
-    assert not is_new(made("/a/__cluster_metadata-0/x", "/b/t-0/x", formatted="ab"))
-    assert not is_new(made(formatted="ab"))
+def test_formatted_directories_are_accepted() -> None:
+    assert not is_new(make_disk("/a/__cluster_metadata-0/x", "/b/t-0/x", formatted="ab"))
+    assert not is_new(make_disk(formatted="ab"))
 
 
 @pytest.mark.parametrize(
@@ -83,39 +87,41 @@ def test_formatted_directories_are_served() -> None:
         "/a/__cluster_metadata-0/00000000000000000000.log",
     ],
 )
-def test_without_any_meta_properties_nothing_is_formatted_over(trace: str) -> None:
+def test_missing_meta_properties_beside_data_fail_the_start(trace: str) -> None:
     found = trace.rpartition("/")[0]
-    assert f"no meta.properties in /a, /b, but {found} exists" in refused(made(trace))
+    assert f"no meta.properties in /a, /b, but {found} exists" in start_error(make_disk(trace))
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_one_directory_without_meta_properties_among_formatted_ones(name: str, is_there: bool) -> None:
+def test_unformatted_directory_among_formatted_ones(name: str, is_there: bool) -> None:
     """A disk that is not mounted: to serve without it, or on what is under it, would hide its data."""
-    disk = made(*([f"/{name}/.lock"] if is_there else []), formatted="ab".replace(name, ""))
-    assert f"no meta.properties in /{name}, but the other directories are formatted" in refused(disk)
+    disk = make_disk(*([f"/{name}/.lock"] if is_there else []), formatted="ab".replace(name, ""))
+    assert f"no meta.properties in /{name}, but the other directories are formatted" in start_error(disk)
     assert not disk.exists(f"/{name}/meta.properties")
 
 
 # --- the metadata log
 
 
-def test_directories_in_another_order_have_the_metadata_log_elsewhere() -> None:
-    disk = made("/a/__cluster_metadata-0/x", "/b/t-0/x", formatted="ab")
-    told = refused(disk, home="/b", paths=("/b", "/a"))
-    assert "/a/__cluster_metadata-0 is a metadata log, but the configured directory is /b" in told
-    assert "set metadata.log.dir=/a" in told
+def test_changed_order_of_directories_fails_without_the_metadata_log() -> None:
+    disk = make_disk("/a/__cluster_metadata-0/x", "/b/t-0/x", formatted="ab")
+    expected = start_error(disk, home="/b", paths=("/b", "/a"))
+    assert "/a/__cluster_metadata-0 is a metadata log, but the configured directory is /b" in expected
+    assert "set metadata.log.dir=/a" in expected
 
 
-def test_a_metadata_log_dir_that_is_set_later_has_no_metadata_log() -> None:
-    disk = made("/a/__cluster_metadata-0/x", formatted="abm")
-    assert "/a/__cluster_metadata-0 is a metadata log" in refused(disk, home="/m", paths=("/a", "/b", "/m"))
+def test_added_metadata_log_dir_fails_without_the_metadata_log() -> None:
+    disk = make_disk("/a/__cluster_metadata-0/x", formatted="abm")
+    assert "/a/__cluster_metadata-0 is a metadata log" in start_error(
+        disk, home="/m", paths=("/a", "/b", "/m")
+    )
 
 
-def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metadata() -> None:
+def test_removed_metadata_log_dir_fails_without_the_metadata_log() -> None:
     """Other than Kafka, which begins an empty metadata log and sets every partition aside."""
-    disk = made("/m/__cluster_metadata-0/x", "/b/t-0/x", formatted="abm")
-    assert "/a has no metadata log, but /b/t-0 exists" in refused(disk)
+    disk = make_disk("/m/__cluster_metadata-0/x", "/b/t-0/x", formatted="abm")
+    assert "/a has no metadata log, but /b/t-0 exists" in start_error(disk)
     assert not is_new(disk, home="/m", paths=("/a", "/b", "/m"))
 
 
@@ -123,7 +129,7 @@ def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metada
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "expected"),
     [
         (["/a/t-0", "/b/t-0"], "/a/t-0 and /b/t-0 are both directories of partition t-0"),
         (
@@ -133,28 +139,28 @@ def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metada
     ],
     ids=["directories", "copies"],
 )
-def test_two_directories_of_a_partition_are_one_too_many(names: list[str], told: str) -> None:
+def test_duplicate_partition_fails_the_start(names: list[str], expected: str) -> None:
     """As Kafka: either may hold what was written last, and to take the wrong one is to lose it."""
-    disk = made("/a/__cluster_metadata-0/x", formatted="ab")
+    disk = make_disk("/a/__cluster_metadata-0/x", formatted="ab")
     for name in names:
         disk.make_directory(name)
-        put_topic_id(disk, name, Uuid(b"t" * 16))
+        write_topic_id(disk, name, Uuid(b"t" * 16))
     before = disk.tree("/a") | disk.tree("/b")
-    assert refused(disk) == (
-        f"{told}: find out which one was written to last, and move the other one out of log.dirs"
+    assert start_error(disk) == (
+        f"{expected}: find out which one was written to last, and move the other one out of log.dirs"
     )
     assert disk.tree("/a") | disk.tree("/b") == before
     disk.remove_tree(names[-1])
     assert not is_new(disk)
 
 
-def test_what_is_left_of_an_earlier_topic_of_the_name_is_no_second_directory() -> None:
-    disk = made("/a/__cluster_metadata-0/x", formatted="ab")
+def test_directory_of_a_deleted_topic_is_no_duplicate() -> None:
+    disk = make_disk("/a/__cluster_metadata-0/x", formatted="ab")
     for name in "ab":
         disk.make_directory(f"/{name}/t-0")
-        put_topic_id(disk, f"/{name}/t-0", Uuid(name.encode() * 16))
+        write_topic_id(disk, f"/{name}/t-0", Uuid(name.encode() * 16))
         disk.make_directory(f"/{name}/t-1.0{name}-delete")
-        put_topic_id(disk, f"/{name}/t-1.0{name}-delete", Uuid(b"t" * 16))
+        write_topic_id(disk, f"/{name}/t-1.0{name}-delete", Uuid(b"t" * 16))
     assert not is_new(disk)
 
 
@@ -162,7 +168,7 @@ def test_what_is_left_of_an_earlier_topic_of_the_name_is_no_second_directory() -
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "expected"),
     [
         (MetaProperties("d", 1, None), "/b belongs to cluster d, not to c"),
         (MetaProperties("c", 7, None), "/b belongs to node 7, and node.id is 1"),
@@ -177,37 +183,37 @@ def test_what_is_left_of_an_earlier_topic_of_the_name_is_no_second_directory() -
     ],
     ids=["cluster", "node", "copy", "reserved"],
 )
-def test_directories_that_do_not_belong_together(properties: MetaProperties, told: str) -> None:
-    disk = made(formatted="ab")
+def test_inconsistent_meta_properties_fail_the_start(properties: MetaProperties, expected: str) -> None:
+    disk = make_disk(formatted="ab")
     write_meta_properties(disk, "/b", properties)
-    assert told in refused(disk)
+    assert expected in start_error(disk)
 
 
-def test_a_directory_that_cannot_be_read_is_done_without() -> None:
-    disk = made(formatted="ab")
+def test_unreadable_directory_is_skipped() -> None:
+    disk = make_disk(formatted="ab")
     disk.write("/b/meta.properties", b"version=2\n", sync=False)
     assert not is_new(disk)
     assert list(load_meta_properties(disk, PATHS).failures) == ["/b"]
-    told = refused(disk, home="/b")
-    assert "/b, which holds the metadata log, cannot be used: /b/meta.properties has version 2" in told
+    expected = start_error(disk, home="/b")
+    assert "/b, which holds the metadata log, cannot be used: /b/meta.properties has version 2" in expected
 
 
-def test_a_file_in_place_of_a_directory_is_done_without() -> None:
-    disk = made("/a/__cluster_metadata-0/x", formatted="a")
+def test_file_in_place_of_a_directory_is_skipped() -> None:
+    disk = make_disk("/a/__cluster_metadata-0/x", formatted="a")
     disk.write("/b", b"no directory", sync=False)
     assert list(load_meta_properties(disk, PATHS).failures) == ["/b"]
     assert not is_new(disk)
 
 
-def test_where_none_can_be_read_none_is_formatted() -> None:
-    disk = made()
+def test_no_directory_is_formatted_if_none_is_readable() -> None:
+    disk = make_disk()
     disk.make_directory("/b")
     disk.write("/b/meta.properties", b"version=2\n", sync=False)
-    assert "no meta.properties can be read: /b/meta.properties has version 2" in refused(disk)
+    assert "no meta.properties can be read: /b/meta.properties has version 2" in start_error(disk)
 
 
-def test_a_file_that_names_nobody_is_an_error() -> None:
-    disk = made(formatted="a")
+def test_meta_properties_without_ids_are_an_error() -> None:
+    disk = make_disk(formatted="a")
     disk.make_directory("/b")
     disk.write("/b/meta.properties", b"garbage", sync=False)
     with pytest.raises(StorageError, match=r"has no broker\.id and no cluster.id"):
@@ -218,8 +224,8 @@ def test_a_file_that_names_nobody_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_directory_without_an_id_gets_one_and_nothing_else_changes(version: int) -> None:
-    disk = made(formatted="a")
+def test_directory_without_an_id_gets_one(version: int) -> None:
+    disk = make_disk(formatted="a")
     disk.make_directory("/b")
     write_meta_properties(disk, "/b", MetaProperties("c", 1, None, version))
     before, ids = disk.read("/a/meta.properties"), count(1)

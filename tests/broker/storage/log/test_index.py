@@ -44,7 +44,7 @@ def test_time_entries_are_timestamp_and_relative_offset_in_big_endian() -> None:
     assert disk.read(PATH) == struct.pack(">qi", 1_700_000_000_000, 5)
 
 
-def test_an_active_index_is_preallocated_to_whole_entries_and_cut_when_finished() -> None:
+def test_active_index_is_preallocated_and_trimmed_when_finished() -> None:
     disk = MemoryDisk()
     index = time_index(disk, max_bytes=100)
     assert disk.size(PATH) == 96
@@ -64,14 +64,14 @@ def test_an_offset_index_is_full_after_its_last_entry_and_a_time_index_before() 
     assert times.is_full
 
 
-def test_offsets_must_grow() -> None:
+def test_offsets_must_increase() -> None:
     index = offset_index(MemoryDisk())
     index.append(1005, 1)
     with pytest.raises(InvalidOffset):
         index.append(1005, 2)
 
 
-def test_a_time_index_takes_only_greater_timestamps() -> None:
+def test_time_index_appends_only_greater_timestamps() -> None:
     index = time_index(MemoryDisk())
     index.maybe_append(-1, 1001)
     assert index.entries == 0
@@ -151,7 +151,7 @@ changes = st.lists(
 
 
 @given(changes)
-def test_lookups_see_what_the_index_has_become_since_those_before(made: list[tuple[str, int]]) -> None:
+def test_lookups_see_changes_since_earlier_lookups(made: list[tuple[str, int]]) -> None:
     disk = MemoryDisk()
     index = offset_index(disk, max_bytes=8 * 10_000)
     entries: list[tuple[int, int]] = []
@@ -182,23 +182,23 @@ def test_lookups_see_what_the_index_has_become_since_those_before(made: list[tup
         struct.pack(">ii", -5, 100),
         b"\0" * 8000,
     ],
-    ids=["not whole entries", "offsets fall", "ends in zeros", "negative", "preallocated, never cut"],
+    ids=["not whole entries", "offsets fall", "ends in zeros", "negative", "preallocated, not trimmed"],
 )
-def test_a_file_that_cannot_be_an_index_is_corrupt(content: bytes) -> None:
+def test_invalid_index_file_is_corrupt(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write(PATH, content, sync=False)
     with pytest.raises(CorruptIndex):
         OffsetIndex(disk, PATH, BASE).lookup(BASE)
 
 
-def test_a_time_index_whose_timestamps_fall_is_corrupt() -> None:
+def test_time_index_with_decreasing_timestamps_is_corrupt() -> None:
     disk = MemoryDisk()
     disk.write(PATH, struct.pack(">qiqi", 500, 1, 400, 2), sync=False)
     with pytest.raises(CorruptIndex):
         TimeIndex(disk, PATH, BASE).lookup(1)
 
 
-def test_opening_for_appends_never_cuts_entries_off() -> None:
+def test_opening_for_appends_keeps_all_entries() -> None:
     disk = MemoryDisk()
     disk.write(PATH, struct.pack(">iiiiii", 1, 10, 2, 20, 3, 30), sync=False)
     index = OffsetIndex(disk, PATH, BASE)
@@ -207,7 +207,7 @@ def test_opening_for_appends_never_cuts_entries_off() -> None:
     assert index.is_full
 
 
-def test_the_offset_at_a_position_passes_over_the_first_entry_that_lies_there(disk: MemoryDisk) -> None:
+def test_offset_at_a_position_skips_the_first_entry_at_it(disk: MemoryDisk) -> None:
     index = offset_index(disk)
     for offset, position in ((1102, 10), (1105, 20), (1109, 30)):
         index.append(offset, position)
@@ -227,7 +227,7 @@ def test_the_offset_at_a_position_passes_over_the_first_entry_that_lies_there(di
     assert [only.offset_at(position) for position in (9, 10, 11)] == [1102, None, None]
 
 
-def test_a_lookup_is_kept_until_it_is_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_is_cached_until_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     index = offset_index(disk)
     for number in range(500):

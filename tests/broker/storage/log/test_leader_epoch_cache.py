@@ -8,7 +8,7 @@ from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.testing.disk import MemoryDisk
 
 
-def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochFileCache:
+def cache_with(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochFileCache:
     epochs = LeaderEpochFileCache(disk or MemoryDisk(), "")
     for epoch, start_offset in entries:
         epochs.assign(epoch, start_offset)
@@ -17,19 +17,19 @@ def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> Lead
 
 def test_the_file_is_a_checkpoint_of_epoch_and_start_offset() -> None:
     disk = MemoryDisk()
-    epochs_of((0, 0), (3, 120), disk=disk)
+    cache_with((0, 0), (3, 120), disk=disk)
     assert disk.read("/leader-epoch-checkpoint") == b"0\n2\n0 0\n3 120\n"
 
 
-def test_it_reads_back_what_it_wrote() -> None:
+def test_file_round_trip() -> None:
     disk = MemoryDisk()
-    epochs_of((0, 0), (3, 120), disk=disk)
+    cache_with((0, 0), (3, 120), disk=disk)
     again = LeaderEpochFileCache(disk, "")
     again.load()
     assert again.entries == [(0, 0), (3, 120)]
 
 
-def test_a_garbled_file_counts_as_empty() -> None:
+def test_corrupt_file_counts_as_empty() -> None:
     disk = MemoryDisk()
     disk.write("/leader-epoch-checkpoint", b"0\n2\n0 0\n", sync=False)
     epochs = LeaderEpochFileCache(disk, "")
@@ -49,10 +49,10 @@ def test_a_garbled_file_counts_as_empty() -> None:
     ],
     ids=["newer", "again", "earlier start", "no record yet", "overlaps", "older epoch"],
 )
-def test_a_new_entry_removes_what_contradicts_it(
+def test_new_entry_removes_conflicting_entries(
     assigned: tuple[int, int], expected: list[tuple[int, int]]
 ) -> None:
-    assert epochs_of((1, 10), assigned).entries == expected
+    assert cache_with((1, 10), assigned).entries == expected
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_a_new_entry_removes_what_contradicts_it(
     [(-1, (-1, -1)), (1, (1, 10)), (2, (2, 20)), (3, (2, 20)), (4, (4, 99)), (5, (-1, -1))],
     ids=["undefined", "before the first", "known", "between", "current", "unknown"],
 )
-def test_where_an_epoch_ended(epoch: int, expected: tuple[int, int]) -> None:
-    assert epochs_of((2, 10), (4, 20)).end_offset_for(epoch, 99) == expected
+def test_end_offset_of_an_epoch(epoch: int, expected: tuple[int, int]) -> None:
+    assert cache_with((2, 10), (4, 20)).end_offset_for(epoch, 99) == expected
 
 
-def test_nothing_can_be_told_without_entries() -> None:
-    assert epochs_of().end_offset_for(0, 5) == (-1, -1)
+def test_empty_cache_knows_no_epoch() -> None:
+    assert cache_with().end_offset_for(0, 5) == (-1, -1)
 
 
 def test_truncation_from_the_end_drops_epochs_that_begin_there() -> None:
-    epochs = epochs_of((0, 0), (1, 10), (2, 20))
+    epochs = cache_with((0, 0), (1, 10), (2, 20))
     epochs.truncate_from_end(20)
     assert epochs.entries == [(0, 0), (1, 10)]
     epochs.truncate_from_end(11)
@@ -79,7 +79,7 @@ def test_truncation_from_the_end_drops_epochs_that_begin_there() -> None:
 
 
 def test_truncation_from_the_start_moves_the_first_epoch_up() -> None:
-    epochs = epochs_of((0, 0), (1, 10), (2, 20))
+    epochs = cache_with((0, 0), (1, 10), (2, 20))
     epochs.truncate_from_start(15)
     assert epochs.entries == [(1, 15), (2, 20)]
     epochs.truncate_from_start(20)
@@ -88,6 +88,6 @@ def test_truncation_from_the_start_moves_the_first_epoch_up() -> None:
     assert epochs.entries == [(2, 20)]
 
 
-def test_the_epoch_of_an_offset() -> None:
-    epochs = epochs_of((2, 10), (4, 20))
+def test_epoch_of_an_offset() -> None:
+    epochs = cache_with((2, 10), (4, 20))
     assert [epochs.epoch_for(offset) for offset in (9, 10, 19, 20, 99)] == [None, 2, 2, 4, 4]

@@ -8,29 +8,31 @@ from kwire.broker.storage.log.log import Log
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered
+from tests.broker.storage.log_harness import NOW_MS, LogHarness, batch, offsets_and_values
 
 VALUE = bytes(100)
 DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.mark.parametrize("offset", range(17))
-def test_truncation_keeps_what_ends_before_the_offset(filled: Log, bench: LogBench, offset: int) -> None:
+def test_truncation_keeps_batches_that_end_before_the_offset(
+    filled: Log, harness: LogHarness, offset: int
+) -> None:
     assert filled.truncate_to(offset) == (offset < 16)
     kept = list(range(offset - offset % 2))
-    assert [each for each, _ in numbered(filled)] == kept
+    assert [each for each, _ in offsets_and_values(filled)] == kept
     assert filled.log_end_offset == offset
     filled.flush()
-    bench.append(filled, b"new")
-    assert [each for each, _ in numbered(filled)] == [*kept, offset]
-    assert [each for each, _ in numbered(bench.open())] == [*kept, offset]
+    harness.append(filled, b"new")
+    assert [each for each, _ in offsets_and_values(filled)] == [*kept, offset]
+    assert [each for each, _ in offsets_and_values(harness.open())] == [*kept, offset]
 
 
-def test_what_comes_after_a_truncation_is_found_in_its_own_place(bench: LogBench) -> None:
+def test_appends_after_a_truncation_are_found_at_their_positions(harness: LogHarness) -> None:
     """And not where a batch of that offset lay before."""
-    log = bench.open()
+    log = harness.open()
     for _ in range(6):
-        bench.append(log, VALUE)
+        harness.append(log, VALUE)
     log.truncate_to(1)
     log.flush()
     log.append(batch(*[VALUE * 2] * 5), leader_epoch=0, now_ms=NOW_MS)
@@ -40,21 +42,21 @@ def test_what_comes_after_a_truncation_is_found_in_its_own_place(bench: LogBench
         assert [header.base_offset for _, header in batches(data)] == [1]
 
 
-def test_truncation_before_the_log_starts_anew_there(filled: Log, bench: LogBench) -> None:
+def test_truncation_below_the_log_start_restarts_the_log_there(filled: Log, harness: LogHarness) -> None:
     filled.delete_records_before(8)
     filled.delete_old_segments(NOW_MS)
     filled.truncate_to(4)
     assert (filled.log_start_offset, filled.log_end_offset) == (4, 4)
     assert filled.leader_epochs == []
     filled.flush()
-    bench.append(filled, b"new")
-    assert numbered(filled) == [(4, b"new")]
+    harness.append(filled, b"new")
+    assert offsets_and_values(filled) == [(4, b"new")]
 
 
-def test_truncation_takes_epochs_and_the_recovery_point_along(bench: LogBench) -> None:
-    log = bench.open()
+def test_truncation_also_truncates_epochs_and_the_recovery_point(harness: LogHarness) -> None:
+    log = harness.open()
     for epoch in range(3):
-        bench.append(log, b"v", epoch=epoch)
+        harness.append(log, b"v", epoch=epoch)
     log.flush()
     log.truncate_to(1)
     assert log.leader_epochs == [(0, 0)]
@@ -64,7 +66,7 @@ def test_truncation_takes_epochs_and_the_recovery_point_along(bench: LogBench) -
 def test_records_are_deleted_up_to_an_offset(filled: Log) -> None:
     filled.delete_records_before(7)
     assert filled.log_start_offset == 7
-    assert [offset for offset, _ in numbered(filled)] == list(range(7, 16))
+    assert [offset for offset, _ in offsets_and_values(filled)] == list(range(7, 16))
     assert filled.segment_base_offsets == [0, 6, 12]
     assert filled.delete_old_segments(NOW_MS) == 1
     assert filled.segment_base_offsets == [6, 12]
@@ -82,22 +84,22 @@ def test_records_beyond_the_high_watermark_are_not_deleted(filled: Log) -> None:
 # --- retention
 
 
-def test_old_segments_go_by_age_and_their_files_after_the_delay(
-    filled: Log, bench: LogBench, disk: MemoryDisk
+def test_retention_ms_deletes_segments_and_later_their_files(
+    filled: Log, harness: LogHarness, disk: MemoryDisk
 ) -> None:
     filled.config = filled.config._replace(retention_ms=DAY_MS, file_delete_delay_ms=500)
     assert filled.delete_old_segments(NOW_MS + 21 + DAY_MS) == 0
     assert filled.delete_old_segments(NOW_MS + 22 + DAY_MS) == 1
     assert filled.log_start_offset == 6
-    bench.delayed_deletion.tick(1000)
-    assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
-    bench.delayed_deletion.tick(1499)
-    assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
-    bench.delayed_deletion.tick(1500)
-    assert not [name for name in disk.names(bench.directory) if name.startswith(f"{0:020d}")]
+    harness.delayed_deletion.tick(1000)
+    assert f"{0:020d}.log.deleted" in disk.names(harness.directory)
+    harness.delayed_deletion.tick(1499)
+    assert f"{0:020d}.log.deleted" in disk.names(harness.directory)
+    harness.delayed_deletion.tick(1500)
+    assert not [name for name in disk.names(harness.directory) if name.startswith(f"{0:020d}")]
 
 
-def test_when_all_is_old_a_new_segment_takes_over(filled: Log) -> None:
+def test_expired_active_segment_is_rolled_and_deleted(filled: Log) -> None:
     filled.config = filled.config._replace(retention_ms=1)
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 3
     assert filled.segment_base_offsets == [16]
@@ -105,7 +107,7 @@ def test_when_all_is_old_a_new_segment_takes_over(filled: Log) -> None:
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 0
 
 
-def test_retention_by_size_keeps_at_least_that_much(filled: Log) -> None:
+def test_retention_bytes_keeps_at_least_that_many_bytes(filled: Log) -> None:
     one = len(batch(VALUE, VALUE))
     filled.config = filled.config._replace(retention_bytes=5 * one + 1, retention_ms=-1)
     assert filled.delete_old_segments(NOW_MS) == 0
@@ -119,7 +121,7 @@ def test_retention_stops_at_the_high_watermark(filled: Log) -> None:
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 1
 
 
-def test_a_compacted_topic_loses_nothing_to_age(filled: Log) -> None:
+def test_retention_does_not_apply_to_compacted_topics(filled: Log) -> None:
     filled.config = filled.config._replace(retention_ms=1, cleanup_policy=frozenset({"compact"}))
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 0
     filled.delete_records_before(6)

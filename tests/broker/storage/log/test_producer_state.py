@@ -17,7 +17,7 @@ from kwire.broker.storage.log.producer_state import (
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import ABORT, COMMIT, MAX_PRODUCER_EPOCH, BatchHeader, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.broker.storage.log_bench import NOW_MS
+from tests.broker.storage.log_harness import NOW_MS
 
 HOUR_MS = 60 * 60 * 1000
 
@@ -64,7 +64,7 @@ def fill(producers: ProducerStateManager, *sequences: int, epoch: int = 0, count
         producers.update(header(sequence, count, offset=sequence, epoch=epoch))
 
 
-def refusal(producers: ProducerStateManager, batch: BatchHeader) -> ErrorCode:
+def error_code(producers: ProducerStateManager, batch: BatchHeader) -> ErrorCode:
     with pytest.raises(ApiError) as refused:
         producers.check(batch)
     return ErrorCode(refused.value.code)
@@ -73,7 +73,7 @@ def refusal(producers: ProducerStateManager, batch: BatchHeader) -> ErrorCode:
 # --- sequences
 
 
-def test_a_producer_that_is_not_known_may_start_anywhere(producers: ProducerStateManager) -> None:
+def test_unknown_producer_may_start_at_any_sequence(producers: ProducerStateManager) -> None:
     assert producers.check(header(42)) is None
 
 
@@ -87,16 +87,16 @@ def test_a_batch_must_follow_the_last(producers: ProducerStateManager, sequence:
     elif sequence == 4:
         assert producers.check(header(4)) is not None
     else:
-        assert refusal(producers, header(sequence)) == expected
+        assert error_code(producers, header(sequence)) == expected
 
 
-def test_sequences_start_over_after_the_greatest(producers: ProducerStateManager) -> None:
+def test_sequence_wraps_after_the_maximum(producers: ProducerStateManager) -> None:
     producers.update(header(MAX_SEQUENCE, offset=9))
     assert producers.check(header(0)) is None
-    assert refusal(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_across_the_greatest_sequence_is_known_again(producers: ProducerStateManager) -> None:
+def test_duplicate_batch_across_the_maximum_sequence(producers: ProducerStateManager) -> None:
     across = header(MAX_SEQUENCE - 1, 4, offset=10)
     producers.update(across)
     assert producers.producers[1].last_sequence == 1
@@ -110,22 +110,22 @@ def test_the_last_five_batches_are_recognized(producers: ProducerStateManager) -
         duplicate = producers.check(header(sequence, 2))
         assert duplicate is not None
         assert (duplicate.first_offset, duplicate.last_offset) == (sequence, sequence + 1)
-    assert refusal(producers, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_batch_of_another_size_is_no_duplicate(producers: ProducerStateManager) -> None:
     fill(producers, 0, 2, count=2)
-    assert refusal(producers, header(2, 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(producers, header(0, 4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(2, 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(0, 4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_producers_do_not_meet(producers: ProducerStateManager) -> None:
+def test_producers_are_independent(producers: ProducerStateManager) -> None:
     fill(producers, 0, 1)
     assert producers.check(header(7, producer_id=2)) is None
     assert len(producers) == 1
 
 
-def test_what_is_replicated_is_not_checked(producers: ProducerStateManager) -> None:
+def test_replicated_batches_are_not_checked(producers: ProducerStateManager) -> None:
     fill(producers, 0)
     assert producers.check(header(9), origin=AppendOrigin.REPLICATION) is None
 
@@ -135,17 +135,17 @@ def test_what_is_replicated_is_not_checked(producers: ProducerStateManager) -> N
 
 def test_a_new_epoch_starts_at_zero(producers: ProducerStateManager) -> None:
     fill(producers, 0, 1)
-    assert refusal(producers, header(2, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(2, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.check(header(0, epoch=1)) is None
 
 
 def test_an_old_epoch_is_refused(producers: ProducerStateManager) -> None:
     fill(producers, 0, epoch=5)
-    assert refusal(producers, header(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert error_code(producers, header(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_epoch_below_none_is_refused_even_of_a_new_producer(producers: ProducerStateManager) -> None:
-    assert refusal(producers, header(0, epoch=-2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+def test_negative_epoch_is_rejected_for_a_new_producer(producers: ProducerStateManager) -> None:
+    assert error_code(producers, header(0, epoch=-2)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert producers.check(header(0, epoch=-1)) is None
 
 
@@ -155,8 +155,8 @@ def test_a_new_epoch_forgets_the_batches_of_the_old(producers: ProducerStateMana
     duplicate = producers.check(header(0, epoch=1))
     assert duplicate is not None
     assert duplicate.first_offset == 2
-    assert refusal(producers, header(0, epoch=0)) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert refusal(producers, header(2, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(0, epoch=0)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert error_code(producers, header(2, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 # --- transactions
@@ -190,7 +190,7 @@ def end_transaction(
     ],
 )
 @pytest.mark.parametrize("known", [False, True])
-def test_markers_that_no_coordinator_writes(
+def test_invalid_markers_are_rejected(
     producers: ProducerStateManager,
     known: bool,
     epoch: int,
@@ -229,17 +229,17 @@ def test_a_transaction_is_unstable_until_its_marker_is_replicated(
 
 def test_a_plain_batch_within_a_transaction_is_refused(producers: ProducerStateManager) -> None:
     producers.update(header(0, transactional=True))
-    assert refusal(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
+    assert error_code(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
 
 
 def verify(producers: ProducerStateManager, sequence: int, *, epoch: int = 0, raises: bool = False) -> None:
     producers.begin_verification(1, epoch, sequence, supports_epoch_bump=raises, began_ms=0)
 
 
-def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: ProducerStateManager) -> None:
+def test_later_batch_does_not_overtake_a_rejected_batch(producers: ProducerStateManager) -> None:
     verify(producers, 4)
     verify(producers, 6)
-    assert refusal(producers, header(6, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(6, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.check(header(4, transactional=True)) is None
     verify(producers, 9, epoch=1)
     verify(producers, 3, epoch=0)  # comes late, and says nothing of the new epoch
@@ -249,7 +249,7 @@ def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: Pro
     assert producers.check(header(10, epoch=1, transactional=True)) is None
 
 
-def test_an_answer_that_comes_after_the_end_of_its_transaction_is_not_current(
+def test_verification_after_the_end_of_its_transaction_is_stale(
     producers: ProducerStateManager,
 ) -> None:
     begun = producers.begin_verification(1, 0, -1, supports_epoch_bump=False, began_ms=0)
@@ -258,16 +258,16 @@ def test_an_answer_that_comes_after_the_end_of_its_transaction_is_not_current(
     assert not producers.verifications.is_current(1, begun)
 
 
-def test_in_version_2_a_transaction_of_an_unknown_producer_begins_at_0(
+def test_version_2_transaction_of_an_unknown_producer_starts_at_sequence_0(
     producers: ProducerStateManager,
 ) -> None:
     verify(producers, 5, raises=True)
-    assert refusal(producers, header(5, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(5, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     verify(producers, 0, raises=True)
     assert producers.check(header(0, transactional=True)) is None
 
 
-def test_a_producer_that_was_replaced_does_not_hold_up_its_successor(producers: ProducerStateManager) -> None:
+def test_fenced_producer_does_not_block_its_successor(producers: ProducerStateManager) -> None:
     producers.update(header(0, epoch=1, transactional=True))
     with pytest.raises(ApiError) as refused:
         producers.check_epoch(1, 0)
@@ -277,25 +277,25 @@ def test_a_producer_that_was_replaced_does_not_hold_up_its_successor(producers: 
     assert producers.check(header(1, epoch=1, transactional=True)) is None
 
 
-def test_a_marker_of_the_epoch_that_is_tried_ends_it_only_in_version_1(
+def test_marker_of_the_verified_epoch_ends_verification_only_in_version_1(
     producers: ProducerStateManager,
 ) -> None:
     """In version 2 it ends what was before: a transaction's own marker has the next epoch."""
     verify(producers, -1, raises=True)
     end_transaction(producers, 0, ABORT)
-    assert refusal(producers, header(0, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(0, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     end_transaction(producers, 1, ABORT, epoch=1)
     assert producers.check(header(0, epoch=2)) is None
 
 
-def test_a_marker_or_time_ends_what_was_tried(producers: ProducerStateManager) -> None:
+def test_marker_or_timeout_ends_a_verification(producers: ProducerStateManager) -> None:
     verify(producers, 0)
     end_transaction(producers, 0, ABORT)
     assert len(producers.verifications) == 0
     verify(producers, 0)
     producers.expire(NOW_MS + 24 * HOUR_MS)
     producers.verifications.expire(-1)
-    assert refusal(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     producers.verifications.expire(0)
     assert producers.check(header(7, transactional=True)) is None
 
@@ -322,7 +322,7 @@ def test_markers_of_an_old_producer_or_coordinator_are_refused(producers: Produc
         (MAX_PRODUCER_EPOCH, 2, True, True),
     ],
 )
-def test_a_marker_of_version_2_is_of_a_newer_epoch(
+def test_version_2_marker_must_have_a_newer_epoch(
     producers: ProducerStateManager, epoch: int, version: int, is_open: bool, fits: bool
 ) -> None:
     current = epoch if epoch == MAX_PRODUCER_EPOCH else 3
@@ -339,13 +339,13 @@ def test_a_transaction_that_began_before_the_log_start_is_still_open(producers: 
     producers.update(header(0, offset=10, transactional=True))
     producers.on_log_start_offset_incremented(11)
     assert producers.first_unstable_offset == 10
-    assert refusal(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
+    assert error_code(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
 
 
 # --- expiry
 
 
-def test_silent_producers_are_forgotten_but_not_open_transactions(producers: ProducerStateManager) -> None:
+def test_expired_producers_are_removed_except_with_open_transactions(producers: ProducerStateManager) -> None:
     producers.update(header(0, producer_id=1))
     producers.update(header(0, producer_id=2, timestamp=NOW_MS + HOUR_MS))
     producers.update(header(0, producer_id=3, transactional=True))
@@ -359,7 +359,7 @@ def test_silent_producers_are_forgotten_but_not_open_transactions(producers: Pro
 # --- snapshots
 
 
-def test_a_snapshot_of_kafka_is_read(producers: ProducerStateManager) -> None:
+def test_snapshot_of_kafka_is_read(producers: ProducerStateManager) -> None:
     producers.load_snapshot(KAFKA_SNAPSHOT, 123, now_ms=NOW_MS)
     assert producers.end_offset == 123
     plain, in_transaction, marked = (producers.producers[each] for each in (1000, 1001, 1002))
@@ -372,7 +372,7 @@ def test_a_snapshot_of_kafka_is_read(producers: ProducerStateManager) -> None:
     assert (marked.epoch, marked.last_sequence, len(marked.batches)) == (9, -1, 0)
 
 
-def test_a_snapshot_is_written_as_kafka_writes_it(producers: ProducerStateManager) -> None:
+def test_snapshot_has_kafkas_format(producers: ProducerStateManager) -> None:
     producers.load_snapshot(KAFKA_SNAPSHOT, 123, now_ms=NOW_MS)
     assert producers.encode_snapshot() == KAFKA_SNAPSHOT
 
@@ -386,7 +386,7 @@ def test_only_the_last_batch_of_a_producer_survives_a_snapshot(producers: Produc
     fill(producers, 0, 1, 2)
     producers.load_snapshot(producers.encode_snapshot(), 3, now_ms=NOW_MS)
     assert producers.check(header(2)) is not None
-    assert refusal(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_code(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.check(header(3)) is None
 
 
@@ -396,7 +396,7 @@ def test_expired_producers_are_not_loaded(producers: ProducerStateManager) -> No
 
 
 @pytest.mark.parametrize(("log_start_offset", "is_loaded"), [(121, True), (122, True), (123, False)])
-def test_a_snapshot_counts_while_the_log_starts_before_it(
+def test_snapshot_entries_are_loaded_only_if_the_log_starts_before_it(
     disk: MemoryDisk, producers: ProducerStateManager, *, log_start_offset: int, is_loaded: bool
 ) -> None:
     disk.write(producers.snapshot_path(123), KAFKA_SNAPSHOT, sync=False)
@@ -405,7 +405,7 @@ def test_a_snapshot_counts_while_the_log_starts_before_it(
 
 
 @pytest.mark.parametrize("cut", [*range(10), 11, 55, 56, 147])
-def test_a_snapshot_that_is_cut_short_is_corrupt(producers: ProducerStateManager, cut: int) -> None:
+def test_truncated_snapshot_is_corrupt(producers: ProducerStateManager, cut: int) -> None:
     with pytest.raises(CorruptSnapshot):
         producers.load_snapshot(KAFKA_SNAPSHOT[:cut], 123, now_ms=NOW_MS)
 
@@ -418,7 +418,7 @@ def test_a_flipped_byte_anywhere_makes_a_snapshot_corrupt(producers: ProducerSta
             producers.load_snapshot(bytes(garbled), 123, now_ms=NOW_MS)
 
 
-def test_a_count_that_lies_is_corrupt_though_summed_up(producers: ProducerStateManager) -> None:
+def test_wrong_count_is_corrupt_despite_a_valid_checksum(producers: ProducerStateManager) -> None:
     content = bytearray(KAFKA_SNAPSHOT)
     content[6:10] = (4).to_bytes(4, "big")
     content[2:6] = crc32c(bytes(content[6:])).to_bytes(4, "big")
@@ -426,7 +426,7 @@ def test_a_count_that_lies_is_corrupt_though_summed_up(producers: ProducerStateM
         producers.load_snapshot(bytes(content), 123, now_ms=NOW_MS)
 
 
-def test_snapshots_are_taken_once_for_an_offset(producers: ProducerStateManager, disk: MemoryDisk) -> None:
+def test_one_snapshot_per_offset(producers: ProducerStateManager, disk: MemoryDisk) -> None:
     fill(producers, 0)
     producers.take_snapshot()
     producers.take_snapshot()

@@ -22,7 +22,7 @@ from kwire.broker.storage.log.validator import (
 from kwire.wire.batch import Record, build, read_header, records, update_crc
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.broker.storage.log_bench import NOW_MS, batch
+from tests.broker.storage.log_harness import NOW_MS, batch
 
 HOUR_MS = 60 * 60 * 1000
 CONFIG = LogConfig()
@@ -30,22 +30,22 @@ COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
 APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
 
 
-def checked(
+def validate_batch(
     sent: memoryview | bytearray, config: LogConfig = CONFIG, origin: AppendOrigin = AppendOrigin.CLIENT
 ) -> ValidatedBatch:
     return validate(sent, config, now_ms=NOW_MS, origin=origin, partition="t-0")
 
 
-def refusal(
+def error_of(
     sent: memoryview | bytearray, config: LogConfig = CONFIG, origin: AppendOrigin = AppendOrigin.CLIENT
 ) -> ApiError:
     with pytest.raises(ApiError) as refused:
-        checked(sent, config, origin)
+        validate_batch(sent, config, origin)
     return refused.value
 
 
-def changed(sent: memoryview, position: int, layout: str, *values: int) -> memoryview:
-    """A batch with a header field changed, and a CRC that covers the change."""
+def with_field(sent: memoryview, position: int, layout: str, *values: int) -> memoryview:
+    """A batch with a header field with_field, and a CRC that covers the change."""
     struct.pack_into(layout, sent, position, *values)
     update_crc(sent, 0, len(sent))
     return sent
@@ -61,10 +61,10 @@ def contents(validated: ValidatedBatch) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
-def test_a_sound_batch_is_taken_as_it_is(codec: Codec) -> None:
+def test_valid_batch_is_unchanged(codec: Codec) -> None:
     sent = batch(b"a", b"b" * 500, codec=codec)
     before = bytes(sent)
-    taken = checked(sent)
+    taken = validate_batch(sent)
     assert bytes(taken.data) == before
     assert taken.header == read_header(taken.data)
     assert [record.value for record in contents(taken)] == [b"a", b"b" * 500]
@@ -72,7 +72,7 @@ def test_a_sound_batch_is_taken_as_it_is(codec: Codec) -> None:
 
 @pytest.mark.parametrize("source", list(Codec), ids=lambda codec: codec.name)
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
-def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) -> None:
+def test_batches_are_recompressed_with_the_topics_codec(source: Codec, target: str) -> None:
     sent = build(
         [(NOW_MS, b"k", b"v" * 300, [("h", b"x"), ("n", None)]), (NOW_MS + 5, None, None, [])],
         codec=source,
@@ -81,7 +81,7 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
         base_sequence=9,
     )
     before = [record[1:] for record in records(sent, 0, read_header(sent))]
-    taken = checked(sent, CONFIG._replace(compression_type=target))
+    taken = validate_batch(sent, CONFIG._replace(compression_type=target))
     header = taken.header
     assert header.codec == (source if target == "producer" else validator.CODEC_NAMES[target])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 9)
@@ -91,38 +91,38 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
 
 @pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("target", ["uncompressed", "lz4"])
-def test_what_another_compression_makes_of_a_batch_has_the_same_bound(source: Codec, target: str) -> None:
+def test_recompressed_batch_has_the_same_size_limit(source: Codec, target: str) -> None:
     value = random.Random(1).randbytes(500) if source is Codec.NONE else b"a" * 20_000
     sent = batch(value, codec=source)
     config = CONFIG._replace(compression_type=target)
-    size_bytes = len(checked(memoryview(bytearray(sent)), config).data)
+    size_bytes = len(validate_batch(memoryview(bytearray(sent)), config).data)
     exact = config._replace(max_message_bytes=max(size_bytes, len(sent)))
-    checked(memoryview(bytearray(sent)), exact)
+    validate_batch(memoryview(bytearray(sent)), exact)
     if size_bytes > len(sent):
         below = config._replace(max_message_bytes=size_bytes - 1)
-        assert refusal(memoryview(bytearray(sent)), below).code == ErrorCode.MESSAGE_TOO_LARGE
+        assert error_of(memoryview(bytearray(sent)), below).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("compression_type", ["producer", "zstd"])
 def test_log_append_time_replaces_all_timestamps(codec: Codec, compression_type: str) -> None:
     config = APPEND_TIME._replace(compression_type=compression_type)
-    taken = checked(batch(b"a", b"b", timestamp=5, codec=codec), config)
+    taken = validate_batch(batch(b"a", b"b", timestamp=5, codec=codec), config)
     header = taken.header
     assert (header.has_log_append_time, header.max_timestamp) == (True, NOW_MS)
     assert [record.timestamp for record in contents(taken)] == [NOW_MS, NOW_MS]
 
 
-def test_a_claim_of_log_append_time_is_taken_back() -> None:
+def test_log_append_time_flag_of_a_producer_is_cleared() -> None:
     sent = batch(b"a", timestamp=NOW_MS - 5)
-    claimed = changed(sent, 21, ">h", 8)
-    taken = checked(claimed)
+    claimed = with_field(sent, 21, ">h", 8)
+    taken = validate_batch(claimed)
     assert not taken.header.has_log_append_time
     assert [record.timestamp for record in contents(taken)] == [NOW_MS - 5]
 
 
-def test_a_claim_of_log_append_time_is_refused_where_it_is_the_topics_to_make() -> None:
-    error = refusal(changed(batch(b"a"), 21, ">h", 8), APPEND_TIME)
+def test_log_append_time_flag_is_rejected_for_log_append_time_topics() -> None:
+    error = error_of(with_field(batch(b"a"), 21, ">h", 8), APPEND_TIME)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
 
 
@@ -130,8 +130,8 @@ def test_a_claim_of_log_append_time_is_refused_where_it_is_the_topics_to_make() 
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 60])
-def test_less_than_a_header_is_corrupt(size: int) -> None:
-    assert refusal(batch(b"a")[:size]).code == ErrorCode.CORRUPT_MESSAGE
+def test_batch_shorter_than_a_header_is_corrupt(size: int) -> None:
+    assert error_of(batch(b"a")[:size]).code == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_wrong_crc_is_corrupt() -> None:
@@ -139,21 +139,21 @@ def test_a_wrong_crc_is_corrupt() -> None:
     for position in range(17, len(whole)):
         garbled = bytearray(whole)
         garbled[position] ^= 1
-        assert refusal(garbled).code == ErrorCode.CORRUPT_MESSAGE
+        assert error_of(garbled).code == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("difference", [-1, 1, 1000])
-def test_a_length_that_lies_is_corrupt(difference: int) -> None:
+def test_wrong_batch_length_is_corrupt(difference: int) -> None:
     sent = batch(b"value")
     struct.pack_into(">i", sent, 8, len(sent) - 12 + difference)
-    assert refusal(sent).code == ErrorCode.CORRUPT_MESSAGE
+    assert error_of(sent).code == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_batch_beyond_max_message_bytes_is_too_large() -> None:
     sent = batch(bytes(100))
     config = CONFIG._replace(max_message_bytes=len(sent))
-    checked(sent, config)
-    error = refusal(sent, CONFIG._replace(max_message_bytes=len(sent) - 1))
+    validate_batch(sent, config)
+    error = error_of(sent, CONFIG._replace(max_message_bytes=len(sent) - 1))
     assert error.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -180,62 +180,62 @@ def test_a_batch_beyond_max_message_bytes_is_too_large() -> None:
         "producer id without a sequence",
     ],
 )
-def test_a_header_that_contradicts_itself_is_an_invalid_record(
-    position: int, layout: str, value: int
-) -> None:
-    assert refusal(changed(batch(b"a", b"b"), position, layout, value)).code == ErrorCode.INVALID_RECORD
+def test_inconsistent_header_is_an_invalid_record(position: int, layout: str, value: int) -> None:
+    assert error_of(with_field(batch(b"a", b"b"), position, layout, value)).code == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_count_that_the_records_do_not_bear_out_is_an_invalid_record(codec: Codec, count: int) -> None:
-    sent = changed(batch(b"a", b"b", codec=codec), 57, ">i", count)
-    assert refusal(changed(sent, 23, ">i", count - 1)).code == ErrorCode.INVALID_RECORD
+def test_wrong_record_count_is_an_invalid_record(codec: Codec, count: int) -> None:
+    sent = with_field(batch(b"a", b"b", codec=codec), 57, ">i", count)
+    assert error_of(with_field(sent, 23, ">i", count - 1)).code == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("config", [CONFIG, COMPACTED, CONFIG._replace(compression_type="lz4")], ids=str)
 @pytest.mark.parametrize("first_byte", [0x7F, 0x7E, 0x01, 0xFF], ids=hex)
-def test_a_record_length_that_lies_is_an_invalid_record(config: LogConfig, first_byte: int) -> None:
-    assert refusal(changed(batch(b"a", b"b"), 61, ">B", first_byte), config).code == ErrorCode.INVALID_RECORD
+def test_wrong_record_length_is_an_invalid_record(config: LogConfig, first_byte: int) -> None:
+    assert (
+        error_of(with_field(batch(b"a", b"b"), 61, ">B", first_byte), config).code == ErrorCode.INVALID_RECORD
+    )
 
 
 @pytest.mark.parametrize(
     "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
 )
-def test_what_does_not_decompress_has_no_code_of_its_own(codec: Codec) -> None:
+def test_invalid_compressed_data_is_an_unknown_server_error(codec: Codec) -> None:
     """As Apache Kafka was seen to answer, in interop/scenarios/raw_produce.py."""
-    sent = changed(batch(b"a" * 100, codec=codec), 61, ">q", 0x7777777777777777)
-    assert refusal(sent).code == ErrorCode.UNKNOWN_SERVER_ERROR
+    sent = with_field(batch(b"a" * 100, codec=codec), 61, ">q", 0x7777777777777777)
+    assert error_of(sent).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_an_unknown_codec_has_no_code_of_its_own() -> None:
-    assert refusal(changed(batch(b"a"), 21, ">h", 5)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+def test_unknown_codec_is_an_unknown_server_error() -> None:
+    assert error_of(with_field(batch(b"a"), 21, ">h", 5)).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(
     "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
 )
 @pytest.mark.parametrize("config", [CONFIG, COMPACTED], ids=["counted", "parsed"])
-def test_a_batch_that_decompresses_to_too_much_is_too_large(
+def test_batch_that_decompresses_beyond_the_limit_is_too_large(
     codec: Codec, config: LogConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = batch(bytes(5000), codec=codec)
     monkeypatch.setattr(validator, "MAX_DECOMPRESSED_BYTES", 4000)
-    assert refusal(sent, config).code == ErrorCode.MESSAGE_TOO_LARGE
+    assert error_of(sent, config).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_coordinator_may_write_control_records() -> None:
     control = build([(NOW_MS, b"\0\0\0\1", bytes(6), [])], control=True)
-    checked(control, origin=AppendOrigin.COORDINATOR)
-    assert refusal(control).code == ErrorCode.INVALID_RECORD
+    validate_batch(control, origin=AppendOrigin.COORDINATOR)
+    assert error_of(control).code == ErrorCode.INVALID_RECORD
 
 
 # --- what is refused for single records
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+def test_compacted_topic_rejects_records_without_a_key() -> None:
     sent = build([(NOW_MS, key, b"v", []) for key in (b"k", None, b"k", None)])
-    error = refusal(sent, COMPACTED)
+    error = error_of(sent, COMPACTED)
     assert isinstance(error, RecordErrors)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.records] == [1, 3]
@@ -254,22 +254,22 @@ def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
     ],
     ids=["just in time", "too late", "any past", "just old enough", "too old", "append time"],
 )
-def test_timestamps_out_of_bounds_are_refused(
+def test_timestamps_out_of_bounds_are_rejected(
     config: LogConfig, offsets_ms: list[int], refused: list[int]
 ) -> None:
     sent = build([(NOW_MS + each, None, b"v", []) for each in offsets_ms])
     if not refused:
-        checked(sent, config)
+        validate_batch(sent, config)
         return
-    error = refusal(sent, config)
+    error = error_of(sent, config)
     assert isinstance(error, RecordErrors)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.records] == refused
 
 
-def test_records_without_a_timestamp_are_not_out_of_bounds() -> None:
+def test_records_without_a_timestamp_are_accepted() -> None:
     config = CONFIG._replace(message_timestamp_before_max_ms=HOUR_MS)
-    checked(build([(-1, None, b"v", [])]), config)
+    validate_batch(build([(-1, None, b"v", [])]), config)
 
 
 # --- what a request may carry
@@ -280,7 +280,7 @@ def produced(*parts: memoryview | bytes, version: int = 9) -> memoryview:
     return check_produced(data, leading_header(data), version)
 
 
-def test_a_request_carries_one_batch() -> None:
+def test_request_has_one_batch_per_partition() -> None:
     one = batch(b"a")
     assert produced(one) == one
     with pytest.raises(ApiError) as refused:
@@ -288,21 +288,21 @@ def test_a_request_carries_one_batch() -> None:
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_bytes_after_the_batch_that_are_none_are_left_off() -> None:
+def test_trailing_bytes_after_the_batch_are_dropped() -> None:
     one = batch(b"a")
     assert produced(one, b"rest") == one
 
 
 @pytest.mark.parametrize(
-    "data", [None, b"", bytes(11), bytes(batch(b"a"))[:-1]], ids=["null", "empty", "few", "cut"]
+    "data", [None, b"", bytes(11), bytes(batch(b"a"))[:-1]], ids=["null", "empty", "few", "truncated"]
 )
-def test_a_request_without_a_whole_batch_is_an_invalid_record(data: bytes | None) -> None:
+def test_request_without_a_complete_batch_is_an_invalid_record(data: bytes | None) -> None:
     with pytest.raises(ApiError) as refused:
         check_produced(data, leading_header(data), 9)
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
-def with_byte(position: int, value: int) -> Callable[[], memoryview]:
+def batch_with_byte(position: int, value: int) -> Callable[[], memoryview]:
     def make() -> memoryview:
         sent = batch(b"a")
         sent[position] = value
@@ -314,14 +314,14 @@ def with_byte(position: int, value: int) -> Callable[[], memoryview]:
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (with_byte(16, 1), ErrorCode.INVALID_RECORD),
-        (with_byte(16, 3), ErrorCode.CORRUPT_MESSAGE),
-        (with_byte(8, 0xFF), ErrorCode.CORRUPT_MESSAGE),
-        (with_byte(11, 0), ErrorCode.CORRUPT_MESSAGE),
+        (batch_with_byte(16, 1), ErrorCode.INVALID_RECORD),
+        (batch_with_byte(16, 3), ErrorCode.CORRUPT_MESSAGE),
+        (batch_with_byte(8, 0xFF), ErrorCode.CORRUPT_MESSAGE),
+        (batch_with_byte(11, 0), ErrorCode.CORRUPT_MESSAGE),
     ],
-    ids=["old magic", "magic to come", "negative length", "length of nothing"],
+    ids=["old magic", "later magic", "negative length", "zero length"],
 )
-def test_what_is_no_batch_of_today_is_refused(make: Callable[[], memoryview], code: ErrorCode) -> None:
+def test_batch_of_another_format_is_rejected(make: Callable[[], memoryview], code: ErrorCode) -> None:
     with pytest.raises(ApiError) as refused:
         produced(make())
     assert refused.value.code == code
@@ -347,7 +347,7 @@ def test_zstandard_needs_version_7(version: int) -> None:
     st.sampled_from([CONFIG, COMPACTED, APPEND_TIME, CONFIG._replace(compression_type="gzip")]),
     st.booleans(),
 )
-def test_garbage_is_refused_with_a_code_or_taken_whole(
+def test_random_bytes_are_rejected_or_accepted_unchanged(
     codec: Codec, edits: list[tuple[int, int]], config: LogConfig, resealed: bool
 ) -> None:
     sent = bytearray(batch(b"first", b"x" * 40, codec=codec))
@@ -356,7 +356,7 @@ def test_garbage_is_refused_with_a_code_or_taken_whole(
     if resealed:
         update_crc(sent, 0, len(sent))
     try:
-        taken = checked(sent, config)
+        taken = validate_batch(sent, config)
     except ApiError:
         return
     header = taken.header

@@ -30,7 +30,7 @@ def name(log: Log) -> None:
         ticket.finish()
 
 
-def put_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
+def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
     """`partition.metadata`, as a log has it at its first append."""
     write_temporary_partition_metadata(disk, directory, topic_id)
     disk.open(f"{directory}/{TEMPORARY_PARTITION_METADATA}").sync()
@@ -74,7 +74,7 @@ def end_transaction(log: Log, producer_id: int, kind: int, *, now_ms: int = NOW_
     log.high_watermark = log.log_end_offset
 
 
-def committed(log: Log) -> list[Record]:
+def committed_records(log: Log) -> list[Record]:
     """What a read_committed consumer takes from the log, as KIP-98 has it filter."""
     found: list[Record] = []
     offset = log.log_start_offset
@@ -100,10 +100,10 @@ def committed(log: Log) -> list[Record]:
 
 def values(log: Log) -> list[bytes | None]:
     """The value of every record that can be read, by reading the log from its start."""
-    return [value for _, value in numbered(log)]
+    return [value for _, value in offsets_and_values(log)]
 
 
-def numbered(log: Log) -> list[tuple[int, bytes | None]]:
+def offsets_and_values(log: Log) -> list[tuple[int, bytes | None]]:
     """Offset and value of every record that can be read."""
     found: list[tuple[int, bytes | None]] = []
     offset = log.log_start_offset
@@ -121,7 +121,7 @@ def numbered(log: Log) -> list[tuple[int, bytes | None]]:
             offset = header.next_offset
 
 
-class LogBench:
+class LogHarness:
     """A directory for one log, and the time."""
 
     def __init__(self, disk: Disk, root: str = "", config: LogConfig | None = None) -> None:
