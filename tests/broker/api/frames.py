@@ -1,6 +1,6 @@
-"""Valid frames of every API and version that is served, what can be done to them, and a node to send them to.
+"""Valid frames of every supported API and version, mutations of frames, and a node that receives them.
 
-The frames are made from the declarations, so that an API is fuzzed as soon as it is served.
+The frames are generated from the message declarations, so a new API is fuzzed as soon as it is supported.
 """
 
 from __future__ import annotations
@@ -30,29 +30,33 @@ from kwire.wire.schema import Field, Message, fields_of
 NOW_MS = 1_700_000_000_000
 VARIANTS = 4
 TOPICS = ("orders", "clicks")
-SOUND = "sound"
-"""The topic that must go on working; no frame names it."""
+CONTROL_TOPIC = "sound"
+"""The topic that must keep working. No frame names it."""
 
 PROPERTIES = {
     "log.dirs": "/data",
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
-    # A disk in memory has no holes: an index of the default size is ten megabytes there.
+    # MemoryDisk has no sparse files: an index of the default size would take ten megabytes.
     "log.index.size.max.bytes": "16384",
 }
-SOUND_CONFIGS = {"max.message.bytes": "1048588", "min.insync.replicas": "1", "cleanup.policy": "delete"}
+CONTROL_TOPIC_CONFIGS = {
+    "max.message.bytes": "1048588",
+    "min.insync.replicas": "1",
+    "cleanup.policy": "delete",
+}
 
 SERVED_VERSIONS = [
     (key, version)
     for key, served in SUPPORTED_APIS.items()
     for version in range(max(served.min_version, served.rejected_below), served.max_version + 1)
 ]
-OF_BROKERS = apis_for(ListenerRole.BROKER).keys()
+BROKER_APIS = apis_for(ListenerRole.BROKER).keys()
 
 
-class Recorded(NamedTuple):
-    """A frame without its size, and where in it record batches begin."""
+class ValidFrame(NamedTuple):
+    """A frame without its size prefix, and the positions of its record batches."""
 
     frame: bytes
     batches: tuple[int, ...] = ()
@@ -111,20 +115,20 @@ INTS: dict[str, Sequence[int]] = {
 }
 
 
-def recorded(key: int, version: int, variant: int, topic_ids: Sequence[Uuid]) -> Recorded:
-    """One of the valid frames of an API and version: always the same.
+def valid_frame(key: int, version: int, variant: int, topic_ids: Sequence[Uuid]) -> ValidFrame:
+    """Return one of the valid frames of an API and version, always the same one.
 
-    The first `VARIANTS` are such as a client might send, those after them have wilder values here and there.
+    The first `VARIANTS` are frames that a client might send. Later ones contain some unusual values.
     """
     rng = random.Random(f"{key} {version} {variant}")
-    making = _Making(version, rng, topic_ids, wild=variant >= VARIANTS)
-    request = making.message(API_VERSIONS[key].request_class)
+    generator = _RequestGenerator(version, rng, topic_ids, wild=variant >= VARIANTS)
+    request = generator.message(API_VERSIONS[key].request_class)
     frame = encode_request(request, version, 7, rng.choice(("fuzz", None)))[4:]
-    return Recorded(frame, tuple(sorted({frame.index(batch) for batch in making.batches})))
+    return ValidFrame(frame, tuple(sorted({frame.index(batch) for batch in generator.batches})))
 
 
-class _Making:
-    """A request in the making."""
+class _RequestGenerator:
+    """A generator of one request."""
 
     def __init__(self, version: int, rng: random.Random, topic_ids: Sequence[Uuid], *, wild: bool) -> None:
         self.version = version
@@ -134,7 +138,7 @@ class _Making:
         self.batches: list[bytes] = []
 
     def message(self, message_class: type[Message]) -> Message:
-        """A message with something in every field that this version has."""
+        """Return a message with a value in each field of this version."""
         version, rng = self.version, self.rng
         values: dict[str, Any] = {}
         for field in fields_of(message_class):
@@ -162,13 +166,13 @@ class _Making:
             if field.element == "Str":
                 return self.rng.choice(WILD_STRINGS)
         if field.element == "Records":
-            self.batches.append(a_batch(self.rng))
+            self.batches.append(random_batch(self.rng))
             return memoryview(self.batches[-1])
-        return likely(message_class, field, self.version, self.rng, self.topic_ids)
+        return likely_value(message_class, field, self.version, self.rng, self.topic_ids)
 
 
 def wild_integer(element: str, rng: random.Random) -> int:
-    """An integer of this type: one at an edge, or any."""
+    """Return an integer of this type, often one at a limit of its range."""
     highest = (1 << INT_LIMITS[element]) - 1
     lowest = 0 if element.startswith("U") else -highest - 1
     edges = (lowest, lowest + 1, max(lowest, -2), 2, 100, highest - 1, highest)
@@ -189,14 +193,14 @@ WILD_STRINGS = (
 )
 
 
-def likely(
+def likely_value(
     message_class: type[Message],
     field: Field,
     version: int,
     rng: random.Random,
     topic_ids: Sequence[Uuid],
 ) -> Any:
-    """A value that a client might send."""
+    """Return a value that a client might send."""
     element, name = field.element, field.name
     if element == "Bytes":
         return rng.choice((b"", b"\0\0\0\0\0\1\0\6orders\xff\xff\xff\xff", rng.randbytes(40)))
@@ -220,8 +224,8 @@ def likely(
     return rng.choice((0, 0, 0, 1, 1, lowest, lowest, 5, (1 << bits) - 1))
 
 
-def a_batch(rng: random.Random) -> bytes:
-    """A batch of some kind; some are an idempotent producer's, some a transaction's."""
+def random_batch(rng: random.Random) -> bytes:
+    """Return a random batch, sometimes of an idempotent producer or a transaction."""
     contents = [
         (NOW_MS + number, rng.choice((None, b"key")), rng.randbytes(rng.randrange(30)), [("h", b"v")])
         for number in range(rng.randint(1, 4))
@@ -239,9 +243,9 @@ def a_batch(rng: random.Random) -> bytes:
     )
 
 
-# --- changes
+# --- mutations
 
-LIES = (
+INVALID_LENGTHS = (
     b"\x00",
     b"\x01",
     b"\x7f",
@@ -263,13 +267,13 @@ LIES = (
     b"\x80\x00\x00\x00\x00\x00\x00\x00",
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 )
-KINDS = ("overwrite", "insert", "delete", "repeat", "add", "truncate", "splice")
-BODY_AT = 4
-"""Where the frame goes on after the API's key and version, which are rarely changed."""
+MUTATION_KINDS = ("overwrite", "insert", "delete", "repeat", "add", "truncate", "splice")
+BODY_OFFSET = 4
+"""The position after the API key and version, which are rarely changed."""
 
 
-class Change(NamedTuple):
-    """One change of a frame. Its numbers mean something for any frame."""
+class Mutation(NamedTuple):
+    """One change of a frame, with numbers that are valid for any frame."""
 
     kind: str
     at: int
@@ -277,11 +281,11 @@ class Change(NamedTuple):
     amount: int
 
 
-def changed(original: Recorded, changes: Sequence[Change], *, reseal: bool) -> Recorded:
-    """The frame after these changes; with `reseal` its batches have a right CRC, so that they are read."""
+def mutate(original: ValidFrame, changes: Sequence[Mutation], *, reseal: bool) -> ValidFrame:
+    """Return the mutated frame. With `reseal`, its batches have a correct CRC, so that they are decoded."""
     frame = bytearray(original.frame)
     for change in changes:
-        start = 0 if change.amount % 16 == 15 else BODY_AT
+        start = 0 if change.amount % 16 == 15 else BODY_OFFSET
         at = start + change.at % max(1, len(frame) - start)
         size = 1 + change.amount % 24
         if change.kind == "overwrite":
@@ -305,137 +309,145 @@ def changed(original: Recorded, changes: Sequence[Change], *, reseal: bool) -> R
                 size = min(read_header(frame, at).size_bytes, len(frame) - at)
                 if size >= HEADER_BYTES:
                     update_crc(frame, at, size)
-    return Recorded(bytes(frame), original.batches)
+    return ValidFrame(bytes(frame), original.batches)
 
 
 # --- a node
 
 
-class Broken(AssertionError):
-    """The node did something that it must not do."""
+class BrokenNode(AssertionError):
+    """A violation of what the node guarantees."""
 
 
-class _Listener(logging.Handler):
-    """Hears of failures that were answered with UNKNOWN_SERVER_ERROR."""
+class _ErrorLog(logging.Handler):
+    """A log handler that records failures that returned UNKNOWN_SERVER_ERROR."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.heard: deque[logging.LogRecord] = deque(maxlen=10)
+        self.records: deque[logging.LogRecord] = deque(maxlen=10)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(record)
+        self.records.append(record)
 
 
 class FuzzHarness:
-    """A node on virtual time and a disk in memory, that is sent whatever one likes."""
+    """A node on virtual time and a disk in memory, which receives any frames."""
 
     def __init__(self) -> None:
-        self.around = VirtualNode(PROPERTIES, now_ms=NOW_MS)
-        self.host, self.disk, self.node = self.around.host, self.around.disk, self.around.node
+        self.virtual_node = VirtualNode(PROPERTIES, now_ms=NOW_MS)
+        self.host, self.disk, self.node = (
+            self.virtual_node.host,
+            self.virtual_node.disk,
+            self.virtual_node.node,
+        )
         self.node.has_telemetry_receiver = True
-        self._well = self.around.connect()
+        self._control_client = self.virtual_node.connect()
         self._offset = 0
-        self._listener = _Listener()
-        configs = [CreatableTopicConfig(name=name, value=value) for name, value in SOUND_CONFIGS.items()]
+        self._error_log = _ErrorLog()
+        configs = [
+            CreatableTopicConfig(name=name, value=value) for name, value in CONTROL_TOPIC_CONFIGS.items()
+        ]
         topics = [
-            CreatableTopic(name=SOUND, num_partitions=1, replication_factor=1, configs=configs),
+            CreatableTopic(name=CONTROL_TOPIC, num_partitions=1, replication_factor=1, configs=configs),
             *(CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in TOPICS),
         ]
-        made = self.ask(7, CreateTopicsRequest(topics=topics, timeout_ms=1)).topics
+        made = self.call_control(7, CreateTopicsRequest(topics=topics, timeout_ms=1)).topics
         self.topic_ids = tuple(topic.topic_id for topic in made if topic.name in TOPICS)
-        self.ask(4, FindCoordinatorRequest(coordinator_keys=["g"]))
-        self.check_sound()
+        self.call_control(4, FindCoordinatorRequest(coordinator_keys=["g"]))
+        self.check_control_topic()
 
-    def ask(self, version: int, request: Message) -> Any:
-        """What a client that behaves is answered."""
-        self._well.send(version, request)
-        answer = self._well.receive(version, type(request))
+    def call_control(self, version: int, request: Message) -> Any:
+        """Send a valid request on the control connection and return the response."""
+        self._control_client.send(version, request)
+        answer = self._control_client.receive(version, type(request))
         if answer is None:
-            raise Broken(f"no answer to {request}")
+            raise BrokenNode(f"no answer to {request}")
         return answer
 
     def send(self, frames: Sequence[bytes], *, advance_ms: int = 0) -> None:
-        """Send frames over one connection, let time pass, and close it. Broken for what is our fault.
+        """Send frames over one connection, let time pass, and close it. Raise if the node misbehaves.
 
-        WireError ends the connection, as the shell does; every answer must be one that a client can read.
+        WireError ends the connection, as in the socket server. A client must be able to decode each response.
         """
         logger = logging.getLogger("kwire")
         propagate, logger.propagate = logger.propagate, False
-        logger.addHandler(self._listener)
-        self._listener.heard.clear()
+        logger.addHandler(self._error_log)
+        self._error_log.records.clear()
         key = int.from_bytes(frames[0][:2], "big") if frames else 0
         if key in SUPPORTED_APIS and SUPPORTED_APIS[key].handled_by is HandledBy.CONTROLLER_ONLY:
-            client = self.around.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+            client = self.virtual_node.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
         else:
-            client = self.around.connect()
+            client = self.virtual_node.connect()
         channel = client.channel
-        asked: list[bytes] = []
+        sent_frames: list[bytes] = []
         try:
             for number, sent in enumerate(frames):
-                # Numbered, so that replies can be told apart: Produce with acks=0 has none.
+                # The correlation ids distinguish the responses: Produce with acks=0 has none.
                 frame = sent[:4] + number.to_bytes(4, "big") + sent[8:] if len(sent) >= 8 else sent
-                asked.append(frame)
+                sent_frames.append(frame)
                 try:
                     client.submit_frame(b"size" + frame)
                 except WireError:
-                    self.around.turn()
-                    check_replies(channel, asked[:-1])
+                    self.virtual_node.turn()
+                    check_replies(channel, sent_frames[:-1])
                     break
-                self.around.turn()
+                self.virtual_node.turn()
                 if channel.ending:
                     break
             else:
                 self.host.advance(advance_ms)
-                check_replies(channel, asked)
+                check_replies(channel, sent_frames)
         finally:
-            logger.removeHandler(self._listener)
+            logger.removeHandler(self._error_log)
             logger.propagate = propagate
         self.node.channel_closed(channel)
-        self.around.turn()
-        for heard in self._listener.heard:
-            raise Broken(logging.Formatter().format(heard))
+        self.virtual_node.turn()
+        for failure in self._error_log.records:
+            raise BrokenNode(logging.Formatter().format(failure))
 
-    def check_sound(self) -> None:
-        """Another connection is served as ever."""
-        answer = self.ask(3, ApiVersionsRequest(client_software_name="well", client_software_version="1"))
-        if answer.error_code or {one.api_key for one in answer.api_keys} != OF_BROKERS:
-            raise Broken(f"ApiVersions answers {answer}")
+    def check_control_topic(self) -> None:
+        """Check that another connection is still served."""
+        answer = self.call_control(
+            3, ApiVersionsRequest(client_software_name="well", client_software_version="1")
+        )
+        if answer.error_code or {one.api_key for one in answer.api_keys} != BROKER_APIS:
+            raise BrokenNode(f"ApiVersions answers {answer}")
         value = b"%d" % self._offset
         data = PartitionProduceData(
             index=0, records=memoryview(build([(self.host.now_ms(), None, value, [])]))
         )
-        topic = TopicProduceData(name=SOUND, partition_data=[data])
-        produced = self.ask(9, ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic]))
-        placed = produced.responses[0].partition_responses[0]
-        if (placed.error_code, placed.base_offset) != (0, self._offset):
-            raise Broken(f"Produce answers {placed}")
+        topic = TopicProduceData(name=CONTROL_TOPIC, partition_data=[data])
+        produced = self.call_control(9, ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic]))
+        appended = produced.responses[0].partition_responses[0]
+        if (appended.error_code, appended.base_offset) != (0, self._offset):
+            raise BrokenNode(f"Produce answers {appended}")
         wanted = FetchPartition(partition=0, fetch_offset=self._offset, partition_max_bytes=1 << 20)
         fetch = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=SOUND, partitions=[wanted])]
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=CONTROL_TOPIC, partitions=[wanted])]
         )
-        fetched = self.ask(12, fetch).responses[0].partitions[0]
+        fetched = self.call_control(12, fetch).responses[0].partitions[0]
         read = list(records(fetched.records, 0, read_header(fetched.records))) if fetched.records else []
         if [(record.offset, record.value) for record in read] != [(self._offset, value)]:
-            raise Broken(f"Fetch answers {fetched}")
+            raise BrokenNode(f"Fetch answers {fetched}")
         self._offset += 1
 
 
-def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
-    """Every reply is one to a request that was sent, in their order, and can be read."""
+def check_replies(channel: Channel, sent_frames: Sequence[bytes]) -> None:
+    """Check that each response belongs to a request, in their order, and can be decoded."""
     reply = take_ready_bytes(channel)
-    waiting = deque(decode_request_header(memoryview(frame))[0] for frame in asked)
+    waiting = deque(decode_request_header(memoryview(frame))[0] for frame in sent_frames)
     while reply:
         size = int.from_bytes(reply[:4], "big", signed=True)
         frame, reply = reply[4 : 4 + size], reply[4 + size :]
         if len(frame) != size:
-            raise Broken(f"a reply of {size} bytes has {len(frame)}")
+            raise BrokenNode(f"a reply of {size} bytes has {len(frame)}")
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         while waiting and waiting[0].correlation_id != correlation_id:
             header = waiting.popleft()
             if header.api_key != ApiKey.PRODUCE:
-                raise Broken(f"no reply to {header}")
+                raise BrokenNode(f"no reply to {header}")
         if not waiting:
-            raise Broken(f"a reply to no request: {frame[:100]!r}")
+            raise BrokenNode(f"a reply to no request: {frame[:100]!r}")
         header = waiting.popleft()
         version = header.api_version
         if (
@@ -446,4 +458,4 @@ def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
         try:
             decode_response(API_VERSIONS[header.api_key].response_class, version, frame)
         except WireError as error:
-            raise Broken(f"the reply to {header} cannot be read: {error}") from error
+            raise BrokenNode(f"the reply to {header} cannot be read: {error}") from error

@@ -1,9 +1,9 @@
-"""A fuzzer to run by hand: random frames, and random changes of them, guided by the lines that they reach.
+"""A coverage-guided fuzzer to run by hand: it sends random frames and mutations of them.
 
     python -m tests.broker.api.fuzz --seconds 60 --seed 1
 
-A frame that reaches new lines joins the corpus that others are made from. What it finds is made small, and
-printed as the frames to send to a fresh `FuzzHarness`.
+A frame that reaches new lines joins the corpus for further mutations. The fuzzer minimizes a failure, and
+prints the frames to send to a new `FuzzHarness`.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from typing import Any
 
 from kwire.wire.registry import API_VERSIONS
 from tests.broker.api.frames import (
-    KINDS,
-    LIES,
+    INVALID_LENGTHS,
+    MUTATION_KINDS,
     SERVED_VERSIONS,
     VARIANTS,
-    Change,
     FuzzHarness,
-    Recorded,
-    changed,
-    recorded,
+    Mutation,
+    ValidFrame,
+    mutate,
+    valid_frame,
 )
 
 ROOT = str(Path(__file__).resolve().parents[3])
-OURS = (f"{ROOT}/kwire/",)
+COVERED_PATHS = (f"{ROOT}/kwire/",)
 GENERATED = "<"
-"""Codecs are compiled at run time: the names of their files begin so."""
+"""The prefix of the file names of codecs, which are compiled at run time."""
 SENDS_PER_HARNESS = 300
-"""Then a node is given up: a failure can be told by what this one was sent."""
+"""The frames per node, so that the frames to this node suffice to reproduce a failure."""
 REPORT_SECONDS = 10
 
 Sent = tuple[list[bytes], int]
-"""Frames over one connection, and how long it stays open afterwards."""
+"""Frames of one connection, and how long it stays open afterwards."""
 
 
-def random_changes(rng: random.Random) -> list[Change]:
-    """A few changes of any kind."""
+def random_mutations(rng: random.Random) -> list[Mutation]:
+    """Return a few random mutations."""
     return [
-        Change(
-            rng.choice(KINDS),
+        Mutation(
+            rng.choice(MUTATION_KINDS),
             rng.randrange(1 << 12),
-            rng.choice(LIES) if rng.random() < 0.7 else rng.randbytes(rng.randint(1, 4)),
+            rng.choice(INVALID_LENGTHS) if rng.random() < 0.7 else rng.randbytes(rng.randint(1, 4)),
             rng.randrange(256),
         )
         for _ in range(rng.choice((1, 1, 2, 4)))
@@ -57,11 +57,11 @@ def random_changes(rng: random.Random) -> list[Change]:
 
 
 class Coverage:
-    """Which lines of ours have run. `sys.monitoring` where there is one (it costs nothing), else a trace."""
+    """Line coverage of kwire, by `sys.monitoring` where it exists (it is nearly free), else by tracing."""
 
     def __init__(self) -> None:
         self.lines: set[tuple[CodeType, int]] = set()
-        self._is_ours: dict[CodeType, bool] = {}
+        self._is_covered: dict[CodeType, bool] = {}
         self._monitoring: Any = getattr(sys, "monitoring", None)
 
     def start(self) -> None:
@@ -81,18 +81,18 @@ class Coverage:
             self._monitoring.free_tool_id(self._monitoring.COVERAGE_ID)
 
     def _line(self, code: CodeType, line: int) -> Any:
-        if self._ours(code):
+        if self._covers(code):
             self.lines.add((code, line))
         return self._monitoring.DISABLE
 
-    def _ours(self, code: CodeType) -> bool:
-        known = self._is_ours.get(code)
+    def _covers(self, code: CodeType) -> bool:
+        known = self._is_covered.get(code)
         if known is None:
-            known = self._is_ours[code] = code.co_filename.startswith((*OURS, GENERATED))
+            known = self._is_covered[code] = code.co_filename.startswith((*COVERED_PATHS, GENERATED))
         return known
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._trace_lines if self._ours(frame.f_code) else None
+        return self._trace_lines if self._covers(frame.f_code) else None
 
     def _trace_lines(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":
@@ -101,7 +101,7 @@ class Coverage:
 
 
 class Fuzzer:
-    """Sends changed frames to one node after the other, until one breaks."""
+    """A fuzzer that sends mutated frames to one node after the other until one fails."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -109,15 +109,15 @@ class Fuzzer:
         self.harness = FuzzHarness()
         self.history: list[Sent] = []
         self.corpus = [
-            recorded(key, version, variant, self.harness.topic_ids)
+            valid_frame(key, version, variant, self.harness.topic_ids)
             for key, version in SERVED_VERSIONS
             for variant in range(VARIANTS)
         ]
-        self.found: list[Recorded] = []
+        self.found: list[ValidFrame] = []
         self.count = 0
 
     def run(self, seconds: float, report: Callable[[str], None]) -> str | None:
-        """Fuzz for so long. What went wrong, if something did."""
+        """Fuzz for this time. Return the description of a failure, or None."""
         started = time.monotonic()
         reported = started
         while (now := time.monotonic()) - started < seconds:
@@ -135,7 +135,7 @@ class Fuzzer:
                 deliver(self.harness, [sent])
             except Exception:
                 self.coverage.stop()
-                return told(smallest(self.history), traceback.format_exc())
+                return describe_failure(minimize(self.history), traceback.format_exc())
             self.coverage.stop()
             self.count += len(frames)
             if len(self.coverage.lines) > before:
@@ -149,24 +149,24 @@ class Fuzzer:
             f"{len(self.found)} frames found that reached new ones"
         )
 
-    def next_frame(self) -> Recorded:
+    def next_frame(self) -> ValidFrame:
         if self.rng.random() < 0.5:
             key, version = self.rng.choice(SERVED_VERSIONS)
-            chosen = recorded(key, version, self.rng.randrange(1 << 30), self.harness.topic_ids)
+            chosen = valid_frame(key, version, self.rng.randrange(1 << 30), self.harness.topic_ids)
         else:
             chosen = self.rng.choice(self.found or self.corpus)
         if self.rng.random() < 0.3:
-            return chosen  # so that what the changed ones meet is not always empty
-        return changed(chosen, random_changes(self.rng), reseal=self.rng.random() < 0.7)
+            return chosen  # unchanged, so that mutated frames meet existing state
+        return mutate(chosen, random_mutations(self.rng), reseal=self.rng.random() < 0.7)
 
 
 def deliver(harness: FuzzHarness, history: Sequence[Sent]) -> None:
     for frames, advance_ms in history:
         harness.send(frames, advance_ms=advance_ms)
-        harness.check_sound()
+        harness.check_control_topic()
 
 
-def breaks(history: Sequence[Sent]) -> bool:
+def fails(history: Sequence[Sent]) -> bool:
     try:
         deliver(FuzzHarness(), history)
     except Exception:
@@ -174,16 +174,16 @@ def breaks(history: Sequence[Sent]) -> bool:
     return False
 
 
-def smallest(history: list[Sent]) -> list[Sent]:
-    """What is left when everything is taken away without which it breaks, too."""
-    if not breaks(history):
+def minimize(history: list[Sent]) -> list[Sent]:
+    """Remove everything from the history that the failure does not need."""
+    if not fails(history):
         return history
     size = len(history)
     while size:
         at = 0
         while at < len(history):
             without = history[:at] + history[at + size :]
-            if without and breaks(without):
+            if without and fails(without):
                 history = without
             else:
                 at += size
@@ -191,7 +191,7 @@ def smallest(history: list[Sent]) -> list[Sent]:
     return history
 
 
-def told(history: Sequence[Sent], why: str) -> str:
+def describe_failure(history: Sequence[Sent], why: str) -> str:
     lines = [why]
     for frames, advance_ms in history:
         for frame in frames:

@@ -1,7 +1,7 @@
-"""Writes the file that `test_error_responses.py` reads: `python -m tests.broker.api.golden`, with Java.
+"""Write the data of `test_error_responses.py`: `python -m tests.broker.api.golden`, with Java.
 
-Requests of every API and version, from those whose bytes are in `tests/kwire/data`, and what Apache Kafka's
-own classes answer when it fails on them.
+The data is requests of every API and version, whose bytes are in `tests/wire/data`, and the error responses
+of Apache Kafka's own classes to them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ RESPONSES = Path(__file__).parent / "data" / "kafka-4.3.1-error-responses.tsv"
 FAILS = "fails"
 
 
-def questions() -> list[str]:
-    """An API's key, a version and a request's bytes, parted by blanks."""
+def requests() -> list[str]:
+    """Return lines of an API key, a version and the bytes of a request, separated by spaces."""
     keys = {api.request_class.__name__: key for key, api in API_VERSIONS.items()}
     unanswered = ProduceRequest(
         acks=0, topic_data=[TopicProduceData(partition_data=[PartitionProduceData(records=b"")])]
@@ -39,12 +39,12 @@ def write() -> None:
     """Ask Java."""
     from interop.java_outputs import java_outputs
 
-    asked = questions()
-    answers = zip(asked, java_outputs("ErrorResponses", asked), strict=True)
+    requests_in_order = requests()
+    answers = zip(requests_in_order, java_outputs("ErrorResponses", requests_in_order), strict=True)
     RESPONSES.parent.mkdir(exist_ok=True)
-    # Where Kafka fails to make a response, its client waits for ever: nothing to follow.
+    # Where Kafka fails to create a response, its client gets none: there is nothing to compare.
     RESPONSES.write_text(
-        "".join(f"{question}\t{answer}\n" for question, answer in answers if answer != FAILS),
+        "".join(f"{request}\t{answer}\n" for request, answer in answers if answer != FAILS),
         encoding="ascii",
     )
 

@@ -1,4 +1,4 @@
-"""What coordinators do on a whole node when their topics grow."""
+"""Coordinators on a complete node when partitions are added to their topics."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ def client() -> Client:
 def commit(client: Client, group: str) -> int:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
     topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
-    answer = client.call(8, OffsetCommitRequest(group_id=group, member_id="", topics=[topic]))
-    return int(answer.topics[0].partitions[0].error_code)
+    response = client.call(8, OffsetCommitRequest(group_id=group, member_id="", topics=[topic]))
+    return int(response.topics[0].partitions[0].error_code)
 
 
-def fetched(client: Client, group: str) -> int:
+def fetch_offset(client: Client, group: str) -> int:
     topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-    answer = client.call(7, OffsetFetchRequest(group_id=group, topics=[topic]))
-    return int(answer.topics[0].partitions[0].committed_offset)
+    response = client.call(7, OffsetFetchRequest(group_id=group, topics=[topic]))
+    return int(response.topics[0].partitions[0].committed_offset)
 
 
 def grow(client: Client, name: str, count: int) -> None:
     topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
-    answer = client.call(3, CreatePartitionsRequest(topics=[topic], timeout_ms=1_000))
-    assert answer.results[0].error_code == 0
+    response = client.call(3, CreatePartitionsRequest(topics=[topic], timeout_ms=1_000))
+    assert response.results[0].error_code == 0
     client.host.advance(1_000)
 
 
-def test_groups_stay_where_they_are_when_their_topic_grows(client: Client) -> None:
+def test_groups_keep_their_partition_when_offsets_topic_grows(client: Client) -> None:
     assert [commit(client, group) for group in GROUPS] == [0] * 8
     grow(client, "__consumer_offsets", 11)
-    assert [fetched(client, group) for group in GROUPS] == [7] * 8
+    assert [fetch_offset(client, group) for group in GROUPS] == [7] * 8
     assert [commit(client, group) for group in [*GROUPS, "another"]] == [0] * 9
 
 
 def begin(client: Client, transactional_id: str) -> Any:
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
-    answer = client.call(4, request)
-    if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # no producer ids yet
-        answer = client.call(4, request)
-    return answer
+    response = client.call(4, request)
+    if response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # no producer ids yet
+        response = client.call(4, request)
+    return response
 
 
-def test_transactional_ids_stay_where_they_are_when_their_topic_grows(client: Client) -> None:
-    known = {name: begin(client, name) for name in GROUPS}
-    assert {one.error_code for one in known.values()} == {0}
+def test_transactional_ids_keep_their_partition_when_topic_grows(client: Client) -> None:
+    first = {name: begin(client, name) for name in GROUPS}
+    assert {one.error_code for one in first.values()} == {0}
     grow(client, "__transaction_state", 60)
-    again = {name: begin(client, name) for name in GROUPS}
-    assert {name: one.producer_id for name, one in again.items()} == {
-        name: one.producer_id for name, one in known.items()
+    later = {name: begin(client, name) for name in GROUPS}
+    assert {name: one.producer_id for name, one in later.items()} == {
+        name: one.producer_id for name, one in first.items()
     }
-    assert {one.producer_epoch for one in again.values()} == {1}
+    assert {one.producer_epoch for one in later.values()} == {1}

@@ -1,6 +1,6 @@
-"""A disk fails at every single operation, in each way that disks fail: what lies on it, and what beside it.
+"""A disk that fails at any single operation, in each way that disks fail.
 
-Two directories, of which the second is on a disk of its own. The first holds the metadata log.
+The broker has two log directories. The first contains the metadata log; the second is on the disk that fails.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, NodeHarness, fetch_request
 
 FAILING = "/d2/"
-MOST_OPERATIONS = 200
+MAX_OPERATIONS = 200
 REPEATED = 30_000
-"""Of a value's six bytes: six records fill a segment."""
+"""The repetitions of a value's six bytes, so that six records fill a segment."""
 NO_SPACE, IO_ERROR, READ_ONLY = "No space left on device", "Input/output error", "Read-only file system"
 
 
@@ -48,7 +48,7 @@ class FailingFile:
             self._disk.writes(self._path)
         except StorageError:
             if self._disk.fault == NO_SPACE:
-                # What still fits is written.
+                # The part that still fits is written.
                 self._file.write_at(position, [data[: len(data) // 2]])
             raise
         self._file.write_at(position, [data])
@@ -64,7 +64,7 @@ class FailingFile:
 
 
 class FailingDisk(MemoryDisk):
-    """A disk in memory, one directory of which fails after so many operations there, and goes on failing."""
+    """A disk in memory, one directory of which fails permanently after a number of operations."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class FailingDisk(MemoryDisk):
 
 
 class Workload:
-    """Records for a partition of each disk, and what became of them."""
+    """Records for a partition on each disk, and their acknowledgments."""
 
     def __init__(self, harness: NodeHarness) -> None:
         self.harness = harness
@@ -150,23 +150,23 @@ class Workload:
                 TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=data)])
             ],
         )
-        answer = self.harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
-        if answer.error_code == 0:
+        response = self.harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+        if response.error_code == 0:
             self.acknowledged[topic].append(sequence)
-        return int(answer.error_code)
+        return int(response.error_code)
 
-    def live(self) -> None:
-        """Append to both, roll, write checkpoints, flush."""
-        for turn in range(8):
+    def run(self) -> None:
+        """Append to both partitions, roll segments, write checkpoints and flush."""
+        for step in range(8):
             assert self.send("b") == 0
             assert self.send("a") in (0, ErrorCode.KAFKA_STORAGE_ERROR)
-            if turn in (2, 7):
-                # Before the first roll, and behind it.
+            if step in (2, 7):
+                # Before and after the first roll.
                 self.harness.host.advance(6_000)
 
 
-def served(harness: NodeHarness, topic: str) -> list[int]:
-    """The sequence that each record tells, whole ones only."""
+def read_sequences(harness: NodeHarness, topic: str) -> list[int]:
+    """Return the sequence number in each record, and check that the record is complete."""
     log = harness.node.log_manager.get(topic, 0)
     assert log is not None
     found: list[int] = []
@@ -188,8 +188,8 @@ def metadata(harness: NodeHarness, topic: str) -> Any:
     return harness.call(9, request).topics[0].partitions[0]
 
 
-def check_that_it_is_offline(harness: NodeHarness) -> None:
-    """As Apache Kafka answers: see interop/scenarios/raw_log_dirs.py."""
+def check_partition_is_offline(harness: NodeHarness) -> None:
+    """Check the responses for offline partitions, as in Apache Kafka: interop/scenarios/raw_log_dirs.py."""
     produced, latest = harness.produce("a"), harness.latest_offset("a")
     assert produced.error_code == latest.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     fetched = harness.call(FETCH_VERSION, fetch_request("a")).responses[0].partitions[0]
@@ -204,33 +204,33 @@ def check_that_it_is_offline(harness: NodeHarness) -> None:
 
 
 def check_after_repair(disk: FailingDisk, workload: Workload) -> None:
-    healed = NodeHarness(disk)
-    found = served(healed, "a")
-    # All that was acknowledged, in order; and what was not may be there too, but whole and once.
+    repaired = NodeHarness(disk)
+    found = read_sequences(repaired, "a")
+    # All acknowledged records are there, in order. Others may be there, but complete and once.
     assert [sequence for sequence in found if sequence in workload.acknowledged["a"]] == (
         workload.acknowledged["a"]
     )
     assert found == sorted(set(found))
-    assert served(healed, "b") == workload.acknowledged["b"]
-    assert healed.produce("a").base_offset == len(found)
-    assert metadata(healed, "a").leader_id == 1
+    assert read_sequences(repaired, "b") == workload.acknowledged["b"]
+    assert repaired.produce("a").base_offset == len(found)
+    assert metadata(repaired, "a").leader_id == 1
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("fault", [NO_SPACE, IO_ERROR, READ_ONLY])
-def test_a_disk_may_fail_at_any_operation(fault: str, clean: bool) -> None:
-    for operations in range(MOST_OPERATIONS):
+def test_no_acknowledged_record_is_lost_when_a_disk_fails_at_any_operation(fault: str, clean: bool) -> None:
+    for operations in range(MAX_OPERATIONS):
         disk = FailingDisk(fault)
         harness = NodeHarness(disk)
         harness.create("b", "a")
         assert harness.directory_of("a") == "/d2/a-0"
         workload = Workload(harness)
         disk.left = operations
-        workload.live()
+        workload.run()
         failed = disk.failed
         assert harness.fatal == []
         if failed:
-            check_that_it_is_offline(harness)
+            check_partition_is_offline(harness)
             harness.create("new", partitions=2)
             assert {harness.directory_of("new", index)[:4] for index in range(2)} == {"/d1/"}
         if clean:
@@ -242,42 +242,42 @@ def test_a_disk_may_fail_at_any_operation(fault: str, clean: bool) -> None:
         if not failed:
             assert operations > 20
             return
-    pytest.fail(f"more than {MOST_OPERATIONS} operations")
+    pytest.fail(f"more than {MAX_OPERATIONS} operations")
 
 
-def test_a_restart_without_the_disk_serves_what_is_left() -> None:
+def test_a_restart_without_the_disk_serves_the_other_disk() -> None:
     disk = FailingDisk(IO_ERROR)
     harness = NodeHarness(disk)
     harness.create("b", "a")
     workload = Workload(harness)
-    workload.live()
+    workload.run()
     harness.node.begin_shutdown()
     harness.node.finish_shutdown()
     disk.left = 0
-    again = NodeHarness(disk)
-    # The cluster knows that nobody has it now, and nothing is made in its place.
-    assert again.produce("a").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert metadata(again, "a").leader_id == -1
-    assert served(again, "b") == workload.acknowledged["b"]
-    again.node.begin_shutdown()
-    again.node.finish_shutdown()
+    restarted = NodeHarness(disk)
+    # The metadata says that the partition has no leader, and the broker does not create it again.
+    assert restarted.produce("a").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert metadata(restarted, "a").leader_id == -1
+    assert read_sequences(restarted, "b") == workload.acknowledged["b"]
+    restarted.node.begin_shutdown()
+    restarted.node.finish_shutdown()
     disk.repair()
     check_after_repair(disk, workload)
 
 
-def test_a_fetch_that_waits_is_told() -> None:
+def test_a_waiting_fetch_returns_storage_error() -> None:
     disk = FailingDisk(IO_ERROR)
     harness = NodeHarness(disk)
     harness.create("b", "a")
-    poll = harness.connect()
-    poll.submit(FETCH_VERSION, fetch_request("a"))
+    waiting = harness.connect()
+    waiting.submit(FETCH_VERSION, fetch_request("a"))
     disk.left = 0
     assert harness.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    answer = poll.receive(FETCH_VERSION, FetchRequest)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    response = waiting.receive(FETCH_VERSION, FetchRequest)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
+def test_a_waiting_fetch_session_returns_all_failed_partitions_at_once() -> None:
     harness = NodeHarness()
     harness.create("t", partitions=4)
     lost = [index for index in range(4) if harness.directory_of("t", index).startswith(FAILING)]
@@ -286,16 +286,16 @@ def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
         FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in lost
     ]
     request.session_epoch, request.max_wait_ms = 0, 1
-    poll = harness.connect()
-    poll.submit(FETCH_VERSION, request)
+    waiting = harness.connect()
+    waiting.submit(FETCH_VERSION, request)
     harness.host.advance(1)
-    session_id = poll.receive(FETCH_VERSION, FetchRequest).session_id
-    poll.submit(
+    session_id = waiting.receive(FETCH_VERSION, FetchRequest).session_id
+    waiting.submit(
         FETCH_VERSION, FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
     )
     log = harness.node.log_manager.get("t", lost[0])
     assert log is not None
     harness.node.log_manager.handle_log_failure(log, StorageError("broken"))
-    [topic] = poll.receive(FETCH_VERSION, FetchRequest).responses
-    told = {partition.partition_index: partition.error_code for partition in topic.partitions}
-    assert told == dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR)
+    [topic] = waiting.receive(FETCH_VERSION, FetchRequest).responses
+    errors = {partition.partition_index: partition.error_code for partition in topic.partitions}
+    assert errors == dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -1,4 +1,4 @@
-"""What one failure does to everybody else: nothing. A node on virtual time, with directories that break."""
+"""Isolation of failures on a node on virtual time, with log directories that fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def harness() -> NodeHarness:
     return NodeHarness()
 
 
-def test_a_long_poll_that_cannot_read_holds_up_nobody_else(
+def test_a_failing_long_poll_does_not_block_other_requests(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.create("a", "b")
@@ -40,12 +40,12 @@ def test_a_long_poll_that_cannot_read_holds_up_nobody_else(
     other.submit(PRODUCE_VERSION, produce_request("b"))
     harness.turn()
     for client in (one, other):
-        answer = client.receive(PRODUCE_VERSION, ProduceRequest)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = client.receive(PRODUCE_VERSION, ProduceRequest)
+        assert response.responses[0].partition_responses[0].error_code == 0
     assert harness.produce("b").error_code == 0
 
 
-def test_a_directory_that_fails_takes_its_own_partitions_offline(harness: NodeHarness) -> None:
+def test_a_failed_directory_takes_only_its_partitions_offline(harness: NodeHarness) -> None:
     harness.create("b", "a")
     assert [harness.directory_of(name).rpartition("/")[0] for name in ("b", "a")] == ["/d1", "/d2"]
     assert (harness.produce("a").error_code, harness.produce("b").error_code) == (0, 0)
@@ -59,26 +59,26 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(harness: NodeHa
         harness.node.log_manager.directory_of(log), StorageError("Input/output error")
     )
     harness.turn()
-    answer = poll.receive(FETCH_VERSION, FetchRequest)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    response = poll.receive(FETCH_VERSION, FetchRequest)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.latest_offset("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("b").error_code == 0
     assert harness.fatal == []
 
 
-def test_without_any_directory_the_node_says_that_it_cannot_go_on(harness: NodeHarness) -> None:
+def test_without_any_log_directory_the_node_reports_a_fatal_error(harness: NodeHarness) -> None:
     for directory in harness.node.log_manager.directories():
         harness.node.log_manager.handle_log_dir_failure(directory, StorageError("Input/output error"))
     harness.turn()
-    # The first of them holds the metadata log, which is reason enough.
+    # The first directory contains the metadata log, so its failure alone is fatal.
     assert harness.fatal == [
         "the log directory of the metadata log has failed: Input/output error",
         "no log directory is left: Input/output error",
     ]
 
 
-def test_a_log_that_cannot_be_reached_is_not_made_again(harness: NodeHarness) -> None:
+def test_an_unreachable_log_is_not_created_again(harness: NodeHarness) -> None:
     harness.create("a", partitions=4)
     lost = [index for index in range(4) if harness.directory_of("a", index).startswith("/d2")]
     assert lost
@@ -87,45 +87,45 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(harness: NodeHarness) ->
     harness.node.begin_shutdown()
     harness.node.finish_shutdown()
     harness.disk.broken_directories["/d2"] = True
-    again = NodeHarness(harness.disk)
+    restarted = NodeHarness(harness.disk)
     for index in range(4):
-        # As Kafka says it: the cluster knows that they are lost, and they have no leader.
+        # As in Kafka: the metadata says that the offline partitions have no leader.
         expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if index in lost else ErrorCode.NONE
-        assert again.produce("a", index).error_code == expected, index
-    again.node.begin_shutdown()
-    again.node.finish_shutdown()
+        assert restarted.produce("a", index).error_code == expected, index
+    restarted.node.begin_shutdown()
+    restarted.node.finish_shutdown()
     harness.disk.broken_directories.clear()
-    healed = NodeHarness(harness.disk)
+    repaired = NodeHarness(harness.disk)
     for index in range(4):
-        assert healed.produce("a", index).base_offset == (1 if index in lost else 2), index
+        assert repaired.produce("a", index).base_offset == (1 if index in lost else 2), index
 
 
-def test_a_topic_whose_directory_fails_is_deleted_all_the_same(harness: NodeHarness) -> None:
+def test_a_topic_in_a_failed_directory_can_be_deleted(harness: NodeHarness) -> None:
     harness.create("a", partitions=4)
     harness.disk.broken_directories["/d2"] = True
-    answer = harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
-    assert [topic.error_code for topic in answer.responses] == [0]
+    response = harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
+    assert [topic.error_code for topic in response.responses] == [0]
     harness.disk.broken_directories.clear()
     for index in range(4):
         assert harness.produce("a", index).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_reply_that_cannot_be_written_is_an_error(
+def test_a_response_that_cannot_be_encoded_becomes_an_error(
     harness: NodeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = harness.connect()
     context = client.channel.open_slot(RequestHeader(ApiKey.HEARTBEAT, 4, 1, "me", 2), 0)
     context.request = HeartbeatRequest()
-    context.complete(object())
+    context.complete(object())  # type: ignore[arg-type]
     assert client.receive(4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert not client.channel.closing
     assert "could not encode the response" in caplog.text
 
 
-def test_a_failure_that_cannot_be_told_closes_its_connection_alone(harness: NodeHarness) -> None:
+def test_a_failed_acks_0_produce_closes_its_connection(harness: NodeHarness) -> None:
     client = harness.connect()
     context = client.channel.open_slot(RequestHeader(ApiKey.PRODUCE, 9, 1, "me", 2), 0)
     context.request = ProduceRequest(acks=0)
-    context.complete(object())
+    context.complete(object())  # type: ignore[arg-type]
     assert client.channel.take_ready() == []
     assert client.channel.closing

@@ -1,4 +1,4 @@
-"""Which APIs a broker's listener has and which a controller's, and what goes from the one to the other."""
+"""The APIs of broker and controller listeners, and the requests that a broker forwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
 from tests.node_harness import NodeHarness
 
-TOPIC, BROKER, LOGGER, NOTHING = 2, 4, 8, 99
+TOPIC, BROKER, LOGGER, UNKNOWN = 2, 4, 8, 99
 FORWARDED = {
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,
@@ -42,7 +42,7 @@ FORWARDED = {
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
 }
-OF_EACH = {
+EACH_NODE = {
     ApiKey.FETCH,
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
@@ -54,8 +54,8 @@ OF_EACH = {
 }
 
 
-class Roles(NodeHarness):
-    """A node that is also asked as a controller."""
+class RolesHarness(NodeHarness):
+    """A node with a broker listener and a controller listener."""
 
     def ask_controller(self, version: int, request: Any, listener: str = "CONTROLLER") -> Any:
         client = self.connect(listener=listener, role=ListenerRole.CONTROLLER)
@@ -65,65 +65,71 @@ class Roles(NodeHarness):
 
 
 @pytest.fixture
-def harness() -> Roles:
+def harness() -> RolesHarness:
     listeners = {
         "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
-    return Roles(**listeners)  # type: ignore[arg-type]
+    return RolesHarness(**listeners)  # type: ignore[arg-type]
 
 
-def test_every_api_has_its_role() -> None:
+def test_every_api_is_served_by_its_role() -> None:
     assert {
         key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.CONTROLLER
     } == FORWARDED
     assert {
         key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.EACH_NODE
-    } == OF_EACH
+    } == EACH_NODE
     alone = {key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.CONTROLLER_ONLY}
     assert apis_for(ListenerRole.BROKER).keys() == SUPPORTED_APIS.keys() - alone
-    assert apis_for(ListenerRole.CONTROLLER).keys() >= FORWARDED | OF_EACH | alone
+    assert apis_for(ListenerRole.CONTROLLER).keys() >= FORWARDED | EACH_NODE | alone
 
 
-def test_api_versions_tells_those_of_the_listener(harness: Roles) -> None:
+def test_api_versions_returns_the_apis_of_the_listener(harness: RolesHarness) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    told = {one.api_key for one in harness.ask_controller(4, request).api_keys}
-    assert told == apis_for(ListenerRole.CONTROLLER).keys()
+    advertised = {one.api_key for one in harness.ask_controller(4, request).api_keys}
+    assert advertised == apis_for(ListenerRole.CONTROLLER).keys()
     harness.node.has_telemetry_receiver = True
     assert {one.api_key for one in harness.call(4, request).api_keys} == apis_for(ListenerRole.BROKER).keys()
 
 
-def test_what_is_the_brokers_alone_closes_a_controllers_connection(harness: Roles) -> None:
+def test_a_broker_api_on_a_controller_listener_closes_the_connection(harness: RolesHarness) -> None:
     with pytest.raises(WireError):
         harness.ask_controller(12, MetadataRequest(topics=[]))
 
 
-def test_both_listeners_make_topics(harness: Roles) -> None:
-    def asked(name: str) -> CreateTopicsRequest:
+def test_both_listeners_create_topics(harness: RolesHarness) -> None:
+    def create_request(name: str) -> CreateTopicsRequest:
         topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
         return CreateTopicsRequest(topics=topics, timeout_ms=1_000)
 
-    for answer in (harness.ask_controller(7, asked("a")), harness.call(7, asked("b"))):
-        assert answer.topics[0].error_code == ErrorCode.NONE
-        assert answer.topics[0].configs
+    for response in (harness.ask_controller(7, create_request("a")), harness.call(7, create_request("b"))):
+        assert response.topics[0].error_code == ErrorCode.NONE
+        assert response.topics[0].configs
     assert set(harness.node.image.topics) == {"a", "b"}
-    assert harness.ask_controller(7, asked("a")).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert (
+        harness.ask_controller(7, create_request("a")).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    )
 
 
-def test_a_controller_describes_controllers(harness: Roles) -> None:
-    answer = harness.ask_controller(1, DescribeClusterRequest(endpoint_type=2))
-    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (0, 2, harness.node.node_id)
-    assert [(one.broker_id, one.host, one.port) for one in answer.brokers] == [
+def test_a_controller_describes_controllers(harness: RolesHarness) -> None:
+    response = harness.ask_controller(1, DescribeClusterRequest(endpoint_type=2))
+    assert (response.error_code, response.endpoint_type, response.controller_id) == (
+        0,
+        2,
+        harness.node.node_id,
+    )
+    assert [(one.broker_id, one.host, one.port) for one in response.brokers] == [
         (harness.node.node_id, "127.0.0.1", 9093)
     ]
-    assert answer.cluster_id == harness.node.cluster_id
+    assert response.cluster_id == harness.node.cluster_id
     elsewhere = harness.ask_controller(1, DescribeClusterRequest(endpoint_type=2), "ELSEWHERE")
     assert (elsewhere.brokers, elsewhere.controller_id) == ([], -1)
 
 
 @pytest.mark.parametrize(
-    ("version", "wanted", "code"),
+    ("version", "endpoint_type", "code"),
     [
         (1, 1, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
         (1, 3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
@@ -131,12 +137,15 @@ def test_a_controller_describes_controllers(harness: Roles) -> None:
     ],
 )
 def test_a_controller_does_not_describe_brokers(
-    harness: Roles, version: int, wanted: int, code: ErrorCode
+    harness: RolesHarness, version: int, endpoint_type: int, code: ErrorCode
 ) -> None:
-    assert harness.ask_controller(version, DescribeClusterRequest(endpoint_type=wanted)).error_code == code
+    assert (
+        harness.ask_controller(version, DescribeClusterRequest(endpoint_type=endpoint_type)).error_code
+        == code
+    )
 
 
-def test_the_quorum_is_the_same_from_both(harness: Roles) -> None:
+def test_both_listeners_describe_the_same_quorum(harness: RolesHarness) -> None:
     topic = RequestTopicData(
         topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)]
     )
@@ -157,42 +166,42 @@ def settings(*resources: tuple[int, str, str, str]) -> IncrementalAlterConfigsRe
     )
 
 
-def outcomes(answer: Any) -> list[tuple[int, str, int]]:
-    return [(one.resource_type, one.resource_name, one.error_code) for one in answer.responses]
+def outcomes(response: Any) -> list[tuple[int, str, int]]:
+    return [(one.resource_type, one.resource_name, one.error_code) for one in response.responses]
 
 
-def test_a_broker_puts_its_own_refusals_and_the_controllers_answer_together(harness: Roles) -> None:
+def test_a_broker_merges_its_errors_with_those_of_the_controller(harness: RolesHarness) -> None:
     harness.create("t", "u")
     node = str(harness.node.node_id)
-    answer = harness.call(
+    response = harness.call(
         1,
         settings(
             (TOPIC, "t", "retention.ms", "1"),
             (BROKER, "77", "log.retention.ms", "1"),
             (LOGGER, node, "kwire.no-such-logger", "INFO"),
             (TOPIC, "gone", "retention.ms", "1"),
-            (NOTHING, "x", "a", "b"),
+            (UNKNOWN, "x", "a", "b"),
             (TOPIC, "u", "retention.ms", "many"),
         ),
     )
-    assert outcomes(answer) == [
+    assert outcomes(response) == [
         (TOPIC, "t", ErrorCode.NONE),
         (BROKER, "77", ErrorCode.INVALID_REQUEST),
         (LOGGER, node, ErrorCode.INVALID_CONFIG),
         (TOPIC, "gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (NOTHING, "x", ErrorCode.INVALID_REQUEST),
+        (UNKNOWN, "x", ErrorCode.INVALID_REQUEST),
         (TOPIC, "u", ErrorCode.INVALID_CONFIG),
     ]
     assert harness.node.image.config(TOPIC, "t") == {"retention.ms": "1"}
 
 
-def test_a_controller_looks_at_what_no_broker_has_looked_at(harness: Roles) -> None:
+def test_a_controller_validates_requests_that_no_broker_validated(harness: RolesHarness) -> None:
     harness.create("t")
-    answer = harness.ask_controller(
+    response = harness.ask_controller(
         1,
         settings(
             (TOPIC, "t", "retention.ms", "1"),
-            (NOTHING, "x", "a", "b"),
+            (UNKNOWN, "x", "a", "b"),
             (TOPIC, "u", "retention.ms", "1"),
             (TOPIC, "u", "retention.ms", "2"),
             (BROKER, "77", "log.retention.ms", "1"),
@@ -201,9 +210,9 @@ def test_a_controller_looks_at_what_no_broker_has_looked_at(harness: Roles) -> N
             (BROKER, str(harness.node.node_id), "log.retention.ms", "1"),
         ),
     )
-    assert outcomes(answer) == [
+    assert outcomes(response) == [
         (TOPIC, "t", ErrorCode.NONE),
-        (NOTHING, "x", ErrorCode.UNSUPPORTED_VERSION),
+        (UNKNOWN, "x", ErrorCode.UNSUPPORTED_VERSION),
         (TOPIC, "u", ErrorCode.INVALID_REQUEST),
         (BROKER, "77", ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
@@ -212,10 +221,10 @@ def test_a_controller_looks_at_what_no_broker_has_looked_at(harness: Roles) -> N
     ]
 
 
-def test_a_broker_does_not_forget_itself(harness: Roles) -> None:
-    for ask in (harness.call, harness.ask_controller):
-        answer = ask(0, UnregisterBrokerRequest(broker_id=harness.node.node_id))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+def test_the_own_broker_cannot_be_unregistered(harness: RolesHarness) -> None:
+    for send in (harness.call, harness.ask_controller):
+        response = send(0, UnregisterBrokerRequest(broker_id=harness.node.node_id))
+        assert response.error_code == ErrorCode.INVALID_REQUEST
     assert (
         harness.call(0, UnregisterBrokerRequest(broker_id=77)).error_code
         == ErrorCode.BROKER_ID_NOT_REGISTERED

@@ -1,4 +1,4 @@
-"""What is wrong whoever coordinates, asked of a node whose coordinators have no topics yet."""
+"""Errors that do not depend on a coordinator, on a node whose coordinators have no topics yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.join_group import JoinGroupRequest
 from tests.node_harness import NodeHarness
 
-NOWHERE = ErrorCode.NOT_COORDINATOR
+NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 
 
 @pytest.fixture
@@ -27,13 +27,15 @@ def harness() -> NodeHarness:
         ("", 0, ErrorCode.INVALID_GROUP_ID, "me"),
         ("g", 5_999, ErrorCode.INVALID_SESSION_TIMEOUT, "me"),
         ("g", 1_800_001, ErrorCode.INVALID_SESSION_TIMEOUT, "me"),
-        ("g", 6_000, NOWHERE, ""),
+        ("g", 6_000, NOT_COORDINATOR, ""),
     ],
 )
-def test_who_joins(harness: NodeHarness, group: str, timeout_ms: int, code: ErrorCode, member: str) -> None:
+def test_join_group_is_validated_before_not_coordinator(
+    harness: NodeHarness, group: str, timeout_ms: int, code: ErrorCode, member: str
+) -> None:
     request = JoinGroupRequest(group_id=group, member_id="me", session_timeout_ms=timeout_ms)
-    answer = harness.call(4, request)
-    assert (answer.error_code, answer.member_id) == (code, member)
+    response = harness.call(4, request)
+    assert (response.error_code, response.member_id) == (code, member)
 
 
 @pytest.mark.parametrize(
@@ -42,20 +44,32 @@ def test_who_joins(harness: NodeHarness, group: str, timeout_ms: int, code: Erro
         ("", 0, ErrorCode.INVALID_REQUEST),
         ("t", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ("t", 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        ("t", 900_000, NOWHERE),
+        ("t", 900_000, NOT_COORDINATOR),
     ],
 )
-def test_who_begins_transactions(harness: NodeHarness, name: str, timeout_ms: int, code: ErrorCode) -> None:
+def test_init_producer_id_is_validated_before_not_coordinator(
+    harness: NodeHarness, name: str, timeout_ms: int, code: ErrorCode
+) -> None:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
     assert harness.call(4, request).error_code == code
 
 
-def test_groups_are_described_one_by_one(harness: NodeHarness) -> None:
-    def ids(answer: Any) -> list[tuple[str, int]]:
-        return [(group.group_id, group.error_code) for group in answer.groups]
+def test_groups_are_described_with_an_error_each(harness: NodeHarness) -> None:
+    def ids(response: Any) -> list[tuple[str, int]]:
+        return [(group.group_id, group.error_code) for group in response.groups]
 
-    asked = ["g", "h", "g", ""]
-    found = ids(harness.call(5, DescribeGroupsRequest(groups=asked)))
-    assert found == [("g", NOWHERE), ("h", NOWHERE), ("g", NOWHERE), ("", NOWHERE)]
-    found = ids(harness.call(0, ConsumerGroupDescribeRequest(group_ids=asked)))
-    assert found == [("g", NOWHERE), ("h", NOWHERE), ("g", NOWHERE), ("", ErrorCode.INVALID_GROUP_ID)]
+    group_ids = ["g", "h", "g", ""]
+    found = ids(harness.call(5, DescribeGroupsRequest(groups=group_ids)))
+    assert found == [
+        ("g", NOT_COORDINATOR),
+        ("h", NOT_COORDINATOR),
+        ("g", NOT_COORDINATOR),
+        ("", NOT_COORDINATOR),
+    ]
+    found = ids(harness.call(0, ConsumerGroupDescribeRequest(group_ids=group_ids)))
+    assert found == [
+        ("g", NOT_COORDINATOR),
+        ("h", NOT_COORDINATOR),
+        ("g", NOT_COORDINATOR),
+        ("", ErrorCode.INVALID_GROUP_ID),
+    ]

@@ -1,4 +1,4 @@
-"""UpdateFeatures and UnregisterBroker, of a broker that is alone."""
+"""UpdateFeatures and UnregisterBroker on a single broker."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def update(harness: NodeHarness, *levels: tuple[str, int], version: int = 2, che
     return harness.call(version, request)
 
 
-def test_a_level_is_set(harness: NodeHarness) -> None:
+def test_update_features_sets_a_level(harness: NodeHarness) -> None:
     assert update(harness, ("group.version", 0), check=True).error_code == 0
     assert harness.node.image.features["group.version"] == 1
     assert update(harness, ("group.version", 0)).error_code == 0
     assert not harness.node.image.features.get("group.version")
 
 
-def test_a_feature_named_twice_goes_to_the_level_named_last(harness: NodeHarness) -> None:
+def test_a_feature_named_twice_gets_the_last_level(harness: NodeHarness) -> None:
     assert update(harness, ("group.version", 7), ("group.version", 0)).error_code == 0
     assert not harness.node.image.features.get("group.version")
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_all_or_none(harness: NodeHarness, version: int) -> None:
-    answer = update(harness, ("group.version", 0), ("nonsense", 1), version=version)
-    assert answer.error_code != 0
-    assert "following feature had an error" in answer.error_message
-    assert answer.results == []
+def test_one_invalid_feature_stops_all_updates(harness: NodeHarness, version: int) -> None:
+    response = update(harness, ("group.version", 0), ("nonsense", 1), version=version)
+    assert response.error_code != 0
+    assert "following feature had an error" in response.error_message
+    assert response.results == []
     assert harness.node.image.features["group.version"] == 1
 
 
-def test_up_to_1_each_feature_has_a_result(harness: NodeHarness) -> None:
+def test_before_v2_each_feature_has_a_result(harness: NodeHarness) -> None:
     assert [one.feature for one in update(harness, ("group.version", 0), version=1).results] == [
         "group.version"
     ]
     assert update(harness, ("group.version", 1)).results == []
 
 
-def test_who_is_not_there_cannot_be_forgotten(harness: NodeHarness) -> None:
-    answer = harness.call(0, UnregisterBrokerRequest(broker_id=77))
-    assert answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert answer.error_message == "Broker ID 77 is not currently registered"
+def test_unregistering_an_unknown_broker_is_an_error(harness: NodeHarness) -> None:
+    response = harness.call(0, UnregisterBrokerRequest(broker_id=77))
+    assert response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert response.error_message == "Broker ID 77 is not currently registered"

@@ -1,4 +1,4 @@
-"""ApiVersions: what is offered, and what is answered to those who speak a later version."""
+"""ApiVersions: the advertised version ranges, and the response to unsupported versions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def request(**software: str) -> ApiVersionsRequest:
 
 
 @pytest.mark.parametrize("version", range(NEWEST + 1))
-def test_ranges_and_from_3_on_features(harness: NodeHarness, version: int) -> None:
-    answer = harness.call(version, request())
-    assert answer.error_code == 0
-    ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+def test_response_has_version_ranges_and_from_v3_features(harness: NodeHarness, version: int) -> None:
+    response = harness.call(version, request())
+    assert response.error_code == 0
+    ranges = {one.api_key: (one.min_version, one.max_version) for one in response.api_keys}
     assert ranges[ApiKey.API_VERSIONS] == (0, NEWEST)
     assert ranges[ApiKey.PRODUCE][0] == 0, "KAFKA-18659: or librdkafka does not compress"
     finalized = harness.node.features().finalized if version >= 3 else {}
-    assert {one.name: one.max_version_level for one in answer.finalized_features} == finalized
+    assert {one.name: one.max_version_level for one in response.finalized_features} == finalized
 
 
 class OldController:
-    """An active controller that lacks some of what this broker passes on."""
+    """An active controller that supports only some of the forwarded APIs."""
 
     def __init__(self, known: dict[int, tuple[int, int]]) -> None:
         self.known = known
@@ -45,47 +45,47 @@ class OldController:
         return self.known
 
 
-def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(harness: NodeHarness) -> None:
-    def offered(known: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+def test_forwarded_apis_are_limited_to_the_versions_of_the_controller(harness: NodeHarness) -> None:
+    def advertised_versions(known: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         harness.node.forwarding = OldController(known)  # type: ignore[assignment]
         return {
             one.api_key: (one.min_version, one.max_version) for one in harness.call(4, request()).api_keys
         }
 
     harness.node.has_telemetry_receiver = True
-    everything = offered({})
+    everything = advertised_versions({})
     assert everything.keys() == apis_for(ListenerRole.BROKER).keys()
     known: dict[int, tuple[int, int]]
     known = {ApiKey.CREATE_TOPICS: (5, 9), ApiKey.DESCRIBE_QUORUM: (0, 1), ApiKey.DELETE_TOPICS: (7, 8)}
-    less = offered({**known, ApiKey.FETCH: (17, 17)})
-    assert (less[ApiKey.CREATE_TOPICS], less[ApiKey.DESCRIBE_QUORUM]) == ((5, 7), (0, 1))
+    fewer = advertised_versions({**known, ApiKey.FETCH: (17, 17)})
+    assert (fewer[ApiKey.CREATE_TOPICS], fewer[ApiKey.DESCRIBE_QUORUM]) == ((5, 7), (0, 1))
     own = {key for key in everything if not SUPPORTED_APIS[key].handled_by.value.is_forwarded}
-    assert less.keys() == own | {ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM}
-    assert all(less[key] == everything[key] for key in own)
+    assert fewer.keys() == own | {ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM}
+    assert all(fewer[key] == everything[key] for key in own)
 
 
-def test_client_metrics_are_offered_where_somebody_is_shown_them(harness: NodeHarness) -> None:
-    def offered() -> set[int]:
+def test_telemetry_apis_are_advertised_if_there_is_a_receiver(harness: NodeHarness) -> None:
+    def advertised_versions() -> set[int]:
         return {one.api_key for one in harness.call(NEWEST, request()).api_keys}
 
-    without = offered()
+    without = advertised_versions()
     harness.node.has_telemetry_receiver = True
-    assert offered() - without == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    assert advertised_versions() - without == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
-def test_a_later_version_is_answered_in_0_with_the_range(harness: NodeHarness) -> None:
+def test_an_unsupported_version_gets_a_v0_response_with_the_range(harness: NodeHarness) -> None:
     client = harness.connect()
     frame = bytearray(encode_request(request(), NEWEST, 7, "me"))
     frame[6:8] = (NEWEST + 5).to_bytes(2, "big")
     client.submit_frame(bytes(frame))
     harness.turn()
-    answer = client.receive(0, ApiVersionsRequest)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    [known] = answer.api_keys
+    response = client.receive(0, ApiVersionsRequest)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    [known] = response.api_keys
     assert (known.api_key, known.min_version, known.max_version) == (ApiKey.API_VERSIONS, 0, NEWEST)
 
 
 @pytest.mark.parametrize("name", ["", "-me", "me.", "a b", "m\u00e9"])
-def test_software_has_a_name_that_metrics_can_bear(harness: NodeHarness, name: str) -> None:
+def test_invalid_software_names_are_refused(harness: NodeHarness, name: str) -> None:
     assert harness.call(3, request(client_software_name=name)).error_code == ErrorCode.INVALID_REQUEST
     assert harness.call(3, request(client_software_version=name)).error_code == ErrorCode.INVALID_REQUEST

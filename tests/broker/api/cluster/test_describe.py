@@ -1,4 +1,4 @@
-"""DescribeCluster, of a broker: the brokers, as they are reached through the listener that was asked."""
+"""DescribeCluster on a broker: the endpoints of brokers for the listener of the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.wire.messages.describe_cluster import DescribeClusterRequest
 from tests.node_harness import NodeHarness
 
 INT32_MIN = -(1 << 31)
-BROKERS, CONTROLLERS, NOTHING = 1, 2, 3
+BROKERS, CONTROLLERS, UNKNOWN = 1, 2, 3
 
 
 @pytest.fixture
@@ -27,29 +27,31 @@ def harness() -> NodeHarness:
 @pytest.mark.parametrize(
     ("listener", "host", "port"), [("PLAINTEXT", "a.example", 19092), ("OTHER", "b.example", 19192)]
 )
-def test_each_listener_tells_of_itself(
+def test_each_listener_returns_its_own_endpoint(
     harness: NodeHarness, version: int, listener: str, host: str, port: int
 ) -> None:
-    answer = harness.connect(listener=listener).call(version, DescribeClusterRequest())
-    assert (answer.cluster_id, answer.controller_id) == (harness.node.cluster_id, 1)
-    assert answer.cluster_authorized_operations == INT32_MIN
-    assert [(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers] == [
+    response = harness.connect(listener=listener).call(version, DescribeClusterRequest())
+    assert (response.cluster_id, response.controller_id) == (harness.node.cluster_id, 1)
+    assert response.cluster_authorized_operations == INT32_MIN
+    assert [(one.broker_id, one.host, one.port, one.rack) for one in response.brokers] == [
         (1, host, port, "r1")
     ]
 
 
-def test_operations_are_told_to_who_asks(harness: NodeHarness) -> None:
+def test_authorized_operations_are_returned_on_request(harness: NodeHarness) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     assert harness.call(2, request).cluster_authorized_operations > 0
 
 
 @pytest.mark.parametrize(
-    ("wanted", "code"),
+    ("endpoint_type", "code"),
     [
         (BROKERS, ErrorCode.NONE),
         (CONTROLLERS, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
-        (NOTHING, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+        (UNKNOWN, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
     ],
 )
-def test_brokers_are_asked_for_brokers(harness: NodeHarness, wanted: int, code: ErrorCode) -> None:
-    assert harness.call(2, DescribeClusterRequest(endpoint_type=wanted)).error_code == code
+def test_only_the_broker_endpoint_type_is_accepted(
+    harness: NodeHarness, endpoint_type: int, code: ErrorCode
+) -> None:
+    assert harness.call(2, DescribeClusterRequest(endpoint_type=endpoint_type)).error_code == code

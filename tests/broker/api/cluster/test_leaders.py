@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments, of a broker that is alone."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments on a single broker."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.node_harness import NodeHarness
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_an_election_that_nobody_needs(harness: NodeHarness, version: int) -> None:
-    asked = [TopicPartitions(topic="a", partitions=[0, 9])]
-    answer = harness.call(version, ElectLeadersRequest(topic_partitions=asked, timeout_ms=1_000))
-    (topic,) = answer.replica_election_results
+def test_an_unneeded_election_returns_election_not_needed(harness: NodeHarness, version: int) -> None:
+    topics = [TopicPartitions(topic="a", partitions=[0, 9])]
+    response = harness.call(version, ElectLeadersRequest(topic_partitions=topics, timeout_ms=1_000))
+    (topic,) = response.replica_election_results
     assert [(one.partition_id, one.error_code) for one in topic.partition_result] == [
         (0, ErrorCode.ELECTION_NOT_NEEDED),
         (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -37,7 +37,7 @@ def test_an_election_that_nobody_needs(harness: NodeHarness, version: int) -> No
     ("election", "timeout_ms", "code"),
     [(7, 1_000, ErrorCode.INVALID_REQUEST), (0, 0, ErrorCode.REQUEST_TIMED_OUT)],
 )
-def test_an_election_that_cannot_be(
+def test_an_invalid_election_is_an_error_of_each_partition(
     harness: NodeHarness, election: int, timeout_ms: int, code: ErrorCode
 ) -> None:
     request = ElectLeadersRequest(
@@ -45,22 +45,22 @@ def test_an_election_that_cannot_be(
         topic_partitions=[TopicPartitions(topic="a", partitions=[0, 1])],
         timeout_ms=timeout_ms,
     )
-    answer = harness.call(2, request)
-    assert answer.error_code == code
-    (topic,) = answer.replica_election_results
+    response = harness.call(2, request)
+    assert response.error_code == code
+    (topic,) = response.replica_election_results
     assert {one.error_code for one in topic.partition_result} == {code}
 
 
-def test_moves_are_answered_partition_by_partition(harness: NodeHarness) -> None:
+def test_reassignments_have_an_error_per_partition(harness: NodeHarness) -> None:
     partitions = [
         ReassignablePartition(partition_index=0, replicas=[1]),
         ReassignablePartition(partition_index=1, replicas=[9]),
         ReassignablePartition(partition_index=5, replicas=[1]),
     ]
     topics = [ReassignableTopic(name="a", partitions=partitions)]
-    answer = harness.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=1_000))
-    assert answer.error_code == ErrorCode.NONE
-    assert [one.error_code for one in answer.responses[0].partitions] == [
+    response = harness.call(1, AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=1_000))
+    assert response.error_code == ErrorCode.NONE
+    assert [one.error_code for one in response.responses[0].partitions] == [
         ErrorCode.NONE,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies where. Moves between directories have tests of their own."""
+"""DescribeLogDirs, and errors of AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.node_harness import NodeHarness
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_all_partitions_and_some(version: int) -> None:
+def test_log_dirs_are_described_for_all_or_some_partitions(version: int) -> None:
     harness = NodeHarness()
     harness.create("a", partitions=3)
 
-    def found(topics: list[DescribableLogDirTopic] | None) -> dict[int, str]:
+    def directories(topics: list[DescribableLogDirTopic] | None) -> dict[int, str]:
         results = harness.call(version, DescribeLogDirsRequest(topics=topics)).results
         assert [(one.log_dir, one.error_code) for one in results] == [("/d1", 0), ("/d2", 0)]
         return {
@@ -29,16 +29,18 @@ def test_all_partitions_and_some(version: int) -> None:
             for partition in topic.partitions
         }
 
-    every = found(None)
-    assert every == {index: harness.directory_of("a", index).rpartition("/")[0] for index in range(3)}
-    assert found([DescribableLogDirTopic(topic="a", partitions=[1, 9])]) == {1: every[1]}
-    assert found([]) == {}
+    all_partitions = directories(None)
+    assert all_partitions == {
+        index: harness.directory_of("a", index).rpartition("/")[0] for index in range(3)
+    }
+    assert directories([DescribableLogDirTopic(topic="a", partitions=[1, 9])]) == {1: all_partitions[1]}
+    assert directories([]) == {}
 
 
-def test_a_directory_that_is_not_there() -> None:
+def test_altering_to_an_unknown_log_dir_is_an_error() -> None:
     harness = NodeHarness()
     harness.create("a")
     topic = AlterReplicaLogDirTopic(name="a", partitions=[0])
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/nowhere", topics=[topic])])
-    (answer,) = harness.call(2, request).results
-    assert [one.error_code for one in answer.partitions] == [ErrorCode.LOG_DIR_NOT_FOUND]
+    (response,) = harness.call(2, request).results
+    assert [one.error_code for one in response.partitions] == [ErrorCode.LOG_DIR_NOT_FOUND]

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas, as Apache Kafka 4.3.1 answers it, of quotas that it has left in the metadata."""
+"""DescribeClientQuotas, compared with Apache Kafka 4.3.1, for quotas in the metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUOTAS: list[dict[str, str | None]] = [
 Component = tuple[str, int, str | None]
 
 
-def kept() -> MetadataImage:
+def image_with_quotas() -> MetadataImage:
     delta = MetadataDelta(MetadataImage())
     for number, entity in enumerate(QUOTAS):
         named = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
@@ -37,17 +37,18 @@ def kept() -> MetadataImage:
 def request(*components: Component, strict: bool = False) -> DescribeClientQuotasRequest:
     return DescribeClientQuotasRequest(
         components=[
-            ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in components
+            ComponentData(entity_type=kind, match_type=match_type, match=name)
+            for kind, match_type, name in components
         ],
         strict=strict,
     )
 
 
-def described(*components: Component, strict: bool = False) -> list[int]:
-    """The numbers of those that are told."""
-    node: Any = SimpleNamespace(image=kept())
-    asked: Any = None
-    entries = describe_client_quotas(node, asked, request(*components, strict=strict)).entries
+def described_quotas(*components: Component, strict: bool = False) -> list[int]:
+    """Return the indexes of the described quotas."""
+    node: Any = SimpleNamespace(image=image_with_quotas())
+    context: Any = None
+    entries = describe_client_quotas(node, context, request(*components, strict=strict)).entries
     assert entries is not None
     for entry in entries:
         (value,) = entry.values
@@ -57,7 +58,7 @@ def described(*components: Component, strict: bool = False) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("components", "told", "strictly"),
+    ("components", "expected", "expected_strict"),
     [
         ([], [0, 1, 2, 3, 4], []),
         ([("user", ANY, None)], [0, 1, 2], [0, 1]),
@@ -68,13 +69,15 @@ def described(*components: Component, strict: bool = False) -> list[int]:
         ([("ip", ANY, None)], [4], [4]),
     ],
 )
-def test_who_matches(components: list[Component], told: list[int], strictly: list[int]) -> None:
-    assert described(*components) == told
-    assert described(*components, strict=True) == strictly
+def test_filters_select_quotas(
+    components: list[Component], expected: list[int], expected_strict: list[int]
+) -> None:
+    assert described_quotas(*components) == expected
+    assert described_quotas(*components, strict=True) == expected_strict
 
 
 @pytest.mark.parametrize(
-    ("components", "told"),
+    ("components", "expected"),
     [
         ([("", ANY, None)], "Invalid empty entity type."),
         (
@@ -92,14 +95,14 @@ def test_who_matches(components: list[Component], told: list[int], strictly: lis
         ([("user", ANY, None), ("ip", ANY, None)], "Invalid entity filter component combination."),
     ],
 )
-def test_what_cannot_be_asked(components: list[Component], told: str) -> None:
+def test_an_invalid_filter_is_refused(components: list[Component], expected: str) -> None:
     with pytest.raises(ApiError) as caught:
-        described(*components)
-    assert str(caught.value).find(told) >= 0
-    answer = NodeHarness().call(1, request(*components))
-    assert (answer.error_code, answer.entries) == (caught.value.code, None)
+        described_quotas(*components)
+    assert str(caught.value).find(expected) >= 0
+    response = NodeHarness().call(1, request(*components))
+    assert (response.error_code, response.entries) == (caught.value.code, None)
 
 
-def test_there_are_none() -> None:
-    answer = NodeHarness().call(0, request())
-    assert (answer.error_code, answer.entries) == (0, [])
+def test_without_quotas_the_response_is_empty() -> None:
+    response = NodeHarness().call(0, request())
+    assert (response.error_code, response.entries) == (0, [])

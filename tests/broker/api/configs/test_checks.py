@@ -1,4 +1,4 @@
-"""What a broker checks of settings before the controller hears of them."""
+"""Checks of settings on the broker, before it forwards them to the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def harness() -> NodeHarness:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "error"),
     [
         ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
         ("background.threads", "1000", "should not be greater than double the current value 10"),
@@ -32,24 +32,24 @@ def harness() -> NodeHarness:
         ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
     ],
 )
-def test_settings_that_a_running_broker_refuses(
-    harness: NodeHarness, name: str, value: str, said: str
+def test_invalid_dynamic_settings_are_refused(
+    harness: NodeHarness, name: str, value: str, error: str
 ) -> None:
     change = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert said in answer.error_message
+    response = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert error in response.error_message
 
 
 @pytest.mark.parametrize(
     "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
 )
-def test_what_one_broker_alone_can_be_told(harness: NodeHarness, name: str) -> None:
+def test_per_broker_settings_cannot_be_set_for_all_brokers(harness: NodeHarness, name: str) -> None:
     codes = []
     for resource_name in ("", "1"):
         change = AlterableConfig(name=name, config_operation=0, value="")
         resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
-        answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
-        codes.append(answer.error_code)
+        response = harness.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+        codes.append(response.error_code)
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]

@@ -16,33 +16,33 @@ MALFORMED = "This most likely occurs because of a request being malformed by the
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("t")
-    return made
+    harness = NodeHarness()
+    harness.create("t")
+    return harness
 
 
 @pytest.mark.parametrize("unknown", [-1, 0, 1, 64])
-def test_a_resource_of_no_type_has_none_of_them_described(harness: NodeHarness, unknown: int) -> None:
-    asked = [(TOPIC, "t"), (unknown, "x"), (TOPIC, "nope"), (BROKER, "1")]
+def test_an_unknown_resource_type_fails_all_resources(harness: NodeHarness, unknown: int) -> None:
+    resource_names = [(TOPIC, "t"), (unknown, "x"), (TOPIC, "nope"), (BROKER, "1")]
     resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["retention.ms"])
-        for kind, name in asked
+        for kind, name in resource_names
     ]
     for version in (1, 2, 3, 4):
-        answer = harness.call(version, DescribeConfigsRequest(resources=resources))
-        assert [(one.resource_type, one.resource_name) for one in answer.results] == asked
-        assert {one.error_code for one in answer.results} == {ErrorCode.INVALID_REQUEST}
-        assert all(one.error_message.startswith(MALFORMED) for one in answer.results)
-        assert not any(one.configs for one in answer.results)
-    answer = harness.call(4, DescribeConfigsRequest(resources=[resources[0], resources[2]]))
-    assert [one.error_code for one in answer.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        response = harness.call(version, DescribeConfigsRequest(resources=resources))
+        assert [(one.resource_type, one.resource_name) for one in response.results] == resource_names
+        assert {one.error_code for one in response.results} == {ErrorCode.INVALID_REQUEST}
+        assert all(one.error_message.startswith(MALFORMED) for one in response.results)
+        assert not any(one.configs for one in response.results)
+    response = harness.call(4, DescribeConfigsRequest(resources=[resources[0], resources[2]]))
+    assert [one.error_code for one in response.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def test_resources_are_listed_by_type(harness: NodeHarness) -> None:
     def listed(version: int, *types: int) -> list[tuple[int, str]]:
-        answer = harness.call(version, ListConfigResourcesRequest(resource_types=list(types)))
-        assert answer.error_code == (ErrorCode.NONE if 3 not in types else ErrorCode.UNSUPPORTED_VERSION)
-        return sorted((one.resource_type, one.resource_name) for one in answer.config_resources)
+        response = harness.call(version, ListConfigResourcesRequest(resource_types=list(types)))
+        assert response.error_code == (ErrorCode.NONE if 3 not in types else ErrorCode.UNSUPPORTED_VERSION)
+        return sorted((one.resource_type, one.resource_name) for one in response.config_resources)
 
     assert listed(1) == [(TOPIC, "t"), (BROKER, "1"), (8, "1")]
     assert listed(1, TOPIC) == [(TOPIC, "t")]

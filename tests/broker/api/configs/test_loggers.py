@@ -1,4 +1,4 @@
-"""Loggers as a configuration resource (KIP-412): refusals as Apache Kafka 4.3.1 was seen to give."""
+"""Loggers as a config resource (KIP-412), with the errors of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAME = "kwire.a-test-of-loggers"
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """A logger that is nobody else's."""
-    made = logging.getLogger(NAME)
-    yield made
-    made.setLevel(logging.NOTSET)
+    """A logger that only these tests use."""
+    logger = logging.getLogger(NAME)
+    yield logger
+    logger.setLevel(logging.NOTSET)
 
 
 def alter(
@@ -35,7 +35,7 @@ def described() -> dict[str, str | None]:
     return {entry.name: entry.value for entry in describe_loggers(known_loggers(), 1, "1")}
 
 
-def test_levels_are_set_and_taken_away(logger: logging.Logger) -> None:
+def test_logger_levels_are_set_and_deleted(logger: logging.Logger) -> None:
     inherited = described()[NAME]
     for name, level in (
         ("TRACE", 5),
@@ -55,24 +55,24 @@ def test_levels_are_set_and_taken_away(logger: logging.Logger) -> None:
         assert described()[NAME] == inherited
 
 
-def test_the_root_is_there() -> None:
+def test_the_root_logger_is_described_first() -> None:
     assert next(iter(described())) == "root"
 
 
 @pytest.mark.parametrize("node", ["1", "+1", "01", "\u0661"])
-def test_the_broker_is_named_by_a_number_as_java_reads_it(node: str) -> None:
+def test_a_broker_id_is_parsed_as_in_java(node: str) -> None:
     assert alter(("root", AlterOperation.SET, "INFO"), node=node, validate_only=True) is None
     assert describe_loggers(known_loggers(), 1, node)
 
 
 @pytest.mark.parametrize("node", ["", " 1", "1 ", "1_0", "1\u00a0", "0x1", "99999999999", "1" * 5000])
-def test_what_is_no_such_number_names_no_broker(node: str) -> None:
+def test_an_invalid_broker_id_is_refused(node: str) -> None:
     text = f"Node id must be an integer, but it is: {node}"
     assert alter(("root", 0, "INFO"), node=node) == Fault(ErrorCode.INVALID_REQUEST, text)
     with pytest.raises(ApiError) as refused:
         describe_loggers(known_loggers(), 1, node)
-    said = f"Broker id must be an integer, but it is: {node}" if node else "Broker id must not be empty"
-    assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, said)
+    error = f"Broker id must be an integer, but it is: {node}" if node else "Broker id must not be empty"
+    assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, error)
 
 
 REFUSED = [
@@ -105,10 +105,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "code", "text"), REFUSED)
-def test_refusals(
+def test_an_invalid_change_stops_the_earlier_changes(
     logger: logging.Logger, change: tuple[str, int, str | None], code: ErrorCode, text: str | None
 ) -> None:
-    """What is wrong with one change stops those before it, too."""
+    """An error in one change also stops the changes before it."""
     assert alter((NAME, AlterOperation.SET, "FATAL"), change) == Fault(code, text)
     assert logger.level == logging.NOTSET
 
@@ -125,7 +125,7 @@ def test_refusals(
         ),
     ],
 )
-def test_other_brokers(node: str, described_as: str, altered_as: str) -> None:
+def test_loggers_of_another_broker_are_refused(node: str, described_as: str, altered_as: str) -> None:
     with pytest.raises(ApiError) as found:
         describe_loggers(known_loggers(), 1, node)
     assert (found.value.code, found.value.message) == (ErrorCode.INVALID_REQUEST, described_as)

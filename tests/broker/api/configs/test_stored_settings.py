@@ -1,7 +1,7 @@
-"""Settings that are stored in the metadata and make no sense: a broker starts on them, and can be put right.
+"""Invalid settings in the metadata: the broker starts, and an administrator can correct them.
 
-Another version may have stored them, or this one beside other settings at start. Apache Kafka 4.3.1 tells
-them in its log, passes over single ones, and goes by what held before where they contradict others.
+Another version, or this one with different static settings, may have stored them. Apache Kafka 4.3.1 logs
+them, ignores single invalid values, and keeps the previous settings if the new ones contradict each other.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ def alter(harness: NodeHarness, kind: int, resource: str, settings: Mapping[str,
         for name, value in settings.items()
     ]
     changed = AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
-    answer = harness.call(1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False))
-    return int(answer.responses[0].error_code)
+    response = harness.call(1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False))
+    return int(response.responses[0].error_code)
 
 
-def stored(
+def stopped_with_stored(
     settings: Mapping[tuple[int, str], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> NodeHarness:
-    """A broker with a topic t that has stored the settings of these resources unseen, and has stopped."""
+    """Return a stopped broker with topic t that stored these settings without validation."""
     harness = NodeHarness()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    answer = harness.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-    assert answer.topics[0].error_code == 0
+    response = harness.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    assert response.topics[0].error_code == 0
     with monkeypatch.context() as blind:
         for rule in ("broker_fault", "topic_fault", "group_fault"):
             blind.setattr(BrokerConfigRules, rule, lambda self, values, **_: None)
@@ -84,14 +84,14 @@ def stored(
 
 
 def start(harness: NodeHarness) -> Node:
-    """A new node on the same disk."""
-    again = NodeHarness(harness.disk)
-    harness.host, harness.node = again.host, again.node
+    """Start a new node on the same disk."""
+    restarted = NodeHarness(harness.disk)
+    harness.host, harness.node = restarted.host, restarted.node
     harness.host.run_pending()
     return harness.node
 
 
-def untouched() -> dict[str, object]:
+def default_values() -> dict[str, object]:
     config = load(None, {}, {"log.dirs": "/d1,/d2"})
     return {name: config.value(name) for name in config.names()}
 
@@ -103,12 +103,12 @@ def values(node: Node, names: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("resource", ["", "1"])
-def test_garbage_in_every_key_at_once(
+def test_broker_starts_with_garbage_in_every_key(
     garbage: str, resource: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Of one broker it cannot even be stored.
+    # A single broker cannot store min.insync.replicas.
     names = [name for name in DYNAMIC_KEYS if not resource or name != "min.insync.replicas"]
-    harness = stored({(BROKER, resource): dict.fromkeys(names, garbage)}, monkeypatch)
+    harness = stopped_with_stored({(BROKER, resource): dict.fromkeys(names, garbage)}, monkeypatch)
     with caplog.at_level(logging.ERROR):
         node = start(harness)
     assert node.partition("t", 0) is not None
@@ -116,8 +116,8 @@ def test_garbage_in_every_key_at_once(
 
 
 @pytest.mark.parametrize("name", [*DYNAMIC_KEYS, "listener.name.plaintext.max.connections"])
-def test_garbage_in_each_key(name: str) -> None:
-    """Whatever the garbage, the other settings of the broker are those that they would be without it."""
+def test_garbage_in_one_key_does_not_change_the_others(name: str) -> None:
+    """An invalid value of one key does not change the other settings."""
     for garbage in GARBAGE:
         for layer in (0, 1):
             config = load(None, {}, {"log.dirs": "/d1,/d2"})
@@ -126,7 +126,7 @@ def test_garbage_in_each_key(name: str) -> None:
             config.update(*layers)
             config.connection_limits_per_host()
             assert set(config.connection_limits_per_listener().values()) <= {99999}
-            for other, value in untouched().items():
+            for other, value in default_values().items():
                 assert other == name or config.value(other) == value
             assert config.max_connections > 0
             assert config.max_connections_per_ip > 0
@@ -134,23 +134,25 @@ def test_garbage_in_each_key(name: str) -> None:
 
 @pytest.mark.parametrize("settings", CONTRADICTIONS, ids=str)
 @pytest.mark.parametrize("resource", ["", "1"])
-def test_what_contradicts_other_settings_is_not_applied_and_can_be_put_right(
+def test_contradicting_settings_are_not_applied_and_can_be_corrected(
     settings: dict[str, str], resource: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    beside = {"message.max.bytes": "12345"}
-    harness = stored({(BROKER, resource): settings | beside}, monkeypatch)
-    known = {name: value for name, value in untouched().items() if name in settings | beside}
+    valid = {"message.max.bytes": "12345"}
+    harness = stopped_with_stored({(BROKER, resource): settings | valid}, monkeypatch)
+    unchanged = {name: value for name, value in default_values().items() if name in settings | valid}
     with caplog.at_level(logging.ERROR):
         node = start(harness)
     assert "are not applied" in caplog.text
-    assert values(node, known) == known
+    assert values(node, unchanged) == unchanged
     assert alter(harness, BROKER, resource, {"log.segment.bytes": "2000000"}) != 0
     assert alter(harness, BROKER, resource, dict.fromkeys(settings)) == 0
     assert node.config.value("message.max.bytes") == 12345
 
 
-def test_garbage_does_not_hold_back_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = stored({(BROKER, "1"): {"log.segment.bytes": "garbage", "message.max.bytes": "9"}}, monkeypatch)
+def test_garbage_does_not_block_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = stopped_with_stored(
+        {(BROKER, "1"): {"log.segment.bytes": "garbage", "message.max.bytes": "9"}}, monkeypatch
+    )
     start(harness)
     assert harness.node.config.value("message.max.bytes") == 9
     assert alter(harness, BROKER, "1", {"message.max.bytes": "8"}) == 0
@@ -158,22 +160,24 @@ def test_garbage_does_not_hold_back_other_changes(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage_of_topics_and_groups(garbage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_starts_with_garbage_in_topics_and_groups(
+    garbage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {
         (TOPIC, "t"): {key.name: garbage for key in TOPIC_KEYS},
         (GROUP, "g"): {key.name: garbage for key in GROUP_KEYS},
     }
-    harness = stored(settings, monkeypatch)
+    harness = stopped_with_stored(settings, monkeypatch)
     start(harness)
     assert harness.node.partition("t", 0) is not None
-    wanted = [
+    resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         for kind, name in settings
     ]
-    answer = harness.call(4, DescribeConfigsRequest(resources=wanted, include_synonyms=True))
-    assert [result.error_code for result in answer.results] == [0, 0]
-    # Texts may be anything; a number that is none would be shown as the one that holds instead.
-    for result in answer.results:
+    response = harness.call(4, DescribeConfigsRequest(resources=resources, include_synonyms=True))
+    assert [result.error_code for result in response.results] == [0, 0]
+    # Strings may be anything. A number that cannot be parsed is described with its effective value.
+    for result in response.results:
         for entry in result.configs:
             if entry.config_type in (ConfigType.INT, ConfigType.LONG) and entry.value is not None:
                 int(entry.value)

@@ -1,8 +1,8 @@
-"""Requests of one connection behind each other: which of them waits until those before it are answered.
+"""Pipelined requests of one connection: which requests wait until earlier ones are completed.
 
-A client that sends several at once sees that each has found what those before it have done: Apache Kafka
-takes a connection's requests one at a time. Here a long poll ends instead, and Produce behind Produce does
-not wait.
+A client that pipelines requests sees the effects of earlier requests in later ones. Apache Kafka handles
+the requests of a connection one at a time. In kwire, a later request completes a waiting Fetch,
+and Produce does not wait for an earlier Produce.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.broker.api.groups.client import DELAY_MS, join_request
 from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, NodeHarness, produce_request
 
 LONG_MS = 600_000
-ANSWERED_ALONE, ANSWERED_LATER = 1, 0
-"""A partition that this broker has alone, and one whose follower has to have what is appended."""
+UNREPLICATED, REPLICATED = 1, 0
+"""A partition with one replica, and one whose follower must replicate each batch."""
 
 POLL = FetchRequest(
     max_wait_ms=LONG_MS,
@@ -38,14 +38,14 @@ REQUESTS: dict[str, tuple[int, Any]] = {
     "Heartbeat": (3, HeartbeatRequest(group_id="g", member_id="nobody", generation_id=1)),
     "JoinGroup": (3, join_request()),
     "Fetch": (FETCH_VERSION, POLL),
-    "Produce": (PRODUCE_VERSION, produce_request("a", ANSWERED_LATER)),
-    "quick Produce": (PRODUCE_VERSION, produce_request("a", ANSWERED_ALONE, acks=0)),
+    "Produce": (PRODUCE_VERSION, produce_request("a", REPLICATED)),
+    "quick Produce": (PRODUCE_VERSION, produce_request("a", UNREPLICATED, acks=0)),
 }
-"""JoinGroup, Fetch and Produce wait for something; the others are answered when the turn ends, or before."""
+"""JoinGroup, Fetch and Produce wait. The others are completed at the end of the turn or before."""
 
 
-class Pipelined(NodeHarness):
-    """A broker, and a connection of a client that does not wait for answers."""
+class PipelinedClient(NodeHarness):
+    """A broker, and a connection of a client that does not wait for responses."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class Pipelined(NodeHarness):
             found = self.call(3, FindCoordinatorRequest(key="g", key_type=0))
         assert found.error_code == 0
         with_follower = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1)
-        self.partition(ANSWERED_LATER).become_leader(with_follower)
+        self.partition(REPLICATED).become_leader(with_follower)
         self.client: VirtualClient = self.connect()
         self._sent = 0
 
@@ -68,32 +68,32 @@ class Pipelined(NodeHarness):
     def must_wait(self, name: str) -> bool:
         return self.node.must_wait(self.client.channel, self._frame(name))
 
-    def take(self, name: str) -> None:
-        """Have the broker take it as the next one, whether it has to wait or not."""
+    def handle(self, name: str) -> None:
+        """Handle the request next, whether it has to wait or not."""
         self._sent += 1
         self.node.handle_frame(self.client.channel, self._frame(name))
 
     def _frame(self, name: str) -> memoryview:
         version, request = REQUESTS[name]
-        # As in the shell's buffer, which may be written to.
+        # The buffer of the socket server is writable, too.
         return memoryview(bytearray(encode_request(request, version, self._sent, "me")))[4:]
 
     @property
-    def answered(self) -> list[bool]:
+    def completed(self) -> list[bool]:
         return [context.completed for context in self.client.channel.slots]
 
-    def answer_all(self) -> None:
-        """Have happen what JoinGroup and Produce wait for."""
+    def complete_all(self) -> None:
+        """Complete the waiting JoinGroup and Produce."""
         self.turn()
-        self.partition(ANSWERED_LATER).record_follower_fetch(2, self.ends()[ANSWERED_LATER])
+        self.partition(REPLICATED).record_follower_fetch(2, self.ends()[REPLICATED])
         self.turn()
         self.host.advance(DELAY_MS)
 
     def ends(self) -> dict[int, int]:
-        return {index: self.partition(index).log.log_end_offset for index in (ANSWERED_LATER, ANSWERED_ALONE)}
+        return {index: self.partition(index).log.log_end_offset for index in (REPLICATED, UNREPLICATED)}
 
-    def received(self) -> list[int]:
-        """The correlation ids of the answers that have come."""
+    def received_ids(self) -> list[int]:
+        """Return the correlation ids of the received responses."""
         ids, frames = [], self.client.take_bytes()
         while frames:
             ids.append(int.from_bytes(frames[4:8], "big"))
@@ -102,12 +102,12 @@ class Pipelined(NodeHarness):
 
 
 @pytest.fixture
-def broker() -> Pipelined:
-    return Pipelined()
+def broker() -> PipelinedClient:
+    return PipelinedClient()
 
 
 @pytest.mark.parametrize(
-    ("before", "answered", "behind"),
+    ("before", "completed", "next_requests"),
     [
         (["JoinGroup"], [False], ["Metadata", "Heartbeat", "JoinGroup", "Fetch", "Produce", "quick Produce"]),
         (["Metadata", "JoinGroup"], [True, False], ["Metadata", "Produce"]),
@@ -117,60 +117,62 @@ def broker() -> Pipelined:
         (["quick Produce", "Produce"], [True, False], ["Metadata", "Fetch"]),
     ],
 )
-def test_a_request_waits_until_those_before_it_are_answered(
-    broker: Pipelined, before: list[str], answered: list[bool], behind: list[str]
+def test_a_request_waits_for_earlier_requests(
+    broker: PipelinedClient, before: list[str], completed: list[bool], next_requests: list[str]
 ) -> None:
-    """What a client sends behind JoinGroup or Produce finds the group, or the log, as that has left it."""
+    """A later request sees the group or the log as JoinGroup or Produce left it."""
     for name in before:
-        broker.take(name)
+        broker.handle(name)
     broker.turn()
-    assert broker.answered == answered
-    assert {name: broker.must_wait(name) for name in behind} == dict.fromkeys(behind, True)
-    broker.answer_all()
-    # They need not have been sent.
-    assert all(broker.answered)
+    assert broker.completed == completed
+    assert {name: broker.must_wait(name) for name in next_requests} == dict.fromkeys(next_requests, True)
+    broker.complete_all()
+    # The responses need not have been sent.
+    assert all(broker.completed)
     assert {name: broker.must_wait(name) for name in REQUESTS} == dict.fromkeys(REQUESTS, False)
 
 
 @pytest.mark.parametrize("before", [[], ["Metadata"], ["Metadata", "Heartbeat"], ["quick Produce"]])
-def test_nothing_waits_behind_what_is_answered(broker: Pipelined, before: list[str]) -> None:
-    """A client that sends many quick requests need not have taken the answers to the first of them."""
+def test_no_request_waits_for_completed_requests(broker: PipelinedClient, before: list[str]) -> None:
+    """A client may send many quick requests before it reads the first response."""
     for name in before:
-        broker.take(name)
+        broker.handle(name)
     broker.turn()
-    assert all(broker.answered)
+    assert all(broker.completed)
     assert {name: broker.must_wait(name) for name in REQUESTS} == dict.fromkeys(REQUESTS, False)
 
 
 @pytest.mark.parametrize("others", [[], ["Produce"], ["quick Produce"], ["Produce", "quick Produce"]])
-def test_produce_does_not_wait_behind_produce(broker: Pipelined, others: list[str]) -> None:
-    """A producer's batches are written as they come, in their order, though followers lack the first ones."""
+def test_produce_does_not_wait_for_an_earlier_produce(broker: PipelinedClient, others: list[str]) -> None:
+    """Batches are appended in order while followers still replicate the first ones."""
     for name in ["Produce", *others]:
         assert not broker.must_wait(name)
-        broker.take(name)
+        broker.handle(name)
     broker.turn()
-    assert broker.answered[0] is False
+    assert broker.completed[0] is False
     assert broker.ends() == {
-        ANSWERED_LATER: 1 + others.count("Produce"),
-        ANSWERED_ALONE: others.count("quick Produce"),
+        REPLICATED: 1 + others.count("Produce"),
+        UNREPLICATED: others.count("quick Produce"),
     }
     assert not broker.must_wait("Produce")
     assert not broker.must_wait("quick Produce")
-    assert broker.received() == []
-    broker.answer_all()
-    # Those without acks have no answer.
-    assert broker.received() == [at for at, name in enumerate(["Produce", *others], 1) if name == "Produce"]
+    assert broker.received_ids() == []
+    broker.complete_all()
+    # Requests with acks=0 get no response.
+    assert broker.received_ids() == [
+        at for at, name in enumerate(["Produce", *others], 1) if name == "Produce"
+    ]
 
 
 @pytest.mark.parametrize(
-    "behind", ["Metadata", "Heartbeat", "JoinGroup", "Fetch", "Produce", "quick Produce"]
+    "next_requests", ["Metadata", "Heartbeat", "JoinGroup", "Fetch", "Produce", "quick Produce"]
 )
-def test_a_request_behind_a_long_poll_ends_that_instead_of_waiting(broker: Pipelined, behind: str) -> None:
-    """A consumer whose fetch waits for records has it answered, without any, before what it asks next."""
-    broker.take("Fetch")
+def test_a_later_request_completes_a_waiting_fetch(broker: PipelinedClient, next_requests: str) -> None:
+    """The waiting fetch of a consumer returns without records before the next request is handled."""
+    broker.handle("Fetch")
     broker.turn()
-    assert broker.answered == [False]
-    assert not broker.must_wait(behind)
-    broker.take(behind)
-    assert broker.answered[0]
-    assert broker.received()[0] == 1
+    assert broker.completed == [False]
+    assert not broker.must_wait(next_requests)
+    broker.handle(next_requests)
+    assert broker.completed[0]
+    assert broker.received_ids()[0] == 1

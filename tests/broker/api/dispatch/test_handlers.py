@@ -1,4 +1,4 @@
-"""The table of what is served and those of what answers it say the same."""
+"""The table of supported APIs and the tables of handlers agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.broker.api.dispatch.handlers import (
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole
 
 
-def test_what_is_served_has_a_handler_and_nothing_else() -> None:
+def test_every_supported_api_has_a_handler() -> None:
     assert HANDLERS.keys() == SUPPORTED_APIS.keys()
     assert all(SUPPORTED_APIS[key].handled_by.value.is_forwarded for key in BEFORE_FORWARDING)
     assert all(
@@ -24,5 +24,5 @@ def test_what_is_served_has_a_handler_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     "name", sorted({*HANDLERS.values(), *BEFORE_FORWARDING.values(), *CONTROLLER_HANDLERS.values()})
 )
-def test_every_handler_is_there(name: str) -> None:
+def test_every_handler_can_be_imported(name: str) -> None:
     assert callable(import_handler(name))

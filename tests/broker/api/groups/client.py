@@ -1,4 +1,4 @@
-"""A client of a node on virtual time, and what it asks of groups."""
+"""A client of a node on virtual time, and its requests about groups."""
 
 from __future__ import annotations
 
@@ -28,35 +28,38 @@ PROPERTIES = {
 }
 
 DELAY_MS = 3_000
-"""group.initial.rebalance.delay.ms, as it is by default where there is a properties file."""
+"""group.initial.rebalance.delay.ms, as it is with a properties file."""
 
 PROTOCOLS = [JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 
 
 class Client(VirtualClient):
-    """A connection to a node of its own, or to that of another client."""
+    """A connection to a new node, or to the node of another client."""
 
     def __init__(self, other: Client | None = None) -> None:
         super().__init__(VirtualNode(PROPERTIES) if other is None else other.virtual_node, 1)
 
 
 @pytest.fixture
-def stranger() -> Client:
-    """A client of a cluster that has no offsets topic yet."""
+def new_cluster_client() -> Client:
+    """A client of a cluster without an offsets topic."""
     return Client()
 
 
 @pytest.fixture
-def client(stranger: Client) -> Client:
-    """A client of a cluster that has the topic `t` with two partitions, and coordinates groups."""
+def client(new_cluster_client: Client) -> Client:
+    """A client of a cluster with topic `t` of two partitions and an active group coordinator."""
     topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
-    assert stranger.call(5, CreateTopicsRequest(topics=[topic], timeout_ms=1)).topics[0].error_code == 0
-    find(stranger, 0)
-    assert find(stranger, 0).error_code == 0
-    return stranger
+    assert (
+        new_cluster_client.call(5, CreateTopicsRequest(topics=[topic], timeout_ms=1)).topics[0].error_code
+        == 0
+    )
+    find_coordinator(new_cluster_client, 0)
+    assert find_coordinator(new_cluster_client, 0).error_code == 0
+    return new_cluster_client
 
 
-def find(client: Client, version: int, key_type: int = 0) -> Any:
+def find_coordinator(client: Client, version: int, key_type: int = 0) -> Any:
     if version >= 4:
         return client.call(version, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]))
     return client.call(version, FindCoordinatorRequest(key="g", key_type=key_type))
@@ -75,7 +78,7 @@ def join_request(member_id: str = "") -> JoinGroupRequest:
 
 
 def join(client: Client, version: int) -> Any:
-    """Join an empty group in a version that needs no id first."""
+    """Join an empty group in a version that needs no member id first."""
     client.send(version, join_request())
     assert client.receive(version, JoinGroupRequest) is None
     client.host.advance(DELAY_MS)
@@ -83,7 +86,7 @@ def join(client: Client, version: int) -> Any:
 
 
 def commit(client: Client, version: int, offsets: dict[str, list[int]], **fields: Any) -> dict[str, Any]:
-    """Commit offset 7 for partitions of topics: the error of each, in the order of the answer."""
+    """Commit offset 7 for partitions of topics, and return the errors in the order of the response."""
     topics = [
         OffsetCommitRequestTopic(
             name=name,
@@ -97,15 +100,15 @@ def commit(client: Client, version: int, offsets: dict[str, list[int]], **fields
         for name, indexes in offsets.items()
     ]
     request = OffsetCommitRequest(**{"group_id": "g", "member_id": "", "topics": topics, **fields})
-    answer = client.call(version, request)
+    response = client.call(version, request)
     return {
         topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
-        for topic in answer.topics
+        for topic in response.topics
     }
 
 
 def fetch_one(client: Client, version: int, index: int) -> Any:
-    """OffsetFetch of one partition of `t`, before v8."""
+    """Send OffsetFetch for one partition of `t`, before v8."""
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[index])]
-    answer = client.call(version, OffsetFetchRequest(group_id="g", topics=topics))
-    return answer, answer.topics[0].partitions[0] if answer.topics else None
+    response = client.call(version, OffsetFetchRequest(group_id="g", topics=topics))
+    return response, response.topics[0].partitions[0] if response.topics else None

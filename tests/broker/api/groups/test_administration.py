@@ -1,4 +1,4 @@
-"""Groups listed, described and deleted."""
+"""ListGroups, DescribeGroups and DeleteGroups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_groups_are_listed_by_state_and_type(client: Client, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_what_nobody_is_in_is_dead(client: Client, version: int) -> None:
+def test_an_unknown_group_is_described_as_dead(client: Client, version: int) -> None:
     join(client, 0)
     known, unknown = client.call(version, DescribeGroupsRequest(groups=["g", "none"])).groups
     assert (known.error_code, known.group_state, len(known.members)) == (0, "CompletingRebalance", 1)
@@ -34,12 +34,12 @@ def test_what_nobody_is_in_is_dead(client: Client, version: int) -> None:
     assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_operations_are_told_to_who_asks(client: Client, *, asked: bool) -> None:
+@pytest.mark.parametrize("requested", [False, True])
+def test_authorized_operations_are_returned_on_request(client: Client, *, requested: bool) -> None:
     join(client, 0)
-    request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)
+    request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=requested)
     (group,) = client.call(3, request).groups
-    assert group.authorized_operations == (0b110101001000 if asked else -(2**31))
+    assert group.authorized_operations == (0b110101001000 if requested else -(2**31))
 
 
 def test_groups_with_members_are_not_deleted(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Members of groups, from joining to leaving, in versions that put things elsewhere."""
+"""Members of groups, from JoinGroup to LeaveGroup, in old versions."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def test_join_group_v0_rebalances_within_the_session_timeout(client: Client) -> 
 
 
 @pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None)])
-def test_a_refused_join_names_no_protocol(client: Client, version: int, name: str | None) -> None:
+def test_a_refused_join_has_no_protocol_name(client: Client, version: int, name: str | None) -> None:
     assert client.call(version, join_request()).protocol_name == name
     assert client.call(version, join_request("stranger")).protocol_name == name
 
 
-def test_one_member_in_the_first_versions(client: Client) -> None:
+def test_a_member_joins_and_leaves_with_v0_requests(client: Client) -> None:
     joined = join(client, 0)
     member = {"group_id": "g", "member_id": joined.member_id, "generation_id": 1}
-    given = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
-    assert bytes(client.call(0, SyncGroupRequest(**member, assignments=given)).assignment) == b"all"
+    assignments_of_leader = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
+    assert (
+        bytes(client.call(0, SyncGroupRequest(**member, assignments=assignments_of_leader)).assignment)
+        == b"all"
+    )
     assert client.call(0, HeartbeatRequest(**member)).error_code == 0
     leave = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
     assert [client.call(0, leave).error_code for _ in range(2)] == [0, ErrorCode.UNKNOWN_MEMBER_ID]

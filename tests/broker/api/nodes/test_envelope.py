@@ -1,4 +1,4 @@
-"""Envelopes as a controller opens them: what is in them is answered as if its client had asked."""
+"""Envelope on a controller: it handles the inner request as if the client had sent it."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from kwire.wire.registry import decode_response, encode_record, encode_request
 from tests.node_harness import NodeHarness
 
 PRINCIPAL = encode_record(DefaultPrincipalData(type="User", name="ann", token_authenticated=False), 0)
-HERE = ipaddress.ip_address("127.0.0.1").packed
+LOCALHOST = ipaddress.ip_address("127.0.0.1").packed
 
 
-def inner(name: str = "t", version: int = 7, timeout_ms: int = 1_000) -> bytes:
+def inner_request(name: str = "t", version: int = 7, timeout_ms: int = 1_000) -> bytes:
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
     request = CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
     return encode_request(request, version, 77, "ann's")[4:]
 
 
-def ask(
-    harness: NodeHarness, data: bytes, principal: bytes | None = PRINCIPAL, address: bytes = HERE
+def send_envelope(
+    harness: NodeHarness, data: bytes, principal: bytes | None = PRINCIPAL, address: bytes = LOCALHOST
 ) -> EnvelopeResponse:
     client = harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
     request = EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address)
-    answer: EnvelopeResponse = client.call(0, request)
-    return answer
+    envelope_response: EnvelopeResponse = client.call(0, request)
+    return envelope_response
 
 
-def test_what_is_in_it_is_answered_with_its_own_header() -> None:
+def test_the_inner_response_has_the_header_of_the_inner_request() -> None:
     harness = NodeHarness()
-    answer = ask(harness, inner())
-    assert answer.error_code == ErrorCode.NONE
-    assert answer.response_data is not None
-    correlation_id, response = decode_response(CreateTopicsResponse, 7, answer.response_data)
+    envelope_response = send_envelope(harness, inner_request())
+    assert envelope_response.error_code == ErrorCode.NONE
+    assert envelope_response.response_data is not None
+    correlation_id, response = decode_response(CreateTopicsResponse, 7, envelope_response.response_data)
     assert correlation_id == 77
     assert [(one.name, one.error_code) for one in response.topics] == [("t", ErrorCode.NONE)]
     assert "t" in harness.node.image.topics
 
 
-def test_a_refusal_of_the_request_is_in_the_client_s_answer() -> None:
-    answer = ask(NodeHarness(), inner(timeout_ms=0))
-    assert answer.error_code == ErrorCode.NONE
-    assert answer.response_data is not None
-    _, response = decode_response(CreateTopicsResponse, 7, answer.response_data)
+def test_an_error_of_the_inner_request_is_in_the_inner_response() -> None:
+    envelope_response = send_envelope(NodeHarness(), inner_request(timeout_ms=0))
+    assert envelope_response.error_code == ErrorCode.NONE
+    assert envelope_response.response_data is not None
+    _, response = decode_response(CreateTopicsResponse, 7, envelope_response.response_data)
     assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -62,13 +62,11 @@ def test_a_refusal_of_the_request_is_in_the_client_s_answer() -> None:
         ({"principal": PRINCIPAL[:4]}, ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
         ({"address": b"\1\2\3"}, ErrorCode.INVALID_REQUEST),
         ({"data": b"\0"}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"data": inner()[:-3]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"data": inner_request()[:-3]}, ErrorCode.UNSUPPORTED_VERSION),
         ({"data": encode_request(MetadataRequest(topics=[]), 12, 1, "x")[4:]}, ErrorCode.INVALID_REQUEST),
-        ({"data": b"\0\x13\0\x63" + inner()[4:]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"data": b"\0\x13\0\x63" + inner_request()[4:]}, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_what_is_wrong_with_the_envelope_is_said_in_its_answer(
-    changed: dict[str, Any], code: ErrorCode
-) -> None:
-    answer = ask(NodeHarness(), **{"data": inner(), **changed})
-    assert (answer.error_code, answer.response_data) == (code, None)
+def test_an_invalid_envelope_is_an_error_of_the_envelope(changed: dict[str, Any], code: ErrorCode) -> None:
+    envelope_response = send_envelope(NodeHarness(), **{"data": inner_request(), **changed})
+    assert (envelope_response.error_code, envelope_response.response_data) == (code, None)

@@ -1,4 +1,4 @@
-"""What brokers tell a controller of their replicas, as the requests have it."""
+"""AlterPartition and AssignReplicasToDirs requests to a controller."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ NOWHERE = Uuid(b"no-such-topic-at")
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("t", partitions=2)
-    made.turn()  # the broker tells where it has put them
-    return made
+    harness = NodeHarness()
+    harness.create("t", partitions=2)
+    harness.turn()  # the broker reports its log directories
+    return harness
 
 
-def ask(harness: NodeHarness, version: int, request: Any) -> Any:
+def call_controller(harness: NodeHarness, version: int, request: Any) -> Any:
     return harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER).call(version, request)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_each_partition_has_its_outcome(harness: NodeHarness, version: int) -> None:
+def test_alter_partition_has_an_error_per_partition(harness: NodeHarness, version: int) -> None:
     topic = harness.node.image.topics["t"]
     broker = harness.node.image.brokers[harness.node.node_id]
 
@@ -57,33 +57,33 @@ def test_each_partition_has_its_outcome(harness: NodeHarness, version: int) -> N
             RequestTopicData(topic_id=NOWHERE, partitions=[partition(0)]),
         ],
     )
-    answer = ask(harness, version, request)
-    assert answer.error_code == ErrorCode.NONE
+    response = call_controller(harness, version, request)
+    assert response.error_code == ErrorCode.NONE
     assert [
-        (told.topic_id, one.partition_index, one.error_code)
-        for told in answer.topics
-        for one in told.partitions
+        (result.topic_id, one.partition_index, one.error_code)
+        for result in response.topics
+        for one in result.partitions
     ] == [
         (topic.topic_id, 1, ErrorCode.NONE),
         (topic.topic_id, 0, ErrorCode.INVALID_REQUEST),
         (NOWHERE, 0, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
-    assert (answer.topics[0].partitions[0].leader_id, answer.topics[0].partitions[0].isr) == (
+    assert (response.topics[0].partitions[0].leader_id, response.topics[0].partitions[0].isr) == (
         broker.broker_id,
         [broker.broker_id],
     )
 
 
-def test_a_life_that_is_over_changes_nothing(harness: NodeHarness) -> None:
+def test_an_old_broker_epoch_returns_stale_broker_epoch(harness: NodeHarness) -> None:
     for request in (
         AlterPartitionRequest(broker_id=9, broker_epoch=7, topics=[]),
         AssignReplicasToDirsRequest(broker_id=9, broker_epoch=7, directories=[]),
     ):
         version = 3 if isinstance(request, AlterPartitionRequest) else 0
-        assert ask(harness, version, request).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert call_controller(harness, version, request).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_where_replicas_lie_is_taken_note_of(harness: NodeHarness) -> None:
+def test_assigned_log_directories_are_recorded(harness: NodeHarness) -> None:
     topic = harness.node.image.topics["t"]
     broker = harness.node.image.brokers[harness.node.node_id]
     directory = next(one for one in broker.log_dirs if one != topic.partitions[0].directories[0])
@@ -102,8 +102,11 @@ def test_where_replicas_lie_is_taken_note_of(harness: NodeHarness) -> None:
             )
         ],
     )
-    answer = ask(harness, 0, request)
-    [told] = answer.directories[0].topics[0].partitions[1:]
-    assert (answer.directories[0].id, told.error_code) == (directory, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    # It was not so, and the broker has said as much since.
+    response = call_controller(harness, 0, request)
+    [result] = response.directories[0].topics[0].partitions[1:]
+    assert (response.directories[0].id, result.error_code) == (
+        directory,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+    # The broker has corrected the assignment since.
     assert harness.node.image.topics["t"].partitions[0].partition_epoch == 3

@@ -1,4 +1,4 @@
-"""The quorum's own APIs on a controller's listener: whom it sends what, and whom it refuses."""
+"""Fetch and FetchSnapshot of the metadata log on a controller listener."""
 
 from __future__ import annotations
 
@@ -28,45 +28,48 @@ SMALL = {
     "metadata.max.retention.bytes": "10000",
     "internal.metadata.log.segment.bytes": "5000",
 }
-NEW = 18
+LATEST = 18
 
 
 class Quorum(NodeHarness):
-    """A controller, and one connection to its listener."""
+    """A controller, and requests to its listener."""
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(**SETTINGS, **settings)
+        super().__init__(None, **SETTINGS, **settings)
         self.log = self.node.quorum.log
 
-    def ask(self, version: int, request: Any) -> tuple[VirtualClient, Any]:
+    def send(self, version: int, request: Any) -> tuple[VirtualClient, Any]:
         client = self.connect("CONTROLLER", ListenerRole.CONTROLLER)
         client.send(version, request)
         return client, client.receive(version, type(request))
 
-    def fetch(self, version: int = NEW, **fields: Any) -> Any:
-        return self.ask(version, self.request(**fields))[1]
+    def fetch(self, version: int = LATEST, **fields: Any) -> Any:
+        return self.send(version, self.request(**fields))[1]
 
     def request(self, **fields: Any) -> FetchRequest:
-        partition = {
+        partition: dict[str, Any] = {
             "current_leader_epoch": 1,
             "fetch_offset": self.log.end_offset,
             "last_fetched_epoch": 1,
             "high_watermark": self.log.high_watermark,
             "replica_directory_id": Uuid(bytes(15) + b"\5"),
         }
-        whole = {
+        fields_of_request: dict[str, Any] = {
             "max_wait_ms": 500,
             "replica_state": ReplicaState(replica_id=5),
             "topic_id": METADATA_TOPIC_ID,
         }
-        whole |= {name: value for name, value in fields.items() if name not in partition}
+        fields_of_request |= {name: value for name, value in fields.items() if name not in partition}
         partition |= {name: value for name, value in fields.items() if name in partition}
-        topic_id, index = whole.pop("topic_id"), whole.pop("index", 0)
+        topic_id, index = fields_of_request.pop("topic_id"), fields_of_request.pop("index", 0)
         asked = FetchPartition(partition=index, partition_max_bytes=0, **partition)
-        return FetchRequest(min_bytes=0, topics=[FetchTopic(topic_id=topic_id, partitions=[asked])], **whole)
+        return FetchRequest(
+            min_bytes=0, topics=[FetchTopic(topic_id=topic_id, partitions=[asked])], **fields_of_request
+        )
 
     def snapshot(self, version: int = 1, **fields: Any) -> Any:
-        [*_, latest] = self.log.snapshots.known or [None]
+        known = self.log.snapshots.known
+        latest = known[-1] if known else None
         asked = {
             "end_offset": latest.end_offset if latest else 10,
             "epoch": 1,
@@ -87,9 +90,9 @@ class Quorum(NodeHarness):
         request = FetchSnapshotRequest(
             cluster_id=asked["cluster_id"], replica_id=5, max_bytes=asked["max_bytes"], topics=[topic]
         )
-        return self.ask(version, request)[1]
+        return self.send(version, request)[1]
 
-    def trim(self) -> None:
+    def write_snapshot(self) -> None:
         for number in range(20):
             self.create(f"t{number}", partitions=20)
             self.host.advance(1_000)
@@ -102,16 +105,16 @@ def quorum() -> Quorum:
     return Quorum()
 
 
-def only(response: Any) -> PartitionData:
+def only_partition(response: Any) -> PartitionData:
     [topic] = response.responses
     [partition] = topic.partitions
     assert isinstance(partition, PartitionData)
     return partition
 
 
-def test_who_fetches_gets_the_log_as_it_is(quorum: Quorum) -> None:
+def test_a_fetch_returns_the_log(quorum: Quorum) -> None:
     response = quorum.fetch(fetch_offset=0, last_fetched_epoch=0)
-    data = only(response)
+    data = only_partition(response)
     assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, quorum.log.end_offset, 0)
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (quorum.node.node_id, 1)
     assert data.aborted_transactions == []
@@ -135,8 +138,8 @@ def test_who_fetches_gets_the_log_as_it_is(quorum: Quorum) -> None:
         ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_wrong_fetch_is_told_who_leads(quorum: Quorum, fields: dict[str, Any], code: ErrorCode) -> None:
-    data = only(quorum.fetch(**fields))
+def test_an_invalid_fetch_returns_the_leader(quorum: Quorum, fields: dict[str, Any], code: ErrorCode) -> None:
+    data = only_partition(quorum.fetch(**fields))
     assert data.error_code == code
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (quorum.node.node_id, 1)
     assert (data.high_watermark, data.records) == (-1, b"")
@@ -148,81 +151,81 @@ def test_a_wrong_fetch_is_told_who_leads(quorum: Quorum, fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("version", "fields", "code"),
     [
-        (NEW, {"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
-        (NEW, {"topic_id": Uuid(bytes(16))}, ErrorCode.INVALID_REQUEST),
-        (NEW, {"index": 1}, ErrorCode.INVALID_REQUEST),
+        (LATEST, {"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (LATEST, {"topic_id": Uuid(bytes(16))}, ErrorCode.INVALID_REQUEST),
+        (LATEST, {"index": 1}, ErrorCode.INVALID_REQUEST),
         (12, {"replica_state": ReplicaState()}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_fetch_of_something_else_is_refused_as_a_whole(
+def test_a_fetch_of_another_cluster_or_topic_is_refused(
     quorum: Quorum, version: int, fields: dict[str, Any], code: ErrorCode
 ) -> None:
     assert quorum.fetch(version, **fields).error_code == code
 
 
-def test_who_says_to_be_the_leader_is_not_listened_to(quorum: Quorum) -> None:
-    data = only(quorum.fetch(replica_state=ReplicaState(replica_id=quorum.node.node_id)))
+def test_a_fetch_with_the_id_of_the_leader_is_an_error(quorum: Quorum) -> None:
+    data = only_partition(quorum.fetch(replica_state=ReplicaState(replica_id=quorum.node.node_id)))
     assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_a_log_that_parts_from_the_leaders_is_cut(quorum: Quorum) -> None:
-    data = only(quorum.fetch(fetch_offset=quorum.log.end_offset + 10))
+def test_a_fetch_beyond_the_log_end_returns_the_diverging_epoch(quorum: Quorum) -> None:
+    data = only_partition(quorum.fetch(fetch_offset=quorum.log.end_offset + 10))
     assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, quorum.log.end_offset)
 
 
 def test_a_fetch_at_the_end_waits_for_the_next_commit(quorum: Quorum) -> None:
-    client, answer = quorum.ask(NEW, quorum.request())
-    assert answer is None
+    client, response = quorum.send(LATEST, quorum.request())
+    assert response is None
     quorum.create("a")
-    data = only(client.receive(NEW, FetchRequest))
+    data = only_partition(client.receive(LATEST, FetchRequest))
     assert data.records
     assert 0 < data.high_watermark <= quorum.log.end_offset
 
 
-def test_a_fetch_at_the_end_waits_no_longer_than_it_says(quorum: Quorum) -> None:
-    client, _ = quorum.ask(NEW, quorum.request(max_wait_ms=300))
+def test_a_fetch_at_the_end_waits_up_to_max_wait_ms(quorum: Quorum) -> None:
+    client, _ = quorum.send(LATEST, quorum.request(max_wait_ms=300))
     quorum.host.advance(299)
-    assert client.receive(NEW, FetchRequest) is None
+    assert client.receive(LATEST, FetchRequest) is None
     quorum.host.advance(1)
-    data = only(client.receive(NEW, FetchRequest))
+    data = only_partition(client.receive(LATEST, FetchRequest))
     assert (data.error_code, data.records) == (0, b"")
 
 
-def test_who_knows_less_to_be_committed_is_told_at_once(quorum: Quorum) -> None:
-    data = only(quorum.fetch(high_watermark=quorum.log.high_watermark - 1))
+def test_a_fetch_with_an_older_high_watermark_returns_at_once(quorum: Quorum) -> None:
+    data = only_partition(quorum.fetch(high_watermark=quorum.log.high_watermark - 1))
     assert (data.high_watermark, data.records) == (quorum.log.high_watermark, b"")
-    assert quorum.fetch(17) is None, "version 17 does not say what it knows"
+    assert quorum.fetch(17) is None, "version 17 has no high watermark of the follower"
 
 
-def test_an_end_lets_everyone_go(quorum: Quorum) -> None:
-    client, _ = quorum.ask(NEW, quorum.request())
+def test_shutdown_completes_waiting_fetches(quorum: Quorum) -> None:
+    client, _ = quorum.send(LATEST, quorum.request())
     quorum.node.begin_shutdown()
     quorum.turn()
-    assert only(client.receive(NEW, FetchRequest)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
-    assert only(quorum.fetch()).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert only_partition(client.receive(LATEST, FetchRequest)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert only_partition(quorum.fetch()).error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-def test_a_closed_connection_waits_for_nothing(quorum: Quorum) -> None:
-    client, _ = quorum.ask(NEW, quorum.request())
+def test_a_closed_connection_drops_its_waiting_fetch(quorum: Quorum) -> None:
+    client, _ = quorum.send(LATEST, quorum.request())
     quorum.node.channel_closed(client.channel)
     quorum.create("a")
     quorum.host.advance(1_000)
 
 
-def test_whom_the_log_does_not_reach_back_to_loads_a_snapshot() -> None:
+def test_a_fetch_below_the_log_start_returns_the_snapshot_id() -> None:
     quorum = Quorum(**SMALL)
-    quorum.trim()
+    quorum.write_snapshot()
     latest = quorum.log.latest_snapshot
     assert latest is not None
     for fields in ({"fetch_offset": 0, "last_fetched_epoch": 0}, {"fetch_offset": 5}):
-        data = only(quorum.fetch(**fields))
+        data = only_partition(quorum.fetch(**fields))
         assert (data.snapshot_id.end_offset, data.snapshot_id.epoch) == latest
         assert not data.records
 
 
-def test_a_snapshot_comes_in_pieces() -> None:
+def test_a_snapshot_is_fetched_in_pieces() -> None:
     quorum = Quorum(**SMALL)
-    quorum.trim()
+    quorum.write_snapshot()
     latest = quorum.log.latest_snapshot
     assert latest is not None
     content = b""
@@ -235,7 +238,7 @@ def test_a_snapshot_comes_in_pieces() -> None:
         content += data.unaligned_records
         if len(content) == data.size:
             break
-    assert content == quorum.log.snapshots.read(latest)
+    assert content == quorum.log.snapshots.read(latest)  # type: ignore[arg-type]
     assert [endpoint.port for endpoint in response.node_endpoints] == [9093]
 
 
@@ -251,26 +254,26 @@ def test_a_snapshot_comes_in_pieces() -> None:
         ({"name": "a"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_snapshot_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_an_invalid_snapshot_fetch_is_an_error(fields: dict[str, Any], code: ErrorCode) -> None:
     quorum = Quorum(**SMALL)
-    quorum.trim()
+    quorum.write_snapshot()
     [data] = quorum.snapshot(**fields).topics[0].partitions
     assert data.error_code == code
     assert data.unaligned_records == b""
 
 
-def test_a_snapshot_of_another_cluster_is_refused(quorum: Quorum) -> None:
+def test_a_snapshot_fetch_of_another_cluster_is_refused(quorum: Quorum) -> None:
     assert quorum.snapshot(cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_nobody_hears_of_an_epoch_that_is_not_durable(quorum: Quorum) -> None:
-    parked, _ = quorum.ask(NEW, quorum.request())
+def test_no_response_reveals_an_epoch_before_it_is_durable(quorum: Quorum) -> None:
+    waiting, _ = quorum.send(LATEST, quorum.request())
     driver = quorum.node.quorum
     driver._do([Remember(driver.log.election(), is_promise=True)])
-    asking = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
-    asking.submit(NEW, quorum.request(fetch_offset=0, last_fetched_epoch=0))
+    fetcher = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
+    fetcher.submit(LATEST, quorum.request(fetch_offset=0, last_fetched_epoch=0))
     driver._waiters.call_all()
-    assert (asking.take_bytes(), parked.take_bytes()) == (b"", b"")
+    assert (fetcher.take_bytes(), waiting.take_bytes()) == (b"", b"")
     quorum.turn()
-    assert only(asking.receive(NEW, FetchRequest)).records
-    assert only(parked.receive(NEW, FetchRequest)).error_code == ErrorCode.NONE
+    assert only_partition(fetcher.receive(LATEST, FetchRequest)).records
+    assert only_partition(waiting.receive(LATEST, FetchRequest)).error_code == ErrorCode.NONE

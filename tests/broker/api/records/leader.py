@@ -1,4 +1,4 @@
-"""Broker 1, which leads, and broker 2, which follows it: fetches as a test says."""
+"""A leader, broker 1, and the fetches of its follower, broker 2."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.node_harness import NodeHarness, produce_request
 
 VERSION = 18
 NONE = ErrorCode.NONE
-ONE = 73
-"""Bytes of a batch as `NodeHarness.produce` sends it."""
+BATCH_BYTES = 73
+"""The size of a batch that `NodeHarness.produce` sends."""
 
 
 class Leader(NodeHarness):
-    """Broker 1, which leads partitions of the topic a that broker 2 follows."""
+    """Broker 1, the leader of partitions of topic a. Broker 2 is the follower."""
 
     def __init__(self, partitions: int = 1, **settings: str) -> None:
-        super().__init__(**settings)
+        super().__init__(None, **settings)
         self.create("a", partitions=partitions)
-        self.lead(*range(partitions))
+        self.become_leader_of(*range(partitions))
         self.topic_id = self.node.image.topics["a"].topic_id
         endpoints = {"PLAINTEXT": EndpointImage("PLAINTEXT", "two", 9092)}
         brokers = dict(self.node.image.brokers)
@@ -31,7 +31,7 @@ class Leader(NodeHarness):
         self.node.image.brokers = brokers
         self.follower = self.connect()
 
-    def lead(self, *indexes: int, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> None:
+    def become_leader_of(self, *indexes: int, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> None:
         image = PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch, partition_epoch=epoch)
         for index in indexes:
             self.partition(index).become_leader(image)
@@ -45,8 +45,8 @@ class Leader(NodeHarness):
         self.call(12, produce_request("a", index, acks=1))
 
     def fetch(self, offsets: dict[int, int] | None = None, *, replica: int = 2, **fields: Any) -> Any:
-        """What is answered at once; None while the fetch waits."""
-        request = asked(self, offsets or {}, replica=replica, **fields)
+        """Fetch, and return the response, or None while the fetch waits."""
+        request = follower_request(self, offsets or {}, replica=replica, **fields)
         self.follower.send(VERSION, request)
         return self.received()
 
@@ -54,7 +54,7 @@ class Leader(NodeHarness):
         return self.follower.receive(VERSION, FetchRequest)
 
 
-def asked(
+def follower_request(
     harness: Leader,
     offsets: dict[int, int],
     *,
@@ -87,9 +87,9 @@ def asked(
     )
 
 
-def parts(answer: Any) -> list[Any]:
-    return [one for topic in answer.responses for one in topic.partitions]
+def parts(response: Any) -> list[Any]:
+    return [one for topic in response.responses for one in topic.partitions]
 
 
-def sizes(answer: Any) -> dict[int, int]:
-    return {one.partition_index: len(one.records or b"") for one in parts(answer)}
+def sizes(response: Any) -> dict[int, int]:
+    return {one.partition_index: len(one.records or b"") for one in parts(response)}

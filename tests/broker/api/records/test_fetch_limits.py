@@ -1,4 +1,4 @@
-"""What a Fetch of several partitions may hold, and when that is enough. KIP-74, KIP-541 (fetch.max.bytes)."""
+"""Size limits of a Fetch response with several partitions. KIP-74, KIP-541 (fetch.max.bytes)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.node_harness import FETCH_VERSION, NodeHarness
 
-ONE = 73
-"""Bytes of a batch as `NodeHarness.produce` sends it."""
-MANY = 1 << 20
+BATCH_BYTES = 73
+"""The size of a batch that `NodeHarness.produce` sends."""
+MEBIBYTE = 1 << 20
 LONG_MS = 60_000
-LEAST_MAX_BYTES = 1024
-"""The least that fetch.max.bytes may be."""
+MIN_FETCH_MAX_BYTES = 1024
+"""The smallest valid fetch.max.bytes."""
 
 Batches = tuple[int, ...]
-"""How many there are in each partition."""
+"""The number of batches of each partition."""
 
 
 def harness_with(batches: Batches, **settings: str) -> NodeHarness:
-    """A broker with so many batches in each partition of the topic a."""
+    """Return a broker with topic a and these numbers of batches in its partitions."""
     harness = NodeHarness(None, **settings)
     harness.create("a", partitions=len(batches))
     for index, count in enumerate(batches):
@@ -34,11 +34,11 @@ def fetch(
     harness: NodeHarness,
     *,
     offset: int = 0,
-    partition_bytes: int = MANY,
-    max_bytes: int = MANY,
+    partition_bytes: int = MEBIBYTE,
+    max_bytes: int = MEBIBYTE,
     **fields: Any,
 ) -> FetchRequest:
-    """A fetch of all partitions in their order, from this offset on."""
+    """Return a fetch of all partitions in order, from this offset."""
     partitions = [
         FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_bytes)
         for index in range(len(harness.node.image.topics["a"].partitions))
@@ -48,24 +48,24 @@ def fetch(
     )
 
 
-def sizes(answer: Any) -> list[int]:
-    return [len(one.records or b"") for topic in answer.responses for one in topic.partitions]
+def sizes(response: Any) -> list[int]:
+    return [len(one.records or b"") for topic in response.responses for one in topic.partitions]
 
 
 @pytest.mark.parametrize(
     ("batches", "max_bytes", "expected"),
     [
-        ((3, 3, 3), 9 * ONE, [3 * ONE, 3 * ONE, 3 * ONE]),
-        ((3, 3, 3), 4 * ONE, [3 * ONE, ONE, 0]),
-        ((3, 3, 3), 5 * ONE + 1, [3 * ONE, 2 * ONE + 1, 0]),
-        ((3, 3, 3), 3 * ONE, [3 * ONE, 0, 0]),
-        ((1, 0, 1, 1), 2 * ONE, [ONE, 0, ONE, 0]),
+        ((3, 3, 3), 9 * BATCH_BYTES, [3 * BATCH_BYTES, 3 * BATCH_BYTES, 3 * BATCH_BYTES]),
+        ((3, 3, 3), 4 * BATCH_BYTES, [3 * BATCH_BYTES, BATCH_BYTES, 0]),
+        ((3, 3, 3), 5 * BATCH_BYTES + 1, [3 * BATCH_BYTES, 2 * BATCH_BYTES + 1, 0]),
+        ((3, 3, 3), 3 * BATCH_BYTES, [3 * BATCH_BYTES, 0, 0]),
+        ((1, 0, 1, 1), 2 * BATCH_BYTES, [BATCH_BYTES, 0, BATCH_BYTES, 0]),
     ],
 )
-def test_max_bytes_is_what_all_partitions_of_an_answer_hold_together(
+def test_max_bytes_limits_all_partitions_together(
     batches: Batches, max_bytes: int, expected: list[int]
 ) -> None:
-    """What the first partitions take is not there for the others: an answer is no longer than asked for."""
+    """The bytes of the first partitions count against the limit of the others."""
     harness = harness_with(batches)
     assert sizes(harness.call(FETCH_VERSION, fetch(harness, max_bytes=max_bytes))) == expected
 
@@ -73,60 +73,65 @@ def test_max_bytes_is_what_all_partitions_of_an_answer_hold_together(
 @pytest.mark.parametrize(
     ("batches", "limits", "expected"),
     [
-        ((3, 3, 3), {"max_bytes": 1}, [ONE, 0, 0]),
-        ((0, 3, 3), {"max_bytes": 1}, [0, ONE, 0]),
-        ((3, 3, 3), {"partition_bytes": 1}, [ONE, 0, 0]),
-        ((0, 0, 3), {"partition_bytes": 1}, [0, 0, ONE]),
-        # The second one's first batch is a byte too long for what is left, and comes not at all.
-        ((1, 1, 0), {"max_bytes": 2 * ONE - 1}, [ONE, 0, 0]),
+        ((3, 3, 3), {"max_bytes": 1}, [BATCH_BYTES, 0, 0]),
+        ((0, 3, 3), {"max_bytes": 1}, [0, BATCH_BYTES, 0]),
+        ((3, 3, 3), {"partition_bytes": 1}, [BATCH_BYTES, 0, 0]),
+        ((0, 0, 3), {"partition_bytes": 1}, [0, 0, BATCH_BYTES]),
+        # The first batch of the second partition is a byte larger than the rest, so it is omitted.
+        ((1, 1, 0), {"max_bytes": 2 * BATCH_BYTES - 1}, [BATCH_BYTES, 0, 0]),
     ],
 )
-def test_only_the_first_batch_of_an_answer_comes_whatever_the_limits_are(
+def test_only_the_first_batch_may_exceed_the_limits(
     batches: Batches, limits: dict[str, int], expected: list[int]
 ) -> None:
-    """A consumer gets on whatever its limits are, by one batch that is too large, and not by one of each."""
+    """One batch beyond the limits lets the consumer progress; the other partitions return none."""
     harness = harness_with(batches)
     assert sizes(harness.call(FETCH_VERSION, fetch(harness, **limits))) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked_bytes", "expected"),
+    ("requested_bytes", "expected"),
     [
-        (MANY, [10 * ONE, LEAST_MAX_BYTES - 10 * ONE]),
-        (LEAST_MAX_BYTES + 1, [10 * ONE, LEAST_MAX_BYTES - 10 * ONE]),
-        (LEAST_MAX_BYTES - 1, [10 * ONE, LEAST_MAX_BYTES - 1 - 10 * ONE]),
+        (MEBIBYTE, [10 * BATCH_BYTES, MIN_FETCH_MAX_BYTES - 10 * BATCH_BYTES]),
+        (MIN_FETCH_MAX_BYTES + 1, [10 * BATCH_BYTES, MIN_FETCH_MAX_BYTES - 10 * BATCH_BYTES]),
+        (MIN_FETCH_MAX_BYTES - 1, [10 * BATCH_BYTES, MIN_FETCH_MAX_BYTES - 1 - 10 * BATCH_BYTES]),
     ],
 )
-def test_an_answer_holds_no_more_than_the_broker_s_fetch_max_bytes(
-    asked_bytes: int, expected: list[int]
-) -> None:
-    """Whoever asks for more gets as much as the broker gives, and no error."""
-    harness = harness_with((10, 10), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
-    assert sizes(harness.call(FETCH_VERSION, fetch(harness, max_bytes=asked_bytes))) == expected
+def test_fetch_max_bytes_of_the_broker_limits_the_response(requested_bytes: int, expected: list[int]) -> None:
+    """A larger limit in the request is no error."""
+    harness = harness_with((10, 10), **{"fetch.max.bytes": str(MIN_FETCH_MAX_BYTES)})
+    assert sizes(harness.call(FETCH_VERSION, fetch(harness, max_bytes=requested_bytes))) == expected
 
 
 @pytest.mark.parametrize(
-    ("max_bytes", "held_bytes"),
-    [(2 * ONE, 2 * ONE), (2 * ONE + 1, 2 * ONE + 1), (1, ONE), (MANY, LEAST_MAX_BYTES)],
+    ("max_bytes", "expected_bytes"),
+    [
+        (2 * BATCH_BYTES, 2 * BATCH_BYTES),
+        (2 * BATCH_BYTES + 1, 2 * BATCH_BYTES + 1),
+        (1, BATCH_BYTES),
+        (MEBIBYTE, MIN_FETCH_MAX_BYTES),
+    ],
     ids=["its own limit", "within a batch", "less than a batch", "the broker's limit"],
 )
-def test_who_asks_for_more_than_an_answer_may_hold_does_not_wait_for_it(
-    max_bytes: int, held_bytes: int
+def test_min_bytes_above_the_limits_does_not_delay_a_full_response(
+    max_bytes: int, expected_bytes: int
 ) -> None:
-    """It is answered at once where there is as much as an answer holds, though min_bytes is more."""
-    harness = harness_with((20,), **{"fetch.max.bytes": str(LEAST_MAX_BYTES)})
-    request = fetch(harness, max_bytes=max_bytes, min_bytes=2 * MANY, max_wait_ms=LONG_MS)
-    answer = harness.call(FETCH_VERSION, request)
-    assert answer is not None, "it waits for what would never fit"
-    assert sizes(answer) == [held_bytes]
+    """The response returns at once when it is full, although min_bytes is larger."""
+    harness = harness_with((20,), **{"fetch.max.bytes": str(MIN_FETCH_MAX_BYTES)})
+    request = fetch(harness, max_bytes=max_bytes, min_bytes=2 * MEBIBYTE, max_wait_ms=LONG_MS)
+    response = harness.call(FETCH_VERSION, request)
+    assert response is not None, "the fetch waits for bytes that would never fit"
+    assert sizes(response) == [expected_bytes]
 
 
-def test_who_waits_for_more_than_an_answer_may_hold_waits_for_as_much_as_it_may() -> None:
-    """The wait ends with the record that fills an answer, not before, and not only with its time."""
+def test_min_bytes_above_max_bytes_waits_until_the_response_is_full() -> None:
+    """The append that fills the response ends the wait, not an earlier one and not only the timeout."""
     harness = harness_with((1, 0))
     client = harness.connect()
-    client.send(FETCH_VERSION, fetch(harness, max_bytes=3 * ONE, min_bytes=MANY, max_wait_ms=LONG_MS))
+    client.send(
+        FETCH_VERSION, fetch(harness, max_bytes=3 * BATCH_BYTES, min_bytes=MEBIBYTE, max_wait_ms=LONG_MS)
+    )
     for index in (1, 0):
         assert client.receive(FETCH_VERSION, FetchRequest) is None
         harness.produce("a", index)
-    assert sizes(client.receive(FETCH_VERSION, FetchRequest)) == [2 * ONE, ONE]
+    assert sizes(client.receive(FETCH_VERSION, FetchRequest)) == [2 * BATCH_BYTES, BATCH_BYTES]

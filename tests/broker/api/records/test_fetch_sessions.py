@@ -1,4 +1,4 @@
-"""Fetch sessions as a client sees them. KIP-227."""
+"""Fetch sessions. KIP-227."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ def names() -> NameOf:
 
 
 def request(session_id: int = 0, epoch: int = 0, *, partitions: dict[int, int] | None = None) -> FetchRequest:
-    """A fetch of topic t: partition index to fetch offset."""
-    asked = [
+    """Return a fetch of topic t, with fetch offsets by partition index."""
+    requested = [
         FetchPartition(partition=index, fetch_offset=offset) for index, offset in (partitions or {}).items()
     ]
-    topics = [FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=asked)] if asked else []
+    topics = [FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=requested)] if requested else []
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics)
 
 
-def answer(context: FetchContext, now_ms: int = 0, **told: Any) -> tuple[int, list[int]]:
-    """Answer every partition of the context alike; the session id and the partitions that are told of."""
+def respond(context: FetchContext, now_ms: int = 0, **expected: Any) -> tuple[int, list[int]]:
+    """Respond to each partition alike, and return the session id and the partitions in the response."""
     fetched = [
-        (target, PartitionData(partition_index=target.index, records=b"", **told))
+        (target, PartitionData(partition_index=target.index, records=b"", **expected))
         for target in context.targets.values()
     ]
     session_id, sent = context.trim(fetched, now_ms)
     return session_id, [data.partition_index for _, data in sent]
 
 
-def test_an_incremental_fetch_names_only_what_changed() -> None:
+def test_an_incremental_response_contains_only_changed_partitions() -> None:
     sessions = cache()
     full = sessions.context(request(partitions={0: 0, 1: 0}), V12, names(), 0)
-    session_id, told = answer(full, high_watermark=5)
+    session_id, expected = respond(full, high_watermark=5)
     assert session_id > 0
-    assert told == [0, 1]
+    assert expected == [0, 1]
 
     nothing_new = sessions.context(request(session_id, 1), V12, names(), 0)
-    assert answer(nothing_new, high_watermark=5) == (session_id, [])
+    assert respond(nothing_new, high_watermark=5) == (session_id, [])
 
     moved = sessions.context(request(session_id, 2, partitions={1: 5}), V12, names(), 0)
     assert [target.fetch_offset for target in moved.targets.values()] == [0, 5]
-    assert answer(moved, high_watermark=6) == (session_id, [0, 1])
+    assert respond(moved, high_watermark=6) == (session_id, [0, 1])
 
 
-def test_a_partition_that_had_data_goes_to_the_back() -> None:
+def test_a_partition_with_data_moves_to_the_end() -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0, 1: 0}), V12, names(), 0))
+    session_id, _ = respond(sessions.context(request(partitions={0: 0, 1: 0}), V12, names(), 0))
     context = sessions.context(request(session_id, 1), V12, names(), 0)
     first, second = context.targets.values()
     context.trim([(first, PartitionData(records=b"data")), (second, PartitionData(records=b""))], 0)
@@ -75,31 +75,31 @@ def test_a_partition_that_had_data_goes_to_the_back() -> None:
     assert [target.index for target in again.targets.values()] == [1, 0]
 
 
-def test_an_error_is_told_each_time_and_its_end_too() -> None:
+def test_an_error_is_repeated_and_its_end_is_returned() -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0), high_watermark=5)
+    session_id, _ = respond(sessions.context(request(partitions={0: 0}), V12, names(), 0), high_watermark=5)
     failing = sessions.context(request(session_id, 1), V12, names(), 0)
-    assert answer(failing, high_watermark=5, error_code=6)[1] == [0]
+    assert respond(failing, high_watermark=5, error_code=6)[1] == [0]
     well_again = sessions.context(request(session_id, 2), V12, names(), 0)
-    assert answer(well_again, high_watermark=5)[1] == [0]
+    assert respond(well_again, high_watermark=5)[1] == [0]
 
 
 @pytest.mark.parametrize(
-    ("asked", "forgotten", "told"),
+    ("requested", "forgotten", "expected"),
     [({}, [0], []), ({1: 7}, [1, 0], [1]), ({0: 7}, [0], [0]), ({2: 7, 1: 7}, [0, 1, 2], [2, 1])],
     ids=["nothing", "another", "itself", "two"],
 )
 @pytest.mark.parametrize("version", [V12, V13])
-def test_a_session_ends_with_its_last_partition_and_what_was_asked_is_answered(
-    asked: dict[int, int], forgotten: list[int], told: list[int], version: int
+def test_a_session_ends_when_its_last_partition_is_forgotten(
+    requested: dict[int, int], forgotten: list[int], expected: list[int], version: int
 ) -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0}), version, names(), 0))
-    forgetting = request(session_id, 1, partitions=asked)
+    session_id, _ = respond(sessions.context(request(partitions={0: 0}), version, names(), 0))
+    forgetting = request(session_id, 1, partitions=requested)
     forgetting.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=TOPIC_ID, partitions=forgotten)]
     last = sessions.context(forgetting, version, names(), 0)
     assert all(target.fetch_offset == 7 for target in last.targets.values())
-    assert answer(last) == (0, told)
+    assert respond(last) == (0, expected)
     assert len(sessions) == 0
 
 
@@ -113,111 +113,111 @@ def test_a_session_ends_with_its_last_partition_and_what_was_asked_is_answered(
 )
 def test_session_errors(session_id: str, epoch: int, version: int, code: ErrorCode) -> None:
     sessions = cache()
-    known, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
-    asked = known if session_id == "known" else known + 1
+    known, _ = respond(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    requested = known if session_id == "known" else known + 1
     with pytest.raises(ApiError) as error:
-        sessions.context(request(asked, epoch), version, names(), 0)
+        sessions.context(request(requested, epoch), version, names(), 0)
     assert error.value.code == code
 
 
-def test_a_full_fetch_ends_the_session_it_names_and_a_final_one_gets_none() -> None:
+def test_a_final_full_fetch_closes_its_session() -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    session_id, _ = respond(sessions.context(request(partitions={0: 0}), V12, names(), 0))
     last = sessions.context(request(session_id, -1, partitions={0: 0}), V12, names(), 0)
-    assert answer(last) == (0, [0])
+    assert respond(last) == (0, [0])
     assert len(sessions) == 0
 
 
-def test_a_response_after_the_session_moved_on_is_an_error() -> None:
+def test_a_response_to_an_outdated_session_epoch_is_an_error() -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    session_id, _ = respond(sessions.context(request(partitions={0: 0}), V12, names(), 0))
     slow = sessions.context(request(session_id, 1), V12, names(), 0)
     sessions.context(request(session_id, 2), V12, names(), 0)
     with pytest.raises(ApiError) as error:
-        answer(slow)
+        respond(slow)
     assert error.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def make(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
-    """The id of a new session of so many partitions, or 0."""
-    asking = request(partitions=dict.fromkeys(range(size), 0))
-    asking.replica_id = replica_id
-    made, _ = answer(sessions.context(asking, V12, names(), now_ms), now_ms)
-    return made
+def make_session(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
+    """Create a session with this number of partitions, and return its id, or 0."""
+    fetch = request(partitions=dict.fromkeys(range(size), 0))
+    fetch.replica_id = replica_id
+    new_id, _ = respond(sessions.context(fetch, V12, names(), now_ms), now_ms)
+    return new_id
 
 
-def use(sessions: FetchSessionCache, session_id: int, epoch: int, now_ms: int) -> None:
-    answer(sessions.context(request(session_id, epoch), V12, names(), now_ms), now_ms)
+def use_session(sessions: FetchSessionCache, session_id: int, epoch: int, now_ms: int) -> None:
+    respond(sessions.context(request(session_id, epoch), V12, names(), now_ms), now_ms)
 
 
-def test_a_full_cache_gives_no_session_until_one_is_stale() -> None:
+def test_a_full_cache_creates_no_session_until_one_is_stale() -> None:
     sessions = cache(slots=1)
-    first = make(sessions, 1, 0)
+    first = make_session(sessions, 1, 0)
     assert first
-    assert make(sessions, 9, EVICTION_MS) == 0, "not used again, it does not get older"
-    second = make(sessions, 1, EVICTION_MS + 1)
+    assert make_session(sessions, 9, EVICTION_MS) == 0, "the session is not stale yet"
+    second = make_session(sessions, 1, EVICTION_MS + 1)
     assert second not in (0, first)
     assert len(sessions) == 1
 
 
-def test_a_smaller_session_yields_when_it_was_old_at_its_last_use() -> None:
+def test_a_larger_session_evicts_one_that_was_old_at_its_last_use() -> None:
     sessions = cache(slots=1)
-    first = make(sessions, 2, 0)
-    use(sessions, first, 1, EVICTION_MS)
-    assert make(sessions, 9, EVICTION_MS + 1000) == 0, "it was not old enough then, whatever it is now"
-    use(sessions, first, 2, EVICTION_MS + 1001)
-    assert make(sessions, 2, EVICTION_MS + 1002) == 0, "as large is not larger"
-    second = make(sessions, 3, EVICTION_MS + 1002)
+    first = make_session(sessions, 2, 0)
+    use_session(sessions, first, 1, EVICTION_MS)
+    assert make_session(sessions, 9, EVICTION_MS + 1000) == 0, "only the age at the last use counts"
+    use_session(sessions, first, 2, EVICTION_MS + 1001)
+    assert make_session(sessions, 2, EVICTION_MS + 1002) == 0, "an equal size is not larger"
+    second = make_session(sessions, 3, EVICTION_MS + 1002)
     assert second
     with pytest.raises(ApiError) as error:
-        use(sessions, first, 3, EVICTION_MS + 1003)
+        use_session(sessions, first, 3, EVICTION_MS + 1003)
     assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_replica_evicts_any_consumer_and_no_young_replica() -> None:
+def test_a_replica_evicts_consumers_and_no_recent_replica() -> None:
     sessions = cache(slots=1)
-    assert make(sessions, 5, 0)
-    of_a_replica = make(sessions, 1, 1, replica_id=7)
-    assert of_a_replica
-    assert make(sessions, 9, 2, replica_id=7) == 0
-    use(sessions, of_a_replica, 1, EVICTION_MS + 2)
-    assert make(sessions, 9, EVICTION_MS + 3) == 0, "a consumer is worth less, however large"
-    assert make(sessions, 9, EVICTION_MS + 3, replica_id=7)
+    assert make_session(sessions, 5, 0)
+    replica_session = make_session(sessions, 1, 1, replica_id=7)
+    assert replica_session
+    assert make_session(sessions, 9, 2, replica_id=7) == 0
+    use_session(sessions, replica_session, 1, EVICTION_MS + 2)
+    assert make_session(sessions, 9, EVICTION_MS + 3) == 0, "a consumer never evicts a replica"
+    assert make_session(sessions, 9, EVICTION_MS + 3, replica_id=7)
 
 
 def test_there_are_as_many_sessions_as_slots() -> None:
     sessions = cache(slots=3)
-    made = [make(sessions, 1, 0) for _ in range(4)]
-    assert len(set(made)) == 4
-    assert made[3] == 0
-    sessions.context(request(made[1], -1), V12, names(), 0)
-    assert make(sessions, 1, 0) not in made
+    new_id = [make_session(sessions, 1, 0) for _ in range(4)]
+    assert len(set(new_id)) == 4
+    assert new_id[3] == 0
+    sessions.context(request(new_id[1], -1), V12, names(), 0)
+    assert make_session(sessions, 1, 0) not in new_id
 
 
-def test_what_is_unused_for_longest_yields_first() -> None:
+def test_the_least_recently_used_session_is_evicted() -> None:
     sessions = cache(slots=2)
-    first, second = make(sessions, 1, 0), make(sessions, 1, 1)
-    use(sessions, first, 1, 2)
-    assert make(sessions, 1, EVICTION_MS + 2)
+    first, second = make_session(sessions, 1, 0), make_session(sessions, 1, 1)
+    use_session(sessions, first, 1, 2)
+    assert make_session(sessions, 1, EVICTION_MS + 2)
     with pytest.raises(ApiError) as error:
-        use(sessions, second, 1, EVICTION_MS + 2)
+        use_session(sessions, second, 1, EVICTION_MS + 2)
     assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    use(sessions, first, 2, EVICTION_MS + 2)
+    use_session(sessions, first, 2, EVICTION_MS + 2)
 
 
 def test_without_slots_there_are_no_sessions() -> None:
     sessions = cache(slots=0)
-    assert answer(sessions.context(request(partitions={0: 0}), V12, names(), 0)) == (0, [0])
+    assert respond(sessions.context(request(partitions={0: 0}), V12, names(), 0)) == (0, [0])
 
 
 @pytest.mark.parametrize("session_id", [2**31 - 1, -1, -(2**31)])
-def test_an_id_that_was_never_given_out_is_not_found(session_id: int) -> None:
+def test_an_unknown_session_id_is_not_found(session_id: int) -> None:
     with pytest.raises(ApiError) as error:
         cache().context(request(session_id, 1), V12, names(), 0)
     assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_is_in_the_order_of_its_first_answer() -> None:
+def test_session_partitions_are_in_the_order_of_the_first_response() -> None:
     sessions = cache()
     full = sessions.context(request(partitions={2: 0, 0: 0, 1: 0}), V12, names(), 0)
     missing, first, second = full.targets.values()
@@ -229,12 +229,12 @@ def test_a_session_is_in_the_order_of_its_first_answer() -> None:
     assert [target.index for target in again.targets.values()] == [0, 1, 2, 3]
 
 
-def test_an_unknown_topic_id_is_resolved_once_the_topic_is_there() -> None:
+def test_an_unknown_topic_id_is_resolved_once_the_topic_exists() -> None:
     sessions = cache()
     nothing_known: NameOf = lambda topic_id: None  # noqa: E731
     full = sessions.context(request(partitions={0: 0}), V13, nothing_known, 0)
     assert [target.topic for target in full.targets.values()] == [None]
-    session_id, _ = answer(full)
+    session_id, _ = respond(full)
     later = sessions.context(request(session_id, 1), V13, names(), 0)
     assert [target.topic for target in later.targets.values()] == ["t"]
 

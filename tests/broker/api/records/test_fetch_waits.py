@@ -1,4 +1,4 @@
-"""Fetches that wait: in sessions that end meanwhile, where compaction left a gap, until the broker ends."""
+"""Fetches that wait: in sessions that end meanwhile, at compaction gaps, and until the broker shuts down."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ def harness() -> NodeHarness:
 
 
 def send(harness: NodeHarness, request: FetchRequest) -> Any:
-    """A connection on which it was sent."""
+    """Send the request on a new connection, and return the connection."""
     client = harness.connect()
     client.submit(FETCH_VERSION, request)
     harness.turn()
     return client
 
 
-def answer(harness: NodeHarness, client: Any) -> Any:
+def receive_response(harness: NodeHarness, client: Any) -> Any:
     return client.receive(FETCH_VERSION, FetchRequest)
 
 
-@pytest.mark.parametrize("how", ["another connection", "the same connection", "the end of the broker"])
-def test_a_session_may_be_emptied_while_a_fetch_of_it_waits(harness: NodeHarness, how: str) -> None:
+@pytest.mark.parametrize("closed_by", ["another connection", "the same connection", "the end of the broker"])
+def test_a_session_can_end_while_one_of_its_fetches_waits(harness: NodeHarness, closed_by: str) -> None:
     harness.produce("a")
-    session_id = answer(harness, send(harness, fetch(1, max_wait_ms=0, session_epoch=0))).session_id
+    session_id = receive_response(harness, send(harness, fetch(1, max_wait_ms=0, session_epoch=0))).session_id
     assert session_id
     waiting = send(harness, fetch(session_id=session_id, session_epoch=1, min_bytes=100_000))
     harness.produce("a")
     emptying = fetch(session_id=session_id, session_epoch=2, forget=True, max_wait_ms=0)
-    if how == "the same connection":
+    if closed_by == "the same connection":
         waiting.submit(FETCH_VERSION, emptying)
         harness.turn()
     else:
-        assert answer(harness, send(harness, emptying)).session_id == 0
-    assert len(waiting.channel.slots) == (2 if how == "the same connection" else 1)
-    if how == "the end of the broker":
+        assert receive_response(harness, send(harness, emptying)).session_id == 0
+    assert len(waiting.channel.slots) == (2 if closed_by == "the same connection" else 1)
+    if closed_by == "the end of the broker":
         harness.node.begin_shutdown()
     else:
         harness.host.advance(60_000)
     first = waiting.channel.slots[0]
     assert first.completed
-    if how != "the same connection":
-        assert answer(harness, waiting).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    if closed_by != "the same connection":
+        assert receive_response(harness, waiting).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 @pytest.mark.parametrize("transaction", [False, True])
-def test_a_gap_at_the_end_of_a_segment_is_no_reason_to_answer(
+def test_a_compaction_gap_at_a_segment_end_does_not_complete_a_fetch(
     harness: NodeHarness, *, transaction: bool
 ) -> None:
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_a_gap_at_the_end_of_a_segment_is_no_reason_to_answer(
     log = harness.node.log_manager.get("a", 0)
     assert log is not None
     log.roll(harness.host.now_ms())
-    # What the cleaner leaves of tombstones whose time is over.
+    # The cleaner leaves such a gap when it removes old tombstones.
     log.segments[0].truncate_to(5, log.config, harness.host.now_ms())
     log._segments.forget_positions()
     if transaction:
@@ -92,17 +92,17 @@ def test_a_gap_at_the_end_of_a_segment_is_no_reason_to_answer(
         log.commit()
         log.high_watermark = log.log_end_offset
     waiting = send(harness, fetch(5, isolation_level=READ_COMMITTED))
-    assert answer(harness, waiting) is None
+    assert receive_response(harness, waiting) is None
     harness.host.advance(60_000)
-    assert answer(harness, waiting).responses[0].partitions[0].error_code == ErrorCode.NONE
-    few = send(harness, fetch(5, min_bytes=5_000))
-    assert answer(harness, few) is None
+    assert receive_response(harness, waiting).responses[0].partitions[0].error_code == ErrorCode.NONE
+    small_fetch = send(harness, fetch(5, min_bytes=5_000))
+    assert receive_response(harness, small_fetch) is None
 
 
-def test_a_fetch_that_fails_when_it_is_read_again_is_answered(
+def test_a_waiting_fetch_whose_read_fails_returns_an_error(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = send(harness, fetch(0))
     monkeypatch.setattr(Log, "read", lambda *asked, **limits: 1 / 0)
     harness.node.begin_shutdown()
-    assert answer(harness, waiting).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert receive_response(harness, waiting).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

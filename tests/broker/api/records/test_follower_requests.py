@@ -1,4 +1,4 @@
-"""Whatever comes as a follower's fetch, in sessions and without, while leaders change: nothing is harmed."""
+"""Random follower fetches, with and without sessions, while leaders change."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.broker.api.records.leader import Leader
 
 PARTITIONS = 4
 VERSIONS = (13, 15, 18)
-LONGEST_WAIT_MS = 500
+MAX_WAIT_MS = 500
 
 
-class Strangers:
-    """A leader, and connections on which anybody may be who he says."""
+class RandomFollowers:
+    """A leader, and connections whose fetches claim any replica id."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.harness = Leader(partitions=PARTITIONS)
         self.clients = [self.harness.connect() for _ in range(3)]
         self.sessions: list[list[int]] = []
-        """Id and epoch of those that were made."""
+        """The id and epoch of each known session."""
         self.epoch = 1
 
     def step(self) -> None:
@@ -36,7 +36,7 @@ class Strangers:
         elif chance < 0.3:
             self._change(rng.randrange(PARTITIONS))
         elif chance < 0.9:
-            self._ask()
+            self._send_fetch()
         else:
             harness.host.advance(rng.choice((10, 100, 600)))
 
@@ -55,12 +55,12 @@ class Strangers:
         else:
             partition.become_follower(image)
 
-    def _ask(self) -> None:
+    def _send_fetch(self) -> None:
         rng, version = self.rng, self.rng.choice(VERSIONS)
         client = rng.choice(self.clients)
         client.send(version, self._request(version))
         for client in self.clients:
-            for frame in answers(client):
+            for frame in take_frames(client):
                 session_id = int.from_bytes(frame[15:19], "big")  # correlation id, no tags, throttle, error
                 if session_id and all(known != session_id for known, _ in self.sessions):
                     self.sessions = [*self.sessions[-3:], [session_id, 1]]
@@ -85,13 +85,13 @@ class Strangers:
             )
             for index in rng.sample(range(PARTITIONS + 1), rng.randrange(PARTITIONS))
         ]
-        who: dict[str, Any] = {"replica_id": rng.choice((2, 2, 2, 3, 1, -1, -3))}
+        replica_fields: dict[str, Any] = {"replica_id": rng.choice((2, 2, 2, 3, 1, -1, -3))}
         if version >= 15:
-            who["replica_epoch"] = rng.choice((20, 20, 19, 21, -1))
-            who = {"replica_state": ReplicaState(**who)}
+            replica_fields["replica_epoch"] = rng.choice((20, 20, 19, 21, -1))
+            replica_fields = {"replica_state": ReplicaState(**replica_fields)}
         forgotten = [ForgottenTopic(topic_id=harness.topic_id, partitions=[rng.randrange(PARTITIONS)])]
         return FetchRequest(
-            max_wait_ms=rng.choice((0, 100, LONGEST_WAIT_MS)),
+            max_wait_ms=rng.choice((0, 100, MAX_WAIT_MS)),
             min_bytes=rng.choice((0, 1, 1, 200)),
             max_bytes=rng.choice((0, 50, 1 << 20)),
             session_id=session_id,
@@ -99,12 +99,12 @@ class Strangers:
             isolation_level=rng.choice((0, 1)),
             topics=[FetchTopic(topic_id=harness.topic_id, partitions=partitions)] if partitions else [],
             forgotten_topics_data=forgotten if rng.random() < 0.1 else [],
-            **who,
+            **replica_fields,
         )
 
 
-def answers(client: Any) -> list[bytes]:
-    """The frames that there are, each with its size in front."""
+def take_frames(client: Any) -> list[bytes]:
+    """Return the received frames with their size prefixes."""
     data, frames = client.take_bytes(), []
     while data:
         size = 4 + int.from_bytes(data[:4], "big")
@@ -114,19 +114,21 @@ def answers(client: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_harmed(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    strangers = Strangers(seed)
-    harness = strangers.harness
+def test_random_follower_fetches_keep_the_high_watermark_valid(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    followers = RandomFollowers(seed)
+    harness = followers.harness
     high_watermarks = [0] * PARTITIONS
     with caplog.at_level(logging.ERROR):
         for _ in range(120):
-            strangers.step()
+            followers.step()
             for index in range(PARTITIONS):
                 partition = harness.partition(index)
                 assert high_watermarks[index] <= partition.high_watermark <= partition.log.written_end_offset
                 high_watermarks[index] = partition.high_watermark
-        harness.host.advance(LONGEST_WAIT_MS)
+        harness.host.advance(MAX_WAIT_MS)
     assert not caplog.records
     assert not any(
-        context for client in strangers.clients for context in client.channel.slots if not context.completed
+        context for client in followers.clients for context in client.channel.slots if not context.completed
     )

@@ -1,4 +1,4 @@
-"""ListOffsets: its levels of isolation, those that do not exist, and partitions that are named twice."""
+"""ListOffsets: isolation levels, and partitions that are named twice."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ INVALID, REFUSED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 @pytest.mark.parametrize(("level", "code"), [(-1, REFUSED), (0, NONE), (1, NONE), (2, REFUSED)])
-def test_isolation_levels_of_list_offsets(harness: NodeHarness, level: int, code: ErrorCode) -> None:
-    asked = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+def test_an_unknown_isolation_level_is_refused(harness: NodeHarness, level: int, code: ErrorCode) -> None:
+    requested = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
     for version in range(2, 12):
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=level, topics=[asked])
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=level, topics=[requested])
         (found,) = harness.call(version, request).topics[0].partitions
         assert (found.error_code, found.offset) == (code, 0 if code == NONE else -1)
 
 
-def offsets_asked(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
+def offsets_request(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
@@ -43,10 +43,10 @@ def offsets_asked(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
     )
 
 
-def test_what_is_refused_of_offsets_keeps_its_answer(harness: NodeHarness) -> None:
+def test_a_partition_named_twice_is_refused(harness: NodeHarness) -> None:
     harness.create("lo10", partitions=10)
-    answer = harness.call(7, offsets_asked(("lo10", [0, 2, 0]), ("lo10", [77])))
-    (topic,) = answer.topics
+    response = harness.call(7, offsets_request(("lo10", [0, 2, 0]), ("lo10", [77])))
+    (topic,) = response.topics
     assert {partition.partition_index: partition.error_code for partition in topic.partitions} == {
         0: ErrorCode.INVALID_REQUEST,
         2: ErrorCode.NONE,

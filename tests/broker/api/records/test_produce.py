@@ -1,4 +1,4 @@
-"""Produce: codes and their order, acks, versions, what is replicated and how long it may take."""
+"""Produce: errors and their order, acks, versions, replication and timeouts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NONE, INVALID, CORRUPT = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.COR
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 VERSION = 12
 
-Asked = list[tuple[str, list[tuple[int, int | None]]]]
-"""Topics, their partitions, and of each how many records; None: what is no batch, -1: one that is torn."""
+RequestedPartitions = list[tuple[str, list[tuple[int, int | None]]]]
+"""Topics, their partitions, and the number of records of each: None is no batch, -1 a corrupt one."""
 
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 def records(count: int | None) -> memoryview:
@@ -44,7 +44,7 @@ def records(count: int | None) -> memoryview:
     return memoryview(batch)
 
 
-def request(asked: Asked, acks: int = -1) -> ProduceRequest:
+def request(requested: RequestedPartitions, acks: int = -1) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
         timeout_ms=1000,
@@ -55,15 +55,15 @@ def request(asked: Asked, acks: int = -1) -> ProduceRequest:
                     PartitionProduceData(index=index, records=records(count)) for index, count in partitions
                 ],
             )
-            for name, partitions in asked
+            for name, partitions in requested
         ],
     )
 
 
-def answered(answer: Any) -> list[tuple[str, list[tuple[int, ErrorCode]]]]:
+def errors_of(response: Any) -> list[tuple[str, list[tuple[int, ErrorCode]]]]:
     return [
         (topic.name, [(partition.index, partition.error_code) for partition in topic.partition_responses])
-        for topic in answer.responses
+        for topic in response.responses
     ]
 
 
@@ -73,9 +73,9 @@ def ends(harness: NodeHarness) -> list[int]:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_each_partition_is_appended_to_and_answered(harness: NodeHarness, acks: int) -> None:
-    asked: Asked = [("a", [(1, 1), (0, 3)]), ("b", [(0, 1)]), ("a", [(7, 1)])]
-    assert answered(harness.call(VERSION, request(asked, acks))) == [
+def test_each_partition_is_appended_to_and_has_its_error(harness: NodeHarness, acks: int) -> None:
+    requested: RequestedPartitions = [("a", [(1, 1), (0, 3)]), ("b", [(0, 1)]), ("a", [(7, 1)])]
+    assert errors_of(harness.call(VERSION, request(requested, acks))) == [
         ("a", [(1, NONE), (0, NONE)]),
         ("b", [(0, UNKNOWN)]),
         ("a", [(7, UNKNOWN)]),
@@ -93,44 +93,44 @@ def test_each_partition_is_appended_to_and_answered(harness: NodeHarness, acks: 
     ],
     ids=["existence", "a batch", "acks", "what is in it"],
 )
-def test_what_is_looked_at_first(
+def test_errors_are_checked_in_order(
     harness: NodeHarness, partition: tuple[int, int | None], acks: int, code: int
 ) -> None:
-    ((_, ((_, found),)),) = answered(harness.call(VERSION, request([("a", [partition])], acks)))
+    ((_, ((_, found),)),) = errors_of(harness.call(VERSION, request([("a", [partition])], acks)))
     assert found == code
     assert ends(harness) == [0, 0]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [[("a", [(0, 1), (0, 3)])], [("a", [(0, 1)]), ("a", [(1, 1), (0, None)])], [("b", [(0, 1), (0, 1)])]],
 )
 @pytest.mark.parametrize("acks", [-1, 1, 0])
 def test_a_request_that_names_a_partition_twice_is_refused(
-    harness: NodeHarness, asked: Asked, acks: int
+    harness: NodeHarness, requested: RequestedPartitions, acks: int
 ) -> None:
     client = harness.connect()
-    client.submit(VERSION, request(asked, acks))
+    client.submit(VERSION, request(requested, acks))
     harness.turn()
-    answer = client.receive(VERSION, ProduceRequest)
+    response = client.receive(VERSION, ProduceRequest)
     assert client.channel.closing == (acks == 0)
     if acks:
-        assert {code for _, partitions in answered(answer) for _, code in partitions} == {
+        assert {code for _, partitions in errors_of(response) for _, code in partitions} == {
             ErrorCode.INVALID_REQUEST
         }
     assert ends(harness) == [0, 0]
 
 
 @pytest.mark.parametrize("version", [3, 9, 12, 13])
-def test_a_topic_is_named_by_name_or_from_13_on_by_id(harness: NodeHarness, version: int) -> None:
+def test_topics_are_named_by_name_and_from_v13_by_id(harness: NodeHarness, version: int) -> None:
     topic_id = harness.node.image.topics["a"].topic_id
-    asked = request([("a", [(0, 1)]), ("a", [(1, 1)])])
-    asked.topic_data[0].topic_id = topic_id
-    answer = harness.call(version, asked)
-    codes = [topic.partition_responses[0].error_code for topic in answer.responses]
+    requested = request([("a", [(0, 1)]), ("a", [(1, 1)])])
+    requested.topic_data[0].topic_id = topic_id
+    response = harness.call(version, requested)
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
     assert codes == ([NONE, NONE] if version < 13 else [NONE, ErrorCode.UNKNOWN_TOPIC_ID])
     by_id = [topic_id, ZERO_UUID]
-    assert [topic.topic_id for topic in answer.responses] == (by_id if version == 13 else [ZERO_UUID] * 2)
+    assert [topic.topic_id for topic in response.responses] == (by_id if version == 13 else [ZERO_UUID] * 2)
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
@@ -142,7 +142,7 @@ def test_a_topic_is_named_by_name_or_from_13_on_by_id(harness: NodeHarness, vers
         ("__admin_client", NONE),
     ],
 )
-def test_of_clients_only_one_name_may_write_internal_topics(
+def test_only_the_admin_client_may_write_internal_topics(
     harness: NodeHarness, topic: str, client_id: str | None, code: ErrorCode
 ) -> None:
     harness.create(topic)
@@ -154,18 +154,18 @@ def test_of_clients_only_one_name_may_write_internal_topics(
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_without_acknowledgement_a_refused_one_closes_the_connection(
+def test_a_refused_partition_with_acks_0_closes_the_connection(
     harness: NodeHarness, *, refused: bool
 ) -> None:
     client = harness.connect()
     client.submit(VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
-    assert client.channel.ending == refused, "what is behind it in the same turn would be done"
+    assert client.channel.ending == refused, "otherwise later requests of the turn would be handled"
     harness.turn()
     assert client.channel.take_ready() == []
     assert client.channel.closing == refused
 
 
-def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is(
+def test_requests_after_a_refused_acks_0_produce_get_no_response(
     harness: NodeHarness,
 ) -> None:
     client = harness.connect()
@@ -173,15 +173,15 @@ def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is
     client.submit(VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
     client.submit(0, ApiVersionsRequest())
     harness.turn()
-    answer = client.receive(VERSION, ProduceRequest)
-    assert answer.responses[0].partition_responses[0].error_code == NONE
+    response = client.receive(VERSION, ProduceRequest)
+    assert response.responses[0].partition_responses[0].error_code == NONE
     assert client.channel.closing
     assert (client.channel.pending, client.channel.pending_bytes, client.channel.queued_bytes) == (0, 0, 0)
 
 
-def test_a_transaction_needs_its_id(harness: NodeHarness) -> None:
-    asked = request([("a", [(0, 1), (1, 1)]), ("b", [])])
-    asked.topic_data[0].partition_data[1].records = memoryview(
+def test_a_transactional_batch_needs_a_transactional_id(harness: NodeHarness) -> None:
+    requested = request([("a", [(0, 1), (1, 1)]), ("b", [])])
+    requested.topic_data[0].partition_data[1].records = memoryview(
         build(
             [(1_700_000_000_000, None, b"value", [])],
             producer_id=1,
@@ -191,19 +191,19 @@ def test_a_transaction_needs_its_id(harness: NodeHarness) -> None:
         )
     )
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert answered(harness.call(VERSION, asked)) == [("a", [(0, refused), (1, refused)]), ("b", [])]
+    assert errors_of(harness.call(VERSION, requested)) == [("a", [(0, refused), (1, refused)]), ("b", [])]
     assert ends(harness) == [0, 0]
 
 
-# What is refused, and what is told of it.
+# Errors and their details.
 
 Prepare = Callable[[Partition], object]
-"""What makes a partition refuse what comes."""
+"""A function that makes a partition refuse a batch."""
 A_PRODUCER = {"producer_id": 1, "producer_epoch": 0}
 
 
 def rules(**changed: Any) -> Prepare:
-    """The topic has other rules."""
+    """Return a function that changes the config of the topic."""
 
     def change(partition: Partition) -> None:
         partition.log.config = partition.log.config._replace(**changed)
@@ -239,25 +239,25 @@ def fails(partition: Partition) -> None:
         (fails, {}, ErrorCode.KAFKA_STORAGE_ERROR, -1),
     ],
 )
-def test_only_some_refusals_tell_where_the_log_starts(
+def test_only_some_errors_contain_the_log_start_offset(
     harness: NodeHarness, prepare: Prepare, batch: dict[str, Any] | None, code: ErrorCode, start_offset: int
 ) -> None:
-    """As Kafka answers them: some with the start of the log as it is now, the others with -1."""
+    """As in Kafka, some errors contain the current log start offset, and the others -1."""
     harness.call(VERSION, produce_request("a", **A_PRODUCER, base_sequence=0))
-    harness.host.advance(1)  # so that the batch below is too old where that matters
+    harness.host.advance(1)  # so that the timestamp of the batch below is too old where that matters
     partition = harness.node.led_partition("a", 0)
     partition.log.delete_records_before(1)
     prepare(partition)
-    asked = request([("a", [(0, -1)])]) if batch is None else produce_request("a", **batch)
-    told = harness.call(VERSION, asked).responses[0].partition_responses[0]
-    assert (told.error_code, told.base_offset, told.log_start_offset) == (code, -1, start_offset)
+    requested = request([("a", [(0, -1)])]) if batch is None else produce_request("a", **batch)
+    result = harness.call(VERSION, requested).responses[0].partition_responses[0]
+    assert (result.error_code, result.base_offset, result.log_start_offset) == (code, -1, start_offset)
 
 
 OLD_MS, LATE_MS = 1_700_000_000_000, 1_700_100_000_000
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "says", "at_fault"),
+    ("found", "code", "message", "expected_errors"),
     [
         ([(OLD_MS, None), (OLD_MS, b"k"), (OLD_MS, None)], INVALID, "2 records", {0: "key", 2: "key"}),
         (
@@ -272,48 +272,48 @@ OLD_MS, LATE_MS = 1_700_000_000_000, 1_700_100_000_000
     ids=["no key", "too late", "none", "the batch"],
 )
 @pytest.mark.parametrize("version", [7, 8, VERSION])
-def test_which_records_are_at_fault_is_told_from_8_on(
+def test_record_errors_are_returned_from_v8(
     harness: NodeHarness,
     version: int,
     found: list[tuple[int, bytes | None]] | None,
     code: ErrorCode,
-    says: str | None,
-    at_fault: dict[int, str],
+    message: str | None,
+    expected_errors: dict[int, str],
 ) -> None:
-    """KIP-467. Of a batch that is wrong as a whole there is only the code."""
+    """KIP-467. An invalid batch has an error code without record errors."""
     rules(cleanup_policy={"compact"})(harness.node.led_partition("a", 0))
-    asked = request([("a", [(0, -1)])])
+    requested = request([("a", [(0, -1)])])
     if found is not None:
         batch = build([(timestamp, key, b"value", []) for timestamp, key in found])
-        asked.topic_data[0].partition_data[0].records = memoryview(batch)
-    told = harness.call(version, asked).responses[0].partition_responses[0]
-    assert told.error_code == code
-    if version < 8 or says is None:
-        assert (told.error_message, told.record_errors) == (None, [])
+        requested.topic_data[0].partition_data[0].records = memoryview(batch)
+    result = harness.call(version, requested).responses[0].partition_responses[0]
+    assert result.error_code == code
+    if version < 8 or message is None:
+        assert (result.error_message, result.record_errors) == (None, [])
         return
-    assert says in told.error_message
-    assert [one.batch_index for one in told.record_errors] == list(at_fault)
-    for one, word in zip(told.record_errors, at_fault.values(), strict=True):
+    assert message in result.error_message
+    assert [one.batch_index for one in result.record_errors] == list(expected_errors)
+    for one, word in zip(result.record_errors, expected_errors.values(), strict=True):
         assert word in one.batch_index_error_message
 
 
 @pytest.mark.parametrize("version", [9, 10, VERSION, 13])
-def test_who_leads_what_is_elsewhere_is_told_from_10_on(harness: NodeHarness, version: int) -> None:
-    """KIP-951. Of each leader it is told once where it is reached, if that is so by this listener."""
+def test_the_current_leader_is_returned_from_v10(harness: NodeHarness, version: int) -> None:
+    """KIP-951. The endpoint of each leader is returned once, if it has this listener."""
     harness.add_broker(2)
     harness.add_broker(3)
     harness.add_broker(4, listener="ELSEWHERE")
     leaders = [(2, 5), (3, 7), (2, 6), (4, 1), (-1, 8)]
     partitions = [PartitionImage((2, 3, 4), (2, 3, 4), leader, epoch) for leader, epoch in leaders]
     topic_id = harness.add_topic("b", *partitions)
-    asked = request([("b", [(index, 1) for index in range(len(leaders))]), ("a", [(0, 1)])])
-    asked.topic_data[0].topic_id = topic_id
-    asked.topic_data[1].topic_id = harness.node.image.topics["a"].topic_id
-    answer = harness.call(version, asked)
-    refused, taken = (topic.partition_responses for topic in answer.responses)
+    requested = request([("b", [(index, 1) for index in range(len(leaders))]), ("a", [(0, 1)])])
+    requested.topic_data[0].topic_id = topic_id
+    requested.topic_data[1].topic_id = harness.node.image.topics["a"].topic_id
+    response = harness.call(version, requested)
+    refused, taken = (topic.partition_responses for topic in response.responses)
     assert [one.error_code for one in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(leaders)
     current = [(one.current_leader.leader_id, one.current_leader.leader_epoch) for one in (*refused, *taken)]
-    endpoints = [(one.node_id, one.host, one.port, one.rack) for one in answer.node_endpoints]
+    endpoints = [(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]
     if version < 10:
         assert (set(current), endpoints) == ({(-1, -1)}, [])
     else:
@@ -321,17 +321,17 @@ def test_who_leads_what_is_elsewhere_is_told_from_10_on(harness: NodeHarness, ve
         assert endpoints == [(2, "b2", 9092, "r2"), (3, "b3", 9092, "r3")]
 
 
-# Two replicas: the other one is made up.
+# Two replicas: the test acts as the other one.
 
 
-def led(harness: NodeHarness, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
+def replicated(harness: NodeHarness, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
     partition = harness.node.partition("a", 0)
     assert partition is not None
     partition.become_leader(PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch))
     return partition
 
 
-def sent(harness: NodeHarness, acks: int) -> VirtualClient:
+def send_produce(harness: NodeHarness, acks: int) -> VirtualClient:
     client = harness.connect()
     client.submit(VERSION, request([("a", [(0, 1)])], acks))
     harness.turn()
@@ -339,14 +339,14 @@ def sent(harness: NodeHarness, acks: int) -> VirtualClient:
 
 
 def code_of(harness: NodeHarness, client: VirtualClient) -> ErrorCode | None:
-    answer = client.receive(VERSION, ProduceRequest)
-    return None if answer is None else ErrorCode(answered(answer)[0][1][0][1])
+    response = client.receive(VERSION, ProduceRequest)
+    return None if response is None else ErrorCode(errors_of(response)[0][1][0][1])
 
 
-def test_what_is_written_is_answered_and_what_is_to_be_replicated_waits(harness: NodeHarness) -> None:
-    partition = led(harness)
-    assert code_of(harness, sent(harness, acks=1)) == NONE
-    waiting = sent(harness, acks=-1)
+def test_acks_1_returns_at_once_and_acks_all_waits_for_replication(harness: NodeHarness) -> None:
+    partition = replicated(harness)
+    assert code_of(harness, send_produce(harness, acks=1)) == NONE
+    waiting = send_produce(harness, acks=-1)
     timers = harness.host.timers
     assert code_of(harness, waiting) is None
     partition.record_follower_fetch(2, 1)
@@ -356,19 +356,19 @@ def test_what_is_written_is_answered_and_what_is_to_be_replicated_waits(harness:
     assert harness.host.timers == timers - 1
 
 
-def test_what_is_not_replicated_in_time_is_told_so_and_stays(harness: NodeHarness) -> None:
-    partition = led(harness)
-    waiting = sent(harness, acks=-1)
+def test_a_replication_timeout_keeps_the_appended_batch(harness: NodeHarness) -> None:
+    partition = replicated(harness)
+    waiting = send_produce(harness, acks=-1)
     harness.host.advance(999)
     assert code_of(harness, waiting) is None
     harness.host.advance(1)
-    told = waiting.receive(VERSION, ProduceRequest).responses[0].partition_responses[0]
-    assert (told.error_code, told.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    result = waiting.receive(VERSION, ProduceRequest).responses[0].partition_responses[0]
+    assert (result.error_code, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
     partition.record_follower_fetch(2, 1)
     assert (partition.high_watermark, ends(harness)) == (1, [1, 0])
 
 
-def test_no_timer_is_made_for_what_is_replicated_within_the_turn(harness: NodeHarness) -> None:
+def test_no_timer_is_started_if_the_request_completes_in_its_turn(harness: NodeHarness) -> None:
     timers = harness.host.timers
     client = harness.connect()
     for acks in (1, -1):
@@ -377,34 +377,34 @@ def test_no_timer_is_made_for_what_is_replicated_within_the_turn(harness: NodeHa
     assert harness.host.timers == timers
 
 
-def test_too_few_in_sync_replicas_take_nothing_for_all(harness: NodeHarness) -> None:
-    partition = led(harness, isr=(1,))
+def test_too_few_in_sync_replicas_refuse_acks_all(harness: NodeHarness) -> None:
+    partition = replicated(harness, isr=(1,))
     partition.log.config = partition.log.config._replace(min_insync_replicas=2)
-    assert code_of(harness, sent(harness, acks=-1)) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert code_of(harness, send_produce(harness, acks=-1)) == ErrorCode.NOT_ENOUGH_REPLICAS
     assert ends(harness) == [0, 0]
-    assert code_of(harness, sent(harness, acks=1)) == NONE
-    assert partition.high_watermark == 0, "KIP-966: it does not rise"
+    assert code_of(harness, send_produce(harness, acks=1)) == NONE
+    assert partition.high_watermark == 0, "KIP-966: the high watermark does not advance"
 
 
-def test_min_insync_replicas_cannot_ask_for_more_than_there_are(harness: NodeHarness) -> None:
+def test_min_insync_replicas_is_limited_to_the_number_of_replicas(harness: NodeHarness) -> None:
     partition = harness.node.partition("a", 0)
     assert partition is not None
     partition.log.config = partition.log.config._replace(min_insync_replicas=3)
-    assert code_of(harness, sent(harness, acks=-1)) == NONE
+    assert code_of(harness, send_produce(harness, acks=-1)) == NONE
 
 
-def test_who_waits_is_sent_away_when_another_broker_leads(harness: NodeHarness) -> None:
-    partition = led(harness)
-    waiting = sent(harness, acks=-1)
+def test_a_waiting_produce_returns_not_leader_after_a_leader_change(harness: NodeHarness) -> None:
+    partition = replicated(harness)
+    waiting = send_produce(harness, acks=-1)
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=2))
     assert code_of(harness, waiting) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert code_of(harness, sent(harness, acks=1)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    led(harness, isr=(1,), epoch=3)
-    assert code_of(harness, sent(harness, acks=-1)) == NONE
+    assert code_of(harness, send_produce(harness, acks=1)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    replicated(harness, isr=(1,), epoch=3)
+    assert code_of(harness, send_produce(harness, acks=-1)) == NONE
     assert ends(harness) == [2, 0]
 
 
-def test_each_leader_of_elsewhere_is_told_of_with_its_address(
+def test_not_leader_errors_contain_the_endpoints_of_the_leaders(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-951."""
@@ -418,13 +418,13 @@ def test_each_leader_of_elsewhere_is_told_of_with_its_address(
     monkeypatch.setattr(
         harness.node, "endpoints", lambda ids, listener: [Endpoint(one, f"b{one}", 9092, None) for one in ids]
     )
-    answer = harness.call(VERSION, request([("a", [(0, 1), (1, 1)])], 1))
-    leaders = [one.current_leader.leader_id for one in answer.responses[0].partition_responses]
-    assert leaders == [one.node_id for one in answer.node_endpoints] == [2, 3]
+    response = harness.call(VERSION, request([("a", [(0, 1), (1, 1)])], 1))
+    leaders = [one.current_leader.leader_id for one in response.responses[0].partition_responses]
+    assert leaders == [one.node_id for one in response.node_endpoints] == [2, 3]
     assert harness.call(9, request([("a", [(0, 1)])], 1)).node_endpoints == []
 
 
-def test_a_refused_produce_without_acknowledgement_closes_its_connection(harness: NodeHarness) -> None:
+def test_a_refused_batch_with_acks_0_closes_the_connection(harness: NodeHarness) -> None:
     client = harness.connect()
     request = produce_request(
         "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
@@ -435,7 +435,7 @@ def test_a_refused_produce_without_acknowledgement_closes_its_connection(harness
     assert client.channel.closing
 
 
-def test_a_duplicate_is_answered_with_its_own_time(harness: NodeHarness) -> None:
+def test_a_duplicate_returns_the_append_time_of_the_first(harness: NodeHarness) -> None:
     request = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
     first = harness.call(VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
     again = harness.call(VERSION, produce_request("a", **request)).responses[0].partition_responses[0]

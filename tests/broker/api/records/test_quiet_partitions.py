@@ -1,4 +1,4 @@
-"""A session's quiet partitions are passed over: that tells a consumer just what looking at them would."""
+"""Quiet partitions of a fetch session are skipped: responses are the same as if each were checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSION, PARTITIONS, STEPS = 12, 4, 120
 
 
 def fetch(offsets: dict[int, int], epochs: dict[int, int], **fields: Any) -> FetchRequest:
-    asked = [
+    partitions = [
         FetchPartition(
             partition=index,
             fetch_offset=offset,
@@ -33,11 +33,11 @@ def fetch(offsets: dict[int, int], epochs: dict[int, int], **fields: Any) -> Fet
     ]
     return FetchRequest(
         **{"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, **fields},
-        topics=[FetchTopic(topic="a", partitions=asked)] if asked else [],
+        topics=[FetchTopic(topic="a", partitions=partitions)] if partitions else [],
     )
 
 
-def told(answer: Any) -> list[tuple[Any, ...]]:
+def partition_fields(response: Any) -> list[tuple[Any, ...]]:
     return [
         (
             one.partition_index,
@@ -46,13 +46,13 @@ def told(answer: Any) -> list[tuple[Any, ...]]:
             one.log_start_offset,
             len(one.records or b""),
         )
-        for topic in answer.responses
+        for topic in response.responses
         for one in topic.partitions
     ]
 
 
-class Story:
-    """A consumer in a session, and what happens to the partitions meanwhile."""
+class RandomSession:
+    """A consumer with a fetch session, and random changes of the partitions."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -66,38 +66,41 @@ class Story:
         self.transcript: list[Any] = []
 
     def run(self) -> list[Any]:
-        session_id = self.ask(self.position, session_epoch=0, max_wait_ms=0).session_id
+        session_id = self.send_fetch(self.position, session_epoch=0, max_wait_ms=0).session_id
         for epoch in range(1, STEPS):
             if self.rng.random() < 0.3:
-                self.happen()
-            moved = {
-                index: self.moved(index)
+                self.change_a_partition()
+            next_offset = {
+                index: self.next_offset(index)
                 for index in range(PARTITIONS)
                 if self.rng.random() < 0.3 or self.position[index] < self.ends[index]
             }
-            self.ask(
-                moved, session_id=session_id, session_epoch=epoch, min_bytes=self.rng.choice((1, 1, 150))
+            self.send_fetch(
+                next_offset,
+                session_id=session_id,
+                session_epoch=epoch,
+                min_bytes=self.rng.choice((1, 1, 150)),
             )
         return self.transcript
 
-    def moved(self, index: int) -> int:
+    def next_offset(self, index: int) -> int:
         chance = self.rng.random()
         self.position[index] = self.ends[index] + (1 if chance < 0.05 else -1 if chance < 0.1 else 0)
         return max(0, self.position[index])
 
-    def ask(self, offsets: dict[int, int], **fields: Any) -> Any:
+    def send_fetch(self, offsets: dict[int, int], **fields: Any) -> Any:
         self.client.send(VERSION, fetch(offsets, self.epochs, isolation_level=self.isolation, **fields))
-        answer = self.client.receive(VERSION, FetchRequest)
+        response = self.client.receive(VERSION, FetchRequest)
         for passed_ms in range(0, 600, 100):
-            if answer is not None:
-                self.transcript.append((passed_ms, told(answer)))
-                return answer
-            self.happen()
+            if response is not None:
+                self.transcript.append((passed_ms, partition_fields(response)))
+                return response
+            self.change_a_partition()
             self.harness.host.advance(100)
-            answer = self.client.receive(VERSION, FetchRequest)
+            response = self.client.receive(VERSION, FetchRequest)
         raise AssertionError("no answer")
 
-    def happen(self) -> None:
+    def change_a_partition(self) -> None:
         index, chance = self.rng.randrange(PARTITIONS), self.rng.random()
         partition = self.harness.node.partition("a", index)
         assert partition is not None
@@ -117,22 +120,26 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_is_told_as_by_looking_at_each(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed_over = Story(seed).run()
+def test_skipping_quiet_partitions_does_not_change_responses(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimized = RandomSession(seed).run()
     monkeypatch.setattr(_Fetch, "_is_quiet", lambda self, partition, target: False)
-    assert Story(seed).run() == passed_over
+    assert RandomSession(seed).run() == optimized
 
 
-def test_nothing_is_read_of_a_quiet_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(0)
-    session_id = story.ask(story.position, session_epoch=0, max_wait_ms=0).session_id
+def test_quiet_partitions_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = RandomSession(0)
+    session_id = session.send_fetch(session.position, session_epoch=0, max_wait_ms=0).session_id
     read: list[Log] = []
     real = Log.read
     monkeypatch.setattr(
-        Log, "read", lambda log, *asked, **limits: read.append(log) or real(log, *asked, **limits)
+        Log,
+        "read",
+        lambda log, *offsets, **limits: read.append(log) or real(log, *offsets, **limits),  # type: ignore[func-returns-value]
     )
     request = fetch({}, {}, session_id=session_id, session_epoch=1)
-    story.client.send(VERSION, request)
-    story.harness.produce("a", 2)
-    assert [index for index, *_ in told(story.client.receive(VERSION, FetchRequest))] == [2]
+    session.client.send(VERSION, request)
+    session.harness.produce("a", 2)
+    assert [index for index, *_ in partition_fields(session.client.receive(VERSION, FetchRequest))] == [2]
     assert [log.partition for log in read] == [2]

@@ -1,4 +1,4 @@
-"""The error of a whole request: each response to it against Apache Kafka's own, and when it is sent."""
+"""Error responses to complete requests, compared with Apache Kafka's, and when they are sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kwire.wire.registry import API_VERSIONS
 from tests.broker.api.golden import RESPONSES
 from tests.node_harness import NodeHarness
 
-LONGEST = 32_767
+MAX_STRING = 32_767
 UNREGISTER_BROKER = 64
 CASES: dict[int, list[str]] = {
     int(key): list(lines)
@@ -35,9 +35,9 @@ CASES: dict[int, list[str]] = {
 }
 
 
-def test_kafka_was_asked_of_every_version() -> None:
-    asked = {(key, int(line.split()[1])) for key, lines in CASES.items() for line in lines}
-    assert asked == {
+def test_the_data_covers_every_supported_version() -> None:
+    requested = {(key, int(line.split()[1])) for key, lines in CASES.items() for line in lines}
+    assert requested == {
         (key, version)
         for key, served in SUPPORTED_APIS.items()
         for version in range(max(served.min_version, served.rejected_below), served.max_version + 1)
@@ -46,19 +46,19 @@ def test_kafka_was_asked_of_every_version() -> None:
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_response(key: int) -> None:
-    # UnregisterBroker alone tells what its failure was.
+def test_error_response_equals_kafkas(key: int) -> None:
+    # Only UnregisterBroker returns the message of the failure.
     error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "what failed" if key == UNREGISTER_BROKER else None)
     for line in CASES[key]:
-        question, answer = line.split("\t")
-        _, version, asked = question.split(" ")
-        request, _ = decode(API_VERSIONS[key].request_class, int(version), bytes.fromhex(asked))
-        if answer == "none":
+        request_line, kafka_response = line.split("\t")
+        _, version, requested = request_line.split(" ")
+        request, _ = decode(API_VERSIONS[key].request_class, int(version), bytes.fromhex(requested))
+        if kafka_response == "none":
             with pytest.raises(WireError):
                 error_response(key, int(version), request, error)
         else:
             response = error_response(key, int(version), request, error)
-            assert encode(response, int(version)).hex() == answer, (request, response)
+            assert encode(response, int(version)).hex() == kafka_response, (request, response)
 
 
 @pytest.fixture
@@ -66,48 +66,48 @@ def harness() -> NodeHarness:
     return NodeHarness()
 
 
-def test_a_reply_beyond_the_longest_string_is_an_error_instead(harness: NodeHarness) -> None:
+def test_a_response_with_a_too_long_string_becomes_an_error(harness: NodeHarness) -> None:
     client = harness.connect()
     for version in (2, 4, 5, 7):
         for length, code in (
-            (LONGEST - 81, ErrorCode.INVALID_TOPIC_EXCEPTION),
-            (LONGEST - 80, ErrorCode.UNKNOWN_SERVER_ERROR),
-            (LONGEST, ErrorCode.UNKNOWN_SERVER_ERROR),
+            (MAX_STRING - 81, ErrorCode.INVALID_TOPIC_EXCEPTION),
+            (MAX_STRING - 80, ErrorCode.UNKNOWN_SERVER_ERROR),
+            (MAX_STRING, ErrorCode.UNKNOWN_SERVER_ERROR),
         ):
             topic = CreatableTopic(name="a" * length, num_partitions=1, replication_factor=1)
             client.submit(version, CreateTopicsRequest(topics=[topic]))
             harness.turn()
-            (answer,) = client.receive(version, CreateTopicsRequest).topics
-            assert (answer.error_code, answer.name) == (code, topic.name)
-            assert (answer.error_message is None) == (code == ErrorCode.UNKNOWN_SERVER_ERROR)
+            (response,) = client.receive(version, CreateTopicsRequest).topics
+            assert (response.error_code, response.name) == (code, topic.name)
+            assert (response.error_message is None) == (code == ErrorCode.UNKNOWN_SERVER_ERROR)
     assert not client.channel.closing
 
 
 @pytest.mark.parametrize(
-    ("version", "request_class", "asked"),
+    ("version", "request_class", "requested"),
     [
         (0, ConsumerGroupDescribeRequest, "group_ids"),
         (1, ConsumerGroupDescribeRequest, "group_ids"),
         (6, DescribeGroupsRequest, "groups"),
     ],
 )
-def test_the_error_goes_to_all_that_was_asked(
-    harness: NodeHarness, version: int, request_class: type[Any], asked: str
+def test_the_error_is_set_for_every_requested_group(
+    harness: NodeHarness, version: int, request_class: type[Any], requested: str
 ) -> None:
     harness.create("__consumer_offsets")
-    names = ["a" * LONGEST, "b"]
-    answer = harness.call(version, request_class(**{asked: names}))
-    assert [group.group_id for group in answer.groups] == names
-    codes = {group.error_code for group in answer.groups}
+    names = ["a" * MAX_STRING, "b"]
+    response = harness.call(version, request_class(**{requested: names}))
+    assert [group.group_id for group in response.groups] == names
+    codes = {group.error_code for group in response.groups}
     assert codes == {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
-def test_a_handler_that_fails_is_an_error_to_all_that_was_asked(
+def test_a_failing_handler_is_an_error_of_every_requested_topic(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "ab"])
     monkeypatch.setattr("kwire.broker.api.topics.changes.create_topics", lambda *_: 1 // 0)
-    answer = harness.call(7, request)
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", -1), ("b", -1)]
+    response = harness.call(7, request)
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", -1), ("b", -1)]
     monkeypatch.setattr("kwire.broker.api.topics.metadata.metadata", lambda *_: object())
     assert harness.call(13, MetadataRequest(topics=None)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

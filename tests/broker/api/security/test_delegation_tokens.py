@@ -1,4 +1,4 @@
-"""Requests for delegation tokens, as Apache Kafka 4.3.1 answers them."""
+"""Delegation token requests, compared with the responses of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -30,103 +30,119 @@ SETTINGS = {"delegation.token.secret.key": "secret", "delegation.token.expiry.ch
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
-class Tokens(NodeHarness):
-    """A broker that knows who asks."""
+class TokenHarness(NodeHarness):
+    """A broker with authenticated clients."""
 
     def __init__(self, settings: Mapping[str, str] = SETTINGS) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
 
-    def ask(
+    def call_as(
         self,
-        who: Principal,
+        principal: Principal,
         version: int,
         request: Any,
         listener: str = "SASL_PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
     ) -> Any:
-        return self.connect(listener, role, who).call(version, request)
+        return self.connect(listener, role, principal).call(version, request)
 
-    def create(self, who: Principal, **fields: Any) -> Any:
-        answer = self.ask(who, 3, CreateDelegationTokenRequest(max_lifetime_ms=-1, **fields))
-        assert answer.error_code == ErrorCode.NONE
-        return answer
+    def create_token(self, principal: Principal, **fields: Any) -> Any:
+        response = self.call_as(principal, 3, CreateDelegationTokenRequest(max_lifetime_ms=-1, **fields))
+        assert response.error_code == ErrorCode.NONE
+        return response
 
-    def described(self, who: Principal, *owners: Principal) -> list[str]:
-        asked = [
+    def described_tokens(self, principal: Principal, *owners: Principal) -> list[str]:
+        requested_owners = [
             DescribeDelegationTokenOwner(principal_type=one.type, principal_name=one.name) for one in owners
         ]
-        answer = self.ask(who, 3, DescribeDelegationTokenRequest(owners=asked or None))
-        assert answer.error_code == ErrorCode.NONE
-        return [token.token_id for token in answer.tokens]
+        response = self.call_as(principal, 3, DescribeDelegationTokenRequest(owners=requested_owners or None))
+        assert response.error_code == ErrorCode.NONE
+        return [token.token_id for token in response.tokens]
 
 
 @pytest.fixture
-def harness() -> Tokens:
-    return Tokens()
+def harness() -> TokenHarness:
+    return TokenHarness()
 
 
-def test_a_token_and_its_life(harness: Tokens) -> None:
+def test_a_token_is_created_described_renewed_and_expired(harness: TokenHarness) -> None:
     renewers = [CreatableRenewers(principal_type="User", principal_name="bob")]
-    made = harness.create(ALICE, owner_principal_type="User", owner_principal_name="zoe", renewers=renewers)
-    assert (made.principal_name, made.token_requester_principal_name) == ("zoe", "alice")
-    (told,) = harness.ask(BOB, 3, DESCRIBE).tokens
-    assert (told.token_id, bytes(told.hmac)) == (made.token_id, bytes(made.hmac))
-    assert (told.principal_type, told.principal_name) == ("User", "zoe")
-    assert (told.token_requester_principal_type, told.token_requester_principal_name) == ("User", "alice")
-    assert [(one.principal_type, one.principal_name) for one in told.renewers] == [("User", "bob")]
-    assert (told.issue_timestamp, told.expiry_timestamp, told.max_timestamp) == (
-        made.issue_timestamp_ms,
-        made.expiry_timestamp_ms,
-        made.max_timestamp_ms,
+    created = harness.create_token(
+        ALICE, owner_principal_type="User", owner_principal_name="zoe", renewers=renewers
+    )
+    assert (created.principal_name, created.token_requester_principal_name) == ("zoe", "alice")
+    (token_description,) = harness.call_as(BOB, 3, DESCRIBE).tokens
+    assert (token_description.token_id, bytes(token_description.hmac)) == (
+        created.token_id,
+        bytes(created.hmac),
+    )
+    assert (token_description.principal_type, token_description.principal_name) == ("User", "zoe")
+    assert (
+        token_description.token_requester_principal_type,
+        token_description.token_requester_principal_name,
+    ) == ("User", "alice")
+    assert [(one.principal_type, one.principal_name) for one in token_description.renewers] == [
+        ("User", "bob")
+    ]
+    assert (
+        token_description.issue_timestamp,
+        token_description.expiry_timestamp,
+        token_description.max_timestamp,
+    ) == (
+        created.issue_timestamp_ms,
+        created.expiry_timestamp_ms,
+        created.max_timestamp_ms,
     )
     harness.host.advance(1_000)
-    renewal = RenewDelegationTokenRequest(hmac=made.hmac, renew_period_ms=5_000)
-    renewed = harness.ask(BOB, 2, renewal)
-    assert (renewed.error_code, renewed.expiry_timestamp_ms) == (0, made.issue_timestamp_ms + 6_000)
-    mismatch = harness.ask(ALICE, 2, renewal)
+    renewal = RenewDelegationTokenRequest(hmac=created.hmac, renew_period_ms=5_000)
+    renewed = harness.call_as(BOB, 2, renewal)
+    assert (renewed.error_code, renewed.expiry_timestamp_ms) == (0, created.issue_timestamp_ms + 6_000)
+    mismatch = harness.call_as(ALICE, 2, renewal)
     assert (mismatch.error_code, mismatch.expiry_timestamp_ms) == (63, 0)
-    ended = harness.ask(BOB, 2, ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
-    assert (ended.error_code, ended.expiry_timestamp_ms) == (0, made.issue_timestamp_ms + 1_000)
-    assert harness.described(ALICE) == []
+    ended = harness.call_as(BOB, 2, ExpireDelegationTokenRequest(hmac=created.hmac, expiry_time_period_ms=-1))
+    assert (ended.error_code, ended.expiry_timestamp_ms) == (0, created.issue_timestamp_ms + 1_000)
+    assert harness.described_tokens(ALICE) == []
 
 
-def test_versions_before_somebody_else_could_be_the_owner(harness: Tokens) -> None:
-    made = harness.ask(ALICE, 2, CREATE)
-    assert (made.error_code, made.principal_name) == (0, "alice")
-    (told,) = harness.ask(ALICE, 1, DESCRIBE).tokens
-    assert (told.token_id, told.principal_name) == (made.token_id, "alice")
+def test_versions_before_v3_create_tokens_for_the_requester(harness: TokenHarness) -> None:
+    created = harness.call_as(ALICE, 2, CREATE)
+    assert (created.error_code, created.principal_name) == (0, "alice")
+    (token_description,) = harness.call_as(ALICE, 1, DESCRIBE).tokens
+    assert (token_description.token_id, token_description.principal_name) == (created.token_id, "alice")
 
 
-def test_tokens_are_looked_for_by_owner_requester_and_renewer(harness: Tokens) -> None:
-    alices = harness.create(ALICE).token_id
-    bobs = harness.create(
+def test_tokens_are_described_by_owner_and_renewer(harness: TokenHarness) -> None:
+    alices = harness.create_token(ALICE).token_id
+    bobs = harness.create_token(
         BOB, renewers=[CreatableRenewers(principal_type="User", principal_name="carol")]
     ).token_id
     carol = Principal("User", "carol")
-    assert harness.described(carol) == [alices, bobs]
-    assert harness.described(carol, ALICE) == [alices]
-    assert harness.described(ALICE, carol, Principal("Group", "alice")) == [bobs]
-    nobodys = harness.ask(ALICE, 3, DescribeDelegationTokenRequest(owners=[]))
-    assert (nobodys.error_code, nobodys.tokens) == (0, [])
+    assert harness.described_tokens(carol) == [alices, bobs]
+    assert harness.described_tokens(carol, ALICE) == [alices]
+    assert harness.described_tokens(ALICE, carol, Principal("Group", "alice")) == [bobs]
+    no_owner = harness.call_as(ALICE, 3, DescribeDelegationTokenRequest(owners=[]))
+    assert (no_owner.error_code, no_owner.tokens) == (0, [])
 
 
-def test_what_has_run_out_is_gone_after_the_next_round(harness: Tokens) -> None:
-    kept = harness.create(ALICE)
-    short = harness.create(ALICE)
+def test_expired_tokens_are_removed_at_the_next_check(harness: TokenHarness) -> None:
+    kept = harness.create_token(ALICE)
+    short = harness.create_token(ALICE)
     assert (
-        harness.ask(ALICE, 2, RenewDelegationTokenRequest(hmac=short.hmac, renew_period_ms=1_000)).error_code
+        harness.call_as(
+            ALICE, 2, RenewDelegationTokenRequest(hmac=short.hmac, renew_period_ms=1_000)
+        ).error_code
         == 0
     )
     harness.host.advance(30_000)
-    late = harness.ask(ALICE, 2, RenewDelegationTokenRequest(hmac=short.hmac, renew_period_ms=1_000))
+    late = harness.call_as(ALICE, 2, RenewDelegationTokenRequest(hmac=short.hmac, renew_period_ms=1_000))
     assert (late.error_code, late.expiry_timestamp_ms) == (ErrorCode.DELEGATION_TOKEN_EXPIRED, 0)
-    assert harness.described(ALICE) == [kept.token_id, short.token_id]
+    assert harness.described_tokens(ALICE) == [kept.token_id, short.token_id]
     harness.host.advance(40_000)
-    assert harness.described(ALICE) == [kept.token_id]
+    assert harness.described_tokens(ALICE) == [kept.token_id]
 
 
 @pytest.mark.parametrize(
-    ("who", "listener"),
+    ("principal", "listener"),
     [
         (ANONYMOUS, "PLAINTEXT"),
         (ALICE, "PLAINTEXT"),
@@ -134,50 +150,61 @@ def test_what_has_run_out_is_gone_after_the_next_round(harness: Tokens) -> None:
         (ANONYMOUS, "SSL"),
     ],
 )
-def test_who_may_not_ask(harness: Tokens, who: Principal, listener: str) -> None:
+def test_token_requests_need_an_authenticated_principal(
+    harness: TokenHarness, principal: Principal, listener: str
+) -> None:
     for version, request in ALL:
-        answer = harness.ask(who, version, request, listener)
-        assert answer.error_code == NOT_ALLOWED
+        response = harness.call_as(principal, version, request, listener)
+        assert response.error_code == NOT_ALLOWED
         if request is CREATE:
-            assert (answer.principal_name, answer.token_requester_principal_name) == (who.name, who.name)
-            assert answer.issue_timestamp_ms == answer.expiry_timestamp_ms == answer.max_timestamp_ms == -1
+            assert (response.principal_name, response.token_requester_principal_name) == (
+                principal.name,
+                principal.name,
+            )
+            assert (
+                response.issue_timestamp_ms == response.expiry_timestamp_ms == response.max_timestamp_ms == -1
+            )
         elif request is not DESCRIBE:
-            assert answer.expiry_timestamp_ms == -1
-    # A client that has shown a certificate may.
-    assert harness.ask(ALICE, 3, CREATE, "SSL").error_code == ErrorCode.NONE
+            assert response.expiry_timestamp_ms == -1
+    # A client with a TLS certificate may create tokens.
+    assert harness.call_as(ALICE, 3, CREATE, "SSL").error_code == ErrorCode.NONE
 
 
-def test_a_controller_asked_directly(harness: Tokens) -> None:
+def test_token_requests_to_the_controller_listener(harness: TokenHarness) -> None:
     for version, request in ALL:
         is_unknown = request is DESCRIBE
-        for who, listener, code in (
+        for principal, listener, code in (
             (ALICE, "PLAINTEXT", NOT_ALLOWED),
             (ALICE._replace(token_authenticated=True), "SASL_PLAINTEXT", NOT_ALLOWED),
             (ALICE, "SASL_PLAINTEXT", ErrorCode.NONE if request is CREATE else 62),
         ):
-            answer = harness.ask(who, version, request, listener, ListenerRole.CONTROLLER)
-            assert answer.error_code == (ErrorCode.UNKNOWN_SERVER_ERROR if is_unknown else code)
+            response = harness.call_as(principal, version, request, listener, ListenerRole.CONTROLLER)
+            assert response.error_code == (ErrorCode.UNKNOWN_SERVER_ERROR if is_unknown else code)
 
 
-def test_a_renewer_that_is_no_user_and_an_owner_of_no_kind(harness: Tokens) -> None:
+def test_renewers_and_owner_need_a_valid_principal_type(harness: TokenHarness) -> None:
     renewers = [CreatableRenewers(principal_type="Group", principal_name="g")]
-    answer = harness.ask(ALICE, 3, CreateDelegationTokenRequest(renewers=renewers, owner_principal_name=None))
-    assert (answer.error_code, answer.max_timestamp_ms) == (ErrorCode.INVALID_PRINCIPAL_TYPE, -1)
-    kindless = CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="x", renewers=[])
-    answer = harness.ask(ALICE, 3, kindless)
-    assert (answer.error_code, answer.principal_name) == (ErrorCode.INVALID_PRINCIPAL_TYPE, "ANONYMOUS")
+    response = harness.call_as(
+        ALICE, 3, CreateDelegationTokenRequest(renewers=renewers, owner_principal_name=None)
+    )
+    assert (response.error_code, response.max_timestamp_ms) == (ErrorCode.INVALID_PRINCIPAL_TYPE, -1)
+    without_type = CreateDelegationTokenRequest(
+        owner_principal_type=None, owner_principal_name="x", renewers=[]
+    )
+    response = harness.call_as(ALICE, 3, without_type)
+    assert (response.error_code, response.principal_name) == (ErrorCode.INVALID_PRINCIPAL_TYPE, "ANONYMOUS")
 
 
 def test_without_a_secret_there_are_no_tokens() -> None:
-    harness = Tokens({"delegation.token.secret.key": ""})
+    harness = TokenHarness({"delegation.token.secret.key": ""})
     for version, request in ALL:
-        answer = harness.ask(ALICE, version, request)
-        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+        response = harness.call_as(ALICE, version, request)
+        assert response.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         if request is CREATE:
-            assert (answer.principal_name, answer.issue_timestamp_ms) == ("alice", 0)
+            assert (response.principal_name, response.issue_timestamp_ms) == ("alice", 0)
 
 
-def test_what_proves_a_token_is_made_when_it_comes_and_not_when_it_is_shown() -> None:
+def test_credentials_are_derived_when_a_token_is_created() -> None:
     sasl = {
         "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093,SASL_PLAINTEXT://127.0.0.1:9094",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
@@ -186,10 +213,10 @@ def test_what_proves_a_token_is_made_when_it_comes_and_not_when_it_is_shown() ->
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required;",
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
     }
-    harness = Tokens({**SETTINGS, **sasl})
-    made = harness.create(ALICE)
+    harness = TokenHarness({**SETTINGS, **sasl})
+    created = harness.create_token(ALICE)
     harness.host.run_pending()
-    assert list(harness.node.users._cached) == [("SCRAM-SHA-256", made.token_id)]
-    harness.ask(ALICE, 2, ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
+    assert list(harness.node.users._cached) == [("SCRAM-SHA-256", created.token_id)]
+    harness.call_as(ALICE, 2, ExpireDelegationTokenRequest(hmac=created.hmac, expiry_time_period_ms=-1))
     harness.host.run_pending()
     assert not harness.node.users._cached

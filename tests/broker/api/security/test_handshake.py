@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate where nobody is asked who he is."""
+"""SaslHandshake and SaslAuthenticate on a listener without SASL."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.node_harness import NodeHarness
 
 
 @pytest.mark.parametrize("role", ListenerRole)
-def test_nobody_is_asked_for_it(role: ListenerRole) -> None:
+def test_sasl_requests_on_a_plaintext_listener_are_illegal(role: ListenerRole) -> None:
     client = NodeHarness().connect(role=role)
     for version in range(2):
-        answer = client.call(version, SaslHandshakeRequest(mechanism="PLAIN"))
-        assert (answer.error_code, answer.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+        response = client.call(version, SaslHandshakeRequest(mechanism="PLAIN"))
+        assert (response.error_code, response.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
     for version in range(3):
-        answer = client.call(version, SaslAuthenticateRequest(auth_bytes=b"x"))
-        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
-        assert answer.error_message == "SaslAuthenticate request received after successful authentication"
+        response = client.call(version, SaslAuthenticateRequest(auth_bytes=b"x"))
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert response.error_message == "SaslAuthenticate request received after successful authentication"

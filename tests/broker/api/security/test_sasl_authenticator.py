@@ -1,4 +1,4 @@
-"""The machine of one authentication: what each state takes, what it answers, and how it ends."""
+"""The state machine of SASL authentication: accepted requests, responses and results in each state."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class NoUsers:
         return None
 
 
-class Tokens:
-    """A mechanism of two tokens, of which the second one ends at some time; `bad` fails it."""
+class TwoStepMechanism:
+    """A mechanism with two tokens, whose credential may expire. The token `bad` fails."""
 
     def __init__(self, expires_ms: int | None = None) -> None:
         self.expires_ms = expires_ms
@@ -68,7 +68,7 @@ class Tokens:
         return b"%d" % self._count
 
 
-def begun(
+def make_authenticator(
     security: ListenerSasl = SECURITY,
     previous: AuthenticatedPrincipal | None = None,
     server: SaslServer | None = None,
@@ -83,95 +83,95 @@ def frame(version: int, request: Message) -> memoryview:
     return memoryview(bytearray(encode_request(request, version, 7, "me")))[4:]
 
 
-def shake(version: int = 1, mechanism: str = "PLAIN") -> memoryview:
+def handshake_frame(version: int = 1, mechanism: str = "PLAIN") -> memoryview:
     return frame(version, SaslHandshakeRequest(mechanism=mechanism))
 
 
-def token(said: bytes, version: int = 2) -> memoryview:
-    return frame(version, SaslAuthenticateRequest(auth_bytes=said))
+def token(auth_bytes: bytes, version: int = 2) -> memoryview:
+    return frame(version, SaslAuthenticateRequest(auth_bytes=auth_bytes))
 
 
-def take(machine: SaslServerAuthenticator, said: memoryview) -> Step:
-    return machine.handle_frame(said, NOW_MS)
+def handle(authenticator: SaslServerAuthenticator, auth_bytes: memoryview) -> Step:
+    return authenticator.handle_frame(auth_bytes, NOW_MS)
 
 
-def answered(step: Step) -> SaslAuthenticateResponse:
+def response_of(step: Step) -> SaslAuthenticateResponse:
     assert isinstance(step, SendResponse)
     assert isinstance(step.reply, SaslAuthenticateResponse)
     return step.reply
 
 
-def failed(step: Step) -> SaslAuthenticateResponse:
+def failure_of(step: Step) -> SaslAuthenticateResponse:
     assert isinstance(step, FailAuthentication)
     assert isinstance(step.reply, SaslAuthenticateResponse)
     return step.reply
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_handshake_and_a_password(version: int) -> None:
-    machine = begun()
-    step = take(machine, shake())
+def test_a_handshake_and_a_password_authenticate(version: int) -> None:
+    authenticator = make_authenticator()
+    step = handle(authenticator, handshake_frame())
     assert step == SendResponse(step.header, SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256", "PLAIN"]))
-    assert machine.established is None
-    answer = answered(take(machine, token(RIGHT, version)))
-    assert (answer.error_code, answer.error_message, answer.auth_bytes) == (0, "", b"")
-    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
-    assert machine.state is SaslState.COMPLETE
-    assert machine.supports_reauthentication is (version > 0)
-    assert machine.lifetime_ms(NOW_MS) is None
+    assert authenticator.established is None
+    response = response_of(handle(authenticator, token(RIGHT, version)))
+    assert (response.error_code, response.error_message, response.auth_bytes) == (0, "", b"")
+    assert authenticator.established == AuthenticatedPrincipal(ALICE, "PLAIN")
+    assert authenticator.state is SaslState.COMPLETE
+    assert authenticator.supports_reauthentication is (version > 0)
+    assert authenticator.lifetime_ms(NOW_MS) is None
 
 
-def test_bare_tokens_follow_the_first_version_of_a_handshake() -> None:
-    machine = begun()
-    take(machine, shake(0))
-    assert machine.expects_raw_tokens
-    step = take(machine, memoryview(RIGHT))
+def test_raw_tokens_follow_handshake_v0() -> None:
+    authenticator = make_authenticator()
+    handle(authenticator, handshake_frame(0))
+    assert authenticator.expects_raw_tokens
+    step = handle(authenticator, memoryview(RIGHT))
     assert isinstance(step, SendResponse)
     assert step.reply == b""
-    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
-    assert not machine.supports_reauthentication
+    assert authenticator.established == AuthenticatedPrincipal(ALICE, "PLAIN")
+    assert not authenticator.supports_reauthentication
 
 
-def test_a_wrong_password_is_told_or_not() -> None:
-    machine = begun()
-    take(machine, shake())
-    answer = failed(take(machine, token(WRONG)))
-    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert answer.error_message == "Authentication failed: Invalid username or password"
-    assert machine.state is SaslState.FAILED
-    machine = begun()
-    take(machine, shake(0))
-    step = take(machine, memoryview(WRONG))
+def test_a_wrong_password_gets_an_error_only_after_handshake_v1() -> None:
+    authenticator = make_authenticator()
+    handle(authenticator, handshake_frame())
+    response = failure_of(handle(authenticator, token(WRONG)))
+    assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert response.error_message == "Authentication failed: Invalid username or password"
+    assert authenticator.state is SaslState.FAILED
+    authenticator = make_authenticator()
+    handle(authenticator, handshake_frame(0))
+    step = handle(authenticator, memoryview(WRONG))
     assert isinstance(step, FailAuthentication)
     assert step.reply is None
 
 
-def test_where_a_mechanism_tells_nothing_nothing_is_told() -> None:
-    machine = begun(server=Tokens())
-    take(machine, shake())
-    answer = failed(take(machine, token(b"bad")))
-    assert answer.error_message == (
+def test_without_a_client_message_the_error_is_generic() -> None:
+    authenticator = make_authenticator(server=TwoStepMechanism())
+    handle(authenticator, handshake_frame())
+    response = failure_of(handle(authenticator, token(b"bad")))
+    assert response.error_message == (
         "Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN"
     )
-    machine = begun(server=Tokens())
-    take(machine, shake(0))
-    step = take(machine, memoryview(b"bad"))
+    authenticator = make_authenticator(server=TwoStepMechanism())
+    handle(authenticator, handshake_frame(0))
+    step = handle(authenticator, memoryview(b"bad"))
     assert isinstance(step, CloseConnection)
     assert step.reason == "it is bad"
 
 
-def test_a_mechanism_of_several_tokens() -> None:
-    machine = begun(server=Tokens())
-    take(machine, shake())
-    assert answered(take(machine, token(b"one"))).auth_bytes == b"1"
-    assert machine.established is None
-    assert answered(take(machine, token(b"two"))).auth_bytes == b"2"
-    assert machine.established is not None
+def test_a_mechanism_may_exchange_several_tokens() -> None:
+    authenticator = make_authenticator(server=TwoStepMechanism())
+    handle(authenticator, handshake_frame())
+    assert response_of(handle(authenticator, token(b"one"))).auth_bytes == b"1"
+    assert authenticator.established is None
+    assert response_of(handle(authenticator, token(b"two"))).auth_bytes == b"2"
+    assert authenticator.established is not None
 
 
-def test_a_mechanism_that_is_not_enabled() -> None:
+def test_a_disabled_mechanism_is_refused_with_the_enabled_ones() -> None:
     for version in (0, 1):
-        step = take(begun(), shake(version, "GSSAPI"))
+        step = handle(make_authenticator(), handshake_frame(version, "GSSAPI"))
         assert isinstance(step, FailAuthentication)
         assert step.reply == SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["SCRAM-SHA-256", "PLAIN"]
@@ -179,105 +179,107 @@ def test_a_mechanism_that_is_not_enabled() -> None:
         assert step.reason == "Unsupported SASL mechanism GSSAPI"
 
 
-def test_versions_may_be_asked_for_once_before() -> None:
-    machine = begun()
-    step = take(machine, frame(0, ApiVersionsRequest()))
+def test_api_versions_is_accepted_once_before_the_handshake() -> None:
+    authenticator = make_authenticator()
+    step = handle(authenticator, frame(0, ApiVersionsRequest()))
     assert isinstance(step, HandleApiVersions)
     assert step.is_supported
-    machine.api_versions_handled()
+    authenticator.api_versions_handled()
     with pytest.raises(WireError, match="API 18 is not expected"):
-        take(machine, frame(0, ApiVersionsRequest()))
-    machine = begun()
-    machine.handle_frame(frame(0, ApiVersionsRequest()), NOW_MS)
-    machine.api_versions_handled()
-    assert isinstance(take(machine, shake()), SendResponse)
+        handle(authenticator, frame(0, ApiVersionsRequest()))
+    authenticator = make_authenticator()
+    authenticator.handle_frame(frame(0, ApiVersionsRequest()), NOW_MS)
+    authenticator.api_versions_handled()
+    assert isinstance(handle(authenticator, handshake_frame()), SendResponse)
 
 
-def test_versions_that_are_refused_may_be_asked_for_again() -> None:
-    machine = begun()
+def test_api_versions_can_be_repeated_after_an_unsupported_version() -> None:
+    authenticator = make_authenticator()
     unknown = memoryview(b"\0\x12\0\x63\0\0\0\7\xff\xff\0\0\0")
     for _ in range(2):
-        step = take(machine, unknown)
+        step = handle(authenticator, unknown)
         assert isinstance(step, HandleApiVersions)
         assert not step.is_supported
-    assert isinstance(take(machine, shake()), SendResponse)
+    assert isinstance(handle(authenticator, handshake_frame()), SendResponse)
 
 
-def test_before_a_handshake_nothing_else_is_taken() -> None:
-    for said in (
+def test_other_requests_before_the_handshake_are_wire_errors() -> None:
+    for auth_bytes in (
         frame(9, MetadataRequest(topics=[])),
         token(RIGHT),
         memoryview(b""),
         memoryview(b"\x60\x82"),
     ):
-        machine = begun()
+        authenticator = make_authenticator()
         with pytest.raises(WireError):
-            take(machine, said)
-        assert machine.state is SaslState.FAILED
+            handle(authenticator, auth_bytes)
+        assert authenticator.state is SaslState.FAILED
 
 
-def test_among_the_tokens_everything_else_is_told_that_it_is_misplaced() -> None:
-    machine = begun()
-    take(machine, shake())
-    step = take(machine, frame(4, HeartbeatRequest(group_id="g", member_id="m")))
+def test_other_requests_during_authentication_are_illegal() -> None:
+    authenticator = make_authenticator()
+    handle(authenticator, handshake_frame())
+    step = handle(authenticator, frame(4, HeartbeatRequest(group_id="g", member_id="m")))
     assert isinstance(step, FailAuthentication)
     assert step.reason == "Unexpected Kafka request of type HEARTBEAT during SASL authentication."
     assert getattr(step.reply, "error_code", None) == ErrorCode.ILLEGAL_SASL_STATE
-    machine = begun()
-    take(machine, shake())
-    step = take(machine, memoryview(b"\0\x12\0\x63\0\0\0\7\xff\xff\0\0\0"))
+    authenticator = make_authenticator()
+    handle(authenticator, handshake_frame())
+    step = handle(authenticator, memoryview(b"\0\x12\0\x63\0\0\0\7\xff\xff\0\0\0"))
     assert isinstance(step, FailAuthentication)
-    assert step.header.api_version == 0, "the only one that whoever asks in a later one can read"
+    assert step.header.api_version == 0, "a client of a later version can decode only v0"
 
 
-def test_frames_that_are_none_end_it_at_once_among_the_tokens() -> None:
-    for said in (memoryview(b"\0"), memoryview(b"\x27\x0f\0\0\0\0\0\7\xff\xff"), token(RIGHT)[:-3]):
-        machine = begun()
-        take(machine, shake())
+def test_malformed_frames_during_authentication_are_wire_errors() -> None:
+    for auth_bytes in (memoryview(b"\0"), memoryview(b"\x27\x0f\0\0\0\0\0\7\xff\xff"), token(RIGHT)[:-3]):
+        authenticator = make_authenticator()
+        handle(authenticator, handshake_frame())
         with pytest.raises(WireError):
-            take(machine, said)
-        assert machine.state is SaslState.FAILED
+            handle(authenticator, auth_bytes)
+        assert authenticator.state is SaslState.FAILED
 
 
-def test_a_session_ends_when_the_listener_or_the_credential_says_so() -> None:
-    def told(max_reauth_ms: int, expires_ms: int | None) -> tuple[int | None, int]:
+def test_session_lifetime_is_limited_by_listener_and_credential() -> None:
+    def lifetimes(max_reauth_ms: int, expires_ms: int | None) -> tuple[int | None, int]:
         security = SECURITY._replace(max_reauth_ms={"PLAIN": max_reauth_ms})
-        machine = begun(security, server=Tokens(expires_ms))
-        take(machine, shake())
-        assert answered(take(machine, token(b"one"))).session_lifetime_ms == 0
-        answer = answered(take(machine, token(b"two")))
-        return machine.lifetime_ms(NOW_MS), answer.session_lifetime_ms
+        authenticator = make_authenticator(security, server=TwoStepMechanism(expires_ms))
+        handle(authenticator, handshake_frame())
+        assert response_of(handle(authenticator, token(b"one"))).session_lifetime_ms == 0
+        response = response_of(handle(authenticator, token(b"two")))
+        return authenticator.lifetime_ms(NOW_MS), response.session_lifetime_ms
 
-    assert told(0, None) == (None, 0)
-    assert told(5_000, None) == (5_000, 5_000)
-    assert told(0, NOW_MS + 7_000) == (7_000, 7_000)
-    assert told(5_000, NOW_MS + 7_000) == (5_000, 5_000)
-    assert told(5_000, NOW_MS + 3_000) == (3_000, 3_000)
-    assert told(5_000, NOW_MS - 1) == (0, 0), "what has ended is not below nothing"
+    assert lifetimes(0, None) == (None, 0)
+    assert lifetimes(5_000, None) == (5_000, 5_000)
+    assert lifetimes(0, NOW_MS + 7_000) == (7_000, 7_000)
+    assert lifetimes(5_000, NOW_MS + 7_000) == (5_000, 5_000)
+    assert lifetimes(5_000, NOW_MS + 3_000) == (3_000, 3_000)
+    assert lifetimes(5_000, NOW_MS - 1) == (0, 0), "the lifetime of an expired session is not negative"
 
 
-def test_who_goes_on_has_to_be_who_he_was() -> None:
+def test_reauthentication_cannot_change_the_principal() -> None:
     before = AuthenticatedPrincipal(ALICE._replace(token_authenticated=True), "PLAIN")
-    machine = begun(previous=before)
-    take(machine, shake())
-    assert answered(take(machine, token(RIGHT))).error_code == 0
-    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
-    machine = begun(previous=before)
-    take(machine, shake())
-    answer = failed(take(machine, token(b"\0bob\0other")))
-    assert answer.error_message == (
+    authenticator = make_authenticator(previous=before)
+    handle(authenticator, handshake_frame())
+    assert response_of(handle(authenticator, token(RIGHT))).error_code == 0
+    assert authenticator.established == AuthenticatedPrincipal(ALICE, "PLAIN")
+    authenticator = make_authenticator(previous=before)
+    handle(authenticator, handshake_frame())
+    response = failure_of(handle(authenticator, token(b"\0bob\0other")))
+    assert response.error_message == (
         "Cannot change principals during re-authentication from User.alice: User.bob"
     )
-    assert machine.established is None
-    machine = begun(previous=before, server=Tokens())
-    take(machine, shake())
-    assert "during re-authentication due to" in (failed(take(machine, token(b"bad"))).error_message or "")
+    assert authenticator.established is None
+    authenticator = make_authenticator(previous=before, server=TwoStepMechanism())
+    handle(authenticator, handshake_frame())
+    assert "during re-authentication due to" in (
+        failure_of(handle(authenticator, token(b"bad"))).error_message or ""
+    )
 
 
-def test_who_goes_on_does_it_by_the_same_mechanism() -> None:
-    machine = begun(previous=AuthenticatedPrincipal(ALICE, "PLAIN"))
-    assert isinstance(take(machine, shake(mechanism="SCRAM-SHA-256")), SendResponse)
-    step = take(machine, token(b"n,,n=alice,r=nonce"))
+def test_reauthentication_cannot_change_the_mechanism() -> None:
+    authenticator = make_authenticator(previous=AuthenticatedPrincipal(ALICE, "PLAIN"))
+    assert isinstance(handle(authenticator, handshake_frame(mechanism="SCRAM-SHA-256")), SendResponse)
+    step = handle(authenticator, token(b"n,,n=alice,r=nonce"))
     assert isinstance(step, FailAuthentication)
     assert step.reply is None
     assert step.reason == (
@@ -285,17 +287,23 @@ def test_who_goes_on_does_it_by_the_same_mechanism() -> None:
         "mechanism 'PLAIN'"
     )
     assert isinstance(
-        take(begun(previous=AuthenticatedPrincipal(ALICE, "PLAIN")), shake(mechanism="GSSAPI")),
+        handle(
+            make_authenticator(previous=AuthenticatedPrincipal(ALICE, "PLAIN")),
+            handshake_frame(mechanism="GSSAPI"),
+        ),
         CloseConnection,
     )
 
 
-def test_only_a_handshake_begins_it_again() -> None:
+def test_reauthentication_starts_with_a_handshake() -> None:
     with pytest.raises(WireError):
-        take(begun(previous=AuthenticatedPrincipal(ANONYMOUS, "PLAIN")), frame(0, ApiVersionsRequest()))
+        handle(
+            make_authenticator(previous=AuthenticatedPrincipal(ANONYMOUS, "PLAIN")),
+            frame(0, ApiVersionsRequest()),
+        )
 
 
-def test_the_table_of_moves_ends_where_it_is_known_who_asks() -> None:
+def test_only_authenticate_leads_to_complete() -> None:
     assert {state for state in SaslState if state not in TRANSITIONS} == {
         SaslState.REAUTH_BAD_MECHANISM,
         SaslState.COMPLETE,

@@ -1,4 +1,4 @@
-"""Client instances: who is told what, whose push is taken, who is forgotten. Subscription ids are Kafka's."""
+"""Client instances of KIP-714: subscriptions, throttling and expiration. Subscription ids are Kafka's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 ONE = Uuid(bytes(15) + b"\x01")
-ID = Uuid(bytes(range(16)))
+INSTANCE_ID = Uuid(bytes(range(16)))
 OTHER = Uuid(bytes(range(1, 17)))
 MINUTE_MS = 60_000
 DEFAULT_MS = 300_000
@@ -31,37 +31,37 @@ def client(connection: int = 1) -> ClientMetadata:
 
 
 class TelemetryHarness:
-    """Client instances, and a clock that starts at zero, as the host's may."""
+    """Client instances, and a clock that starts at zero, as a host's clock may."""
 
     def __init__(self) -> None:
-        self.machine = ClientInstances(random.Random(1))
+        self.instances = ClientInstances(random.Random(1))
         self.now_ms = 0
 
     def subscribe(self, name: str = "s", **settings: str) -> None:
-        told = {key.replace("interval_ms", "interval.ms"): value for key, value in settings.items()}
-        self.machine.subscribe(name, parse_subscription(told) if told else None)
+        get_instance = {key.replace("interval_ms", "interval.ms"): value for key, value in settings.items()}
+        self.instances.subscribe(name, parse_subscription(get_instance) if get_instance else None)
 
-    def get(self, instance_id: Uuid = ID, connection: int = 1) -> ClientInstance | ErrorCode:
+    def get(self, instance_id: Uuid = INSTANCE_ID, connection: int = 1) -> ClientInstance | ErrorCode:
         try:
-            return self.machine.get(instance_id, client(connection), self.now_ms)
+            return self.instances.get(instance_id, client(connection), self.now_ms)
         except ApiError as error:
             return error.code
 
-    def told(self, instance_id: Uuid = ID, connection: int = 1) -> ClientInstance:
+    def get_instance(self, instance_id: Uuid = INSTANCE_ID, connection: int = 1) -> ClientInstance:
         found = self.get(instance_id, connection)
         assert isinstance(found, ClientInstance)
         return found
 
-    def push(self, instance_id: Uuid = ID, connection: int = 1, **fields: Any) -> ErrorCode:
-        known = self.machine._instances.get(instance_id)
-        told: dict[str, Any] = {
+    def push(self, instance_id: Uuid = INSTANCE_ID, connection: int = 1, **fields: Any) -> ErrorCode:
+        known = self.instances._instances.get(instance_id)
+        get_instance: dict[str, Any] = {
             "of_subscription": 0 if known is None else known.subscription_id,
             "terminating": False,
             "compression": 0,
             "is_too_large": False,
         }
         try:
-            self.machine.push(instance_id, client(connection), self.now_ms, **{**told, **fields})
+            self.instances.push(instance_id, client(connection), self.now_ms, **{**get_instance, **fields})
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
@@ -75,17 +75,17 @@ def harness() -> TelemetryHarness:
 TOO_EARLY = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_an_id_is_made_for_who_has_none(harness: TelemetryHarness) -> None:
-    first, second = harness.told(ZERO_UUID), harness.told(ZERO_UUID)
+def test_an_instance_id_is_generated_for_a_client_without_one(harness: TelemetryHarness) -> None:
+    first, second = harness.get_instance(ZERO_UUID), harness.get_instance(ZERO_UUID)
     assert first.id not in (second.id, ZERO_UUID)
     assert (first.metrics, first.interval_ms) == ([], DEFAULT_MS)
     assert harness.get(first.id) is TOO_EARLY
 
 
 @pytest.mark.parametrize("instance_id", [ZERO_UUID, ONE])
-def test_ids_that_push_nothing(harness: TelemetryHarness, instance_id: Uuid) -> None:
+def test_reserved_instance_ids_cannot_push(harness: TelemetryHarness, instance_id: Uuid) -> None:
     assert harness.push(instance_id) is ErrorCode.INVALID_REQUEST
-    assert len(harness.machine) == 0
+    assert len(harness.instances) == 0
 
 
 @pytest.mark.parametrize(
@@ -127,45 +127,45 @@ def test_ids_that_push_nothing(harness: TelemetryHarness, instance_id: Uuid) -> 
         ),
     ],
 )
-def test_subscription_ids_are_apache_kafkas(
+def test_subscription_ids_equal_kafkas(
     harness: TelemetryHarness, instance_id: str, subscriptions: list[dict[str, str]], expected: int
 ) -> None:
-    """As Apache Kafka 4.3.1 has answered."""
+    """The ids that Apache Kafka 4.3.1 returned."""
     for number, settings in enumerate(subscriptions):
         harness.subscribe(str(number), **settings)
-    assert harness.told(Uuid(bytes.fromhex(instance_id))).subscription_id == expected
+    assert harness.get_instance(Uuid(bytes.fromhex(instance_id))).subscription_id == expected
 
 
-def test_subscriptions_are_united(harness: TelemetryHarness) -> None:
+def test_matching_subscriptions_are_merged(harness: TelemetryHarness) -> None:
     harness.subscribe("a", metrics="x,y", interval_ms="5000", match="client_id=me")
     harness.subscribe("b", metrics="y,z", interval_ms="7000")
     harness.subscribe("c", metrics="w", interval_ms="100", match="client_id=you")
-    told = harness.told()
-    assert (set(told.metrics), told.interval_ms) == ({"x", "y", "z"}, 5_000)
+    get_instance = harness.get_instance()
+    assert (set(get_instance.metrics), get_instance.interval_ms) == ({"x", "y", "z"}, 5_000)
     harness.subscribe("d", metrics="*")
-    assert harness.told(OTHER).metrics == ["*"]
+    assert harness.get_instance(OTHER).metrics == ["*"]
 
 
-def test_a_change_is_told_at_once(harness: TelemetryHarness) -> None:
-    before = harness.told()
+def test_a_changed_subscription_is_returned_at_once(harness: TelemetryHarness) -> None:
+    before = harness.get_instance()
     assert harness.get() is TOO_EARLY
     harness.subscribe(metrics="x")
-    after = harness.told()
+    after = harness.get_instance()
     assert after.metrics == ["x"]
     assert harness.push(of_subscription=before.subscription_id) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     harness.subscribe()
-    assert harness.told().subscription_id == before.subscription_id
+    assert harness.get_instance().subscription_id == before.subscription_id
 
 
-def test_what_was_not_there_and_goes_changes_nothing(harness: TelemetryHarness) -> None:
-    harness.told()
-    harness.machine.subscribe("nobody's", None)
+def test_removing_an_unknown_subscription_changes_nothing(harness: TelemetryHarness) -> None:
+    harness.get_instance()
+    harness.instances.subscribe("nobody's", None)
     assert harness.get() is TOO_EARLY
 
 
-def test_an_interval_passes_between_pushes_but_not_after_a_get(harness: TelemetryHarness) -> None:
+def test_pushes_are_throttled_to_the_interval(harness: TelemetryHarness) -> None:
     harness.subscribe(metrics="x", interval_ms="1000")
-    harness.told()
+    harness.get_instance()
     harness.now_ms += 10
     assert harness.push() is ErrorCode.NONE
     harness.now_ms += 999
@@ -174,22 +174,22 @@ def test_an_interval_passes_between_pushes_but_not_after_a_get(harness: Telemetr
     harness.now_ms += 1
     assert harness.push() is ErrorCode.NONE
     harness.now_ms += 1_000
-    harness.told()
+    harness.get_instance()
     assert harness.push() is ErrorCode.NONE
 
 
-def test_a_last_push_is_never_too_early_and_the_last(harness: TelemetryHarness) -> None:
-    harness.told()
+def test_a_terminating_push_is_never_throttled(harness: TelemetryHarness) -> None:
+    harness.get_instance()
     assert harness.push() is ErrorCode.NONE
     assert harness.push(terminating=True) is ErrorCode.NONE
     assert harness.push(terminating=True) is ErrorCode.INVALID_REQUEST
     assert harness.push() is ErrorCode.INVALID_REQUEST
-    # As in Kafka, what counts is what the push before has said.
+    # As in Kafka, only the previous push counts.
     assert harness.push() is TOO_EARLY
 
 
 @pytest.mark.parametrize(
-    ("fields", "code", "may_ask_at_once"),
+    ("fields", "code", "may_get_at_once"),
     [
         ({"of_subscription": 7}, ErrorCode.UNKNOWN_SUBSCRIPTION_ID, True),
         ({"compression": 5}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, True),
@@ -203,54 +203,54 @@ def test_a_last_push_is_never_too_early_and_the_last(harness: TelemetryHarness) 
         ({"compression": 5, "is_too_large": True}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, True),
     ],
 )
-def test_what_is_refused(
-    harness: TelemetryHarness, fields: dict[str, Any], code: ErrorCode, *, may_ask_at_once: bool
+def test_an_invalid_push_is_refused(
+    harness: TelemetryHarness, fields: dict[str, Any], code: ErrorCode, *, may_get_at_once: bool
 ) -> None:
-    harness.told()
+    harness.get_instance()
     assert harness.push(**fields) is code
-    assert isinstance(harness.get(), ClientInstance) is may_ask_at_once
+    assert isinstance(harness.get(), ClientInstance) is may_get_at_once
 
 
-def test_who_comes_from_another_broker_may_push_unasked(harness: TelemetryHarness) -> None:
-    known = TelemetryHarness().told().subscription_id
+def test_a_client_of_another_broker_may_push_at_once(harness: TelemetryHarness) -> None:
+    known = TelemetryHarness().get_instance().subscription_id
     assert harness.push(of_subscription=known) is ErrorCode.NONE
 
 
-def test_an_instance_goes_with_the_connection_that_it_came_by(harness: TelemetryHarness) -> None:
-    harness.told(connection=1)
+def test_an_instance_is_removed_with_its_connection(harness: TelemetryHarness) -> None:
+    harness.get_instance(connection=1)
     assert harness.get(connection=2) is TOO_EARLY
-    assert harness.machine.disconnected(2) is None
+    assert harness.instances.disconnected(2) is None
     assert harness.get(connection=3) is TOO_EARLY
-    assert harness.machine.disconnected(1) == ID
-    assert len(harness.machine) == 0
-    harness.told(connection=3)
+    assert harness.instances.disconnected(1) == INSTANCE_ID
+    assert len(harness.instances) == 0
+    harness.get_instance(connection=3)
 
 
-def test_who_is_silent_is_forgotten_after_a_minute_or_three_intervals(harness: TelemetryHarness) -> None:
-    harness.told()
+def test_an_instance_expires_after_a_minute_or_three_intervals(harness: TelemetryHarness) -> None:
+    harness.get_instance()
     harness.now_ms += 3 * DEFAULT_MS - 1
-    harness.machine.expire(harness.now_ms)
-    assert len(harness.machine) == 1
+    harness.instances.expire(harness.now_ms)
+    assert len(harness.instances) == 1
     harness.now_ms += 1
-    harness.machine.expire(harness.now_ms)
-    assert len(harness.machine) == 0
+    harness.instances.expire(harness.now_ms)
+    assert len(harness.instances) == 0
     harness.subscribe(metrics="x", interval_ms="1000")
-    harness.told()
+    harness.get_instance()
     harness.push(terminating=True)
     harness.now_ms += MINUTE_MS - 1
     assert harness.push() is ErrorCode.INVALID_REQUEST
     harness.now_ms += MINUTE_MS
-    # Nobody has swept, and still it is another.
-    assert harness.push(of_subscription=harness.told().subscription_id) is ErrorCode.NONE
+    # The expired instance was not removed yet, but it is not reused.
+    assert harness.push(of_subscription=harness.get_instance().subscription_id) is ErrorCode.NONE
 
 
-def test_the_one_unused_for_longest_makes_room() -> None:
+def test_the_least_recently_used_instance_is_evicted() -> None:
     harness = TelemetryHarness()
-    first, second = harness.told(ID), harness.told(OTHER)
+    first, second = harness.get_instance(INSTANCE_ID), harness.get_instance(OTHER)
     for _ in range(MAX_INSTANCES - 2):
-        harness.told(ZERO_UUID)
+        harness.get_instance(ZERO_UUID)
     assert harness.push(first.id) is ErrorCode.NONE
-    harness.told(ZERO_UUID)
-    assert len(harness.machine) == MAX_INSTANCES
+    harness.get_instance(ZERO_UUID)
+    assert len(harness.instances) == MAX_INSTANCES
     assert harness.get(first.id) is TOO_EARLY
-    harness.told(second.id)
+    harness.get_instance(second.id)

@@ -1,4 +1,4 @@
-"""Metadata: what each version asks for, and what it is told; topics made on first use."""
+"""Metadata in each version, and automatic topic creation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.node_harness import NodeHarness
     [
         ("a", ErrorCode.NONE),
         ("__consumer_offsets", ErrorCode.NONE),
-        # Its directory is that of the metadata's own log.
+        # Its directory would be that of the metadata log.
         ("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_which_names_may_be_made_on_first_use(name: str, code: ErrorCode) -> None:
+def test_topics_with_valid_names_are_created_on_first_use(name: str, code: ErrorCode) -> None:
     harness = NodeHarness()
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
     harness.call(12, request)
@@ -33,87 +33,89 @@ def test_which_names_may_be_made_on_first_use(name: str, code: ErrorCode) -> Non
     assert bool(topic.partitions) == (code == ErrorCode.NONE)
 
 
-UNASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    made.create("__consumer_offsets")
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    harness.create("__consumer_offsets")
+    return harness
 
 
-def ask(harness: NodeHarness, version: int, names: list[str] | None, **fields: Any) -> Any:
+def fetch_metadata(harness: NodeHarness, version: int, names: list[str] | None, **fields: Any) -> Any:
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     return harness.call(version, MetadataRequest(topics=topics, **fields))
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_the_cluster_in_every_version(harness: NodeHarness, version: int) -> None:
-    answer = ask(harness, version, ["a"])
-    (broker,) = answer.brokers
+def test_metadata_of_the_cluster_in_every_version(harness: NodeHarness, version: int) -> None:
+    response = fetch_metadata(harness, version, ["a"])
+    (broker,) = response.brokers
     assert (broker.node_id, broker.host, broker.port) == (
         1,
         *harness.node.endpoints([1], "PLAINTEXT")[0][1:3],
     )
-    (topic,) = answer.topics
+    (topic,) = response.topics
     assert (topic.name, topic.error_code, topic.is_internal) == ("a", 0, False)
     assert [(one.partition_index, one.leader_id) for one in topic.partitions] == [(0, 1), (1, 1)]
     assert all(one.replica_nodes == one.isr_nodes == [1] for one in topic.partitions)
     if version >= 1:
-        assert answer.controller_id == 1
+        assert response.controller_id == 1
     if version >= 2:
-        assert answer.cluster_id == harness.node.cluster_id
+        assert response.cluster_id == harness.node.cluster_id
     if version >= 7:
         assert {one.leader_epoch for one in topic.partitions} == {0}
     if version >= 10:
         assert topic.topic_id == harness.node.image.topics["a"].topic_id
 
 
-def test_who_is_asked_is_told_where_all_are_fenced(harness: NodeHarness) -> None:
-    [told] = ask(harness, 13, ["a"]).brokers
+def test_the_own_broker_is_returned_if_all_are_fenced(harness: NodeHarness) -> None:
+    [described] = fetch_metadata(harness, 13, ["a"]).brokers
     image = harness.node.image
     image.brokers = {1: image.brokers[1]._replace(fenced=True)}
-    answer = ask(harness, 13, ["a"])
-    assert answer.brokers == [told]
-    assert answer.controller_id == -1
+    response = fetch_metadata(harness, 13, ["a"])
+    assert response.brokers == [described]
+    assert response.controller_id == -1
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 9, 13])
-def test_all_topics_and_none(harness: NodeHarness, version: int) -> None:
-    every = {"a": False, "__consumer_offsets": version >= 1}
-    of_none = {topic.name: topic.is_internal for topic in ask(harness, version, []).topics}
-    assert of_none == (every if version == 0 else {})
+def test_null_and_empty_topic_lists(harness: NodeHarness, version: int) -> None:
+    all_topics = {"a": False, "__consumer_offsets": version >= 1}
+    without_names = {topic.name: topic.is_internal for topic in fetch_metadata(harness, version, []).topics}
+    assert without_names == (all_topics if version == 0 else {})
     if version >= 1:
-        assert {topic.name: topic.is_internal for topic in ask(harness, version, None).topics} == every
+        assert {
+            topic.name: topic.is_internal for topic in fetch_metadata(harness, version, None).topics
+        } == all_topics
 
 
-def test_names_are_told_once(harness: NodeHarness) -> None:
-    assert [topic.name for topic in ask(harness, 9, ["a", "a"]).topics] == ["a"]
+def test_a_topic_named_twice_is_returned_once(harness: NodeHarness) -> None:
+    assert [topic.name for topic in fetch_metadata(harness, 9, ["a", "a"]).topics] == ["a"]
 
 
-def test_a_topic_that_is_not_there_is_not_made_where_nobody_wants_it(harness: NodeHarness) -> None:
-    answer = ask(harness, 9, ["gone", "a b"], allow_auto_topic_creation=False)
-    assert {topic.name: topic.error_code for topic in answer.topics} == {
+def test_an_unknown_topic_is_not_created_if_auto_creation_is_disabled(harness: NodeHarness) -> None:
+    response = fetch_metadata(harness, 9, ["gone", "a b"], allow_auto_topic_creation=False)
+    assert {topic.name: topic.error_code for topic in response.topics} == {
         "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
     harness.host.advance(1_000)
     assert "gone" not in harness.node.image.topics
     other = NodeHarness(**{"auto.create.topics.enable": "false"})  # type: ignore[arg-type]
-    ask(other, 9, ["gone"], allow_auto_topic_creation=True)
+    fetch_metadata(other, 9, ["gone"], allow_auto_topic_creation=True)
     other.host.advance(1_000)
     assert "gone" not in other.node.image.topics
 
 
-def test_topics_by_id(harness: NodeHarness) -> None:
+def test_topics_are_found_by_id(harness: NodeHarness) -> None:
     known, unknown = harness.node.image.topics["a"].topic_id, Uuid(b"\7" * 16)
     topics = [MetadataRequestTopic(name=None, topic_id=one) for one in (known, unknown, known)]
-    # As soon as one is asked for by id, those that are asked for by name are left out.
+    # If one topic is requested by id, topics that are requested by name are omitted.
     topics.append(MetadataRequestTopic(name="__consumer_offsets"))
-    answer = harness.call(12, MetadataRequest(topics=topics))
-    assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
+    response = harness.call(12, MetadataRequest(topics=topics))
+    assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
         ("a", known, ErrorCode.NONE),
         (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
@@ -127,26 +129,26 @@ def test_topics_by_id(harness: NodeHarness) -> None:
         (12, MetadataRequestTopic(name=None)),
     ],
 )
-def test_topics_that_are_named_by_neither(
+def test_a_topic_without_name_or_id_is_refused(
     harness: NodeHarness, version: int, topic: MetadataRequestTopic
 ) -> None:
-    answer = harness.call(version, MetadataRequest(topics=[topic]))
-    assert [one.error_code for one in answer.topics] == [ErrorCode.INVALID_REQUEST]
+    response = harness.call(version, MetadataRequest(topics=[topic]))
+    assert [one.error_code for one in response.topics] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_operations_are_told_to_who_asks(harness: NodeHarness) -> None:
-    answer = ask(harness, 9, ["a"])
-    assert answer.topics[0].topic_authorized_operations == UNASKED
-    assert ask(harness, 8, ["a"]).cluster_authorized_operations == UNASKED
-    told = ask(
+def test_authorized_operations_are_returned_on_request(harness: NodeHarness) -> None:
+    response = fetch_metadata(harness, 9, ["a"])
+    assert response.topics[0].topic_authorized_operations == NOT_REQUESTED
+    assert fetch_metadata(harness, 8, ["a"]).cluster_authorized_operations == NOT_REQUESTED
+    described = fetch_metadata(
         harness,
         8,
         ["a"],
         include_topic_authorized_operations=True,
         include_cluster_authorized_operations=True,
     )
-    assert told.topics[0].topic_authorized_operations == 0b110111111000
-    assert told.cluster_authorized_operations == 0b1111110100000 | 0b100000
+    assert described.topics[0].topic_authorized_operations == 0b110111111000
+    assert described.cluster_authorized_operations == 0b1111110100000 | 0b100000
 
 
 @pytest.mark.parametrize(
@@ -158,20 +160,20 @@ def test_operations_are_told_to_who_asks(harness: NodeHarness) -> None:
         (13, ErrorCode.LISTENER_NOT_FOUND),
     ],
 )
-def test_another_listener_has_no_leaders(harness: NodeHarness, version: int, code: ErrorCode) -> None:
+def test_an_unknown_listener_has_no_leaders(harness: NodeHarness, version: int, code: ErrorCode) -> None:
     client = harness.connect(listener="ELSEWHERE")
     client.submit(version, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
     harness.turn()
-    answer = client.receive(version, MetadataRequest)
-    assert answer.brokers == []
-    for partition in answer.topics[0].partitions:
+    response = client.receive(version, MetadataRequest)
+    assert response.brokers == []
+    for partition in response.topics[0].partitions:
         assert (partition.error_code, partition.leader_id) == (code, -1)
         assert partition.offline_replicas == ([1] if version >= 5 else [])
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 13])
-def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(harness: NodeHarness, version: int) -> None:
-    """v0, which cannot say which of them are offline, says by its error that there are more."""
+def test_only_v0_omits_unreachable_replicas(harness: NodeHarness, version: int) -> None:
+    """In v0, which has no offline replicas, an error indicates that there are more."""
     harness.add_broker(2, fenced=True)
     harness.add_broker(3, listener="ELSEWHERE")
     harness.add_broker(4)
@@ -182,22 +184,22 @@ def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(harness: NodeH
         PartitionImage(replicas=(4, 5), isr=(4, 5), leader=5),
         PartitionImage(replicas=(4, 1), isr=(1, 4), leader=1),
     )
-    told = [
+    described = [
         (one.error_code, one.leader_id, one.replica_nodes, one.isr_nodes)
-        for one in ask(harness, version, ["b"]).topics[0].partitions
+        for one in fetch_metadata(harness, version, ["b"]).topics[0].partitions
     ]
-    nobody, fewer = ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE
+    no_leader, fewer = ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE
     if version == 0:
-        assert told == [
+        assert described == [
             (fewer, 1, [1, 4], [1]),
             (fewer, 4, [4, 1], [4]),
-            (nobody, -1, [4], [4]),
+            (no_leader, -1, [4], [4]),
             (ErrorCode.NONE, 1, [4, 1], [1, 4]),
         ]
     else:
-        assert told == [
+        assert described == [
             (ErrorCode.NONE, 1, [1, 2, 4], [1, 2]),
             (ErrorCode.NONE, 4, [4, 3, 1], [4]),
-            (nobody, -1, [4, 5], [4, 5]),
+            (no_leader, -1, [4, 5], [4, 5]),
             (ErrorCode.NONE, 1, [4, 1], [1, 4]),
         ]

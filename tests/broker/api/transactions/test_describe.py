@@ -1,4 +1,4 @@
-"""Who writes, and how it stands: producers and transactions, described and listed."""
+"""DescribeProducers: errors, and the response of a follower."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ INVALID, FAILED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ER
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 @pytest.mark.parametrize(
-    ("name", "index", "code", "said"),
+    ("name", "index", "code", "message"),
     [
         ("a", 1, NONE, None),
         ("a", 2, UNKNOWN, None),
@@ -32,16 +32,16 @@ def harness() -> NodeHarness:
         ("", 0, INVALID, "Topic name is invalid: the empty string is not allowed"),
     ],
 )
-def test_producers_of_what_is_not_there(
-    harness: NodeHarness, name: str, index: int, code: ErrorCode, said: str | None
+def test_describe_producers_of_unknown_partitions_is_an_error(
+    harness: NodeHarness, name: str, index: int, code: ErrorCode, message: str | None
 ) -> None:
     request = DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[index])])
     (found,) = harness.call(0, request).topics[0].partitions
     assert found.error_code == code
-    assert found.error_message == said or found.error_message.startswith(said)
+    assert found.error_message == message or found.error_message.startswith(message)
 
 
-def test_a_follower_tells_of_its_producers(harness: NodeHarness) -> None:
+def test_a_follower_describes_its_producers(harness: NodeHarness) -> None:
     partition = harness.node.partition("a", 1)
     assert partition is not None
     partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))

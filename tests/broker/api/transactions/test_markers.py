@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: what is answered, and what is in the logs."""
+"""WriteTxnMarkers: responses, and markers in the logs."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-SKIPPED, NOBODY = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
+SKIPPED, INVALID = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
 
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 def marker(
-    producer_id: int, *named: tuple[str, list[int]], epoch: int = 0, coordinator: int = 0
+    producer_id: int, *topics: tuple[str, list[int]], epoch: int = 0, coordinator: int = 0
 ) -> WritableTxnMarker:
     return WritableTxnMarker(
         coordinator_epoch=coordinator,
         producer_id=producer_id,
         producer_epoch=epoch,
         transaction_result=True,
-        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in named],
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics],
     )
 
 
-def written(harness: NodeHarness, *markers: WritableTxnMarker) -> dict[int, Any]:
-    answer = harness.call(1, WriteTxnMarkersRequest(markers=list(markers)))
-    assert len({one.producer_id for one in answer.markers}) == len(answer.markers)
+def write_markers(harness: NodeHarness, *markers: WritableTxnMarker) -> dict[int, Any]:
+    response = harness.call(1, WriteTxnMarkersRequest(markers=list(markers)))
+    assert len({one.producer_id for one in response.markers}) == len(response.markers)
     return {
         one.producer_id: [
             (topic.name, partition.partition_index, partition.error_code)
             for topic in one.topics
             for partition in topic.partitions
         ]
-        for one in answer.markers
+        for one in response.markers
     }
 
 
@@ -56,43 +56,48 @@ def ends(harness: NodeHarness) -> list[int]:
     return [log.log_end_offset for log in logs if log is not None]
 
 
-def test_markers_are_answered_by_producer(harness: NodeHarness) -> None:
-    assert written(harness) == written(harness, marker(7)) == written(harness, marker(-1, ("a", []))) == {}
-    assert written(harness, marker(7, ("a", [0])), marker(7, ("a", [1]), ("b", [0])), marker(8)) == {
+def test_marker_results_are_grouped_by_producer(harness: NodeHarness) -> None:
+    assert (
+        write_markers(harness)
+        == write_markers(harness, marker(7))
+        == write_markers(harness, marker(-1, ("a", [])))
+        == {}
+    )
+    assert write_markers(harness, marker(7, ("a", [0])), marker(7, ("a", [1]), ("b", [0])), marker(8)) == {
         7: [("a", 0, NONE), ("a", 1, NONE), ("b", 0, UNKNOWN)]
     }
     assert ends(harness) == [1, 1]
-    # Each marker is written, but none of them twice.
-    assert written(harness, marker(7, ("a", [0])), marker(7, ("a", [0]))) == {7: [("a", 0, NONE)]}
+    # Each marker is written, but no marker twice.
+    assert write_markers(harness, marker(7, ("a", [0])), marker(7, ("a", [0]))) == {7: [("a", 0, NONE)]}
     assert ends(harness) == [3, 1]
-    assert written(harness, marker(7, ("a", [1, 1]), ("a", [1]))) == {7: [("a", 1, NONE)]}
+    assert write_markers(harness, marker(7, ("a", [1, 1]), ("a", [1]))) == {7: [("a", 1, NONE)]}
     assert ends(harness) == [3, 2]
 
 
-def test_markers_of_no_producer_are_refused(harness: NodeHarness) -> None:
-    assert written(
+def test_markers_without_a_producer_are_refused(harness: NodeHarness) -> None:
+    assert write_markers(
         harness, marker(-1, ("a", [0]), ("b", [0])), marker(7, ("a", [0])), marker(8, ("a", [1]), epoch=-1)
     ) == {
-        -1: [("a", 0, NOBODY), ("b", 0, NOBODY)],
+        -1: [("a", 0, INVALID), ("b", 0, INVALID)],
         7: [("a", 0, NONE)],
-        8: [("a", 1, NOBODY)],
+        8: [("a", 1, INVALID)],
     }
     assert ends(harness) == [1, 0]
 
 
-def test_a_marker_that_is_refused_has_rolled_the_segment(harness: NodeHarness) -> None:
+def test_a_refused_marker_still_rolls_the_segment(harness: NodeHarness) -> None:
     log = harness.node.log_manager.get("a", 0)
     assert log is not None
     log.config = log.config._replace(segment_ms=1_000)
-    assert written(harness, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
+    assert write_markers(harness, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
     harness.host.advance(2_000)
-    assert written(harness, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert write_markers(harness, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
     assert (log.segment_base_offsets, log.log_end_offset) == ([0, 1], 1)
 
 
-def test_markers_of_nobody_are_written(harness: NodeHarness) -> None:
-    assert written(harness, marker(7, ("a", [0]), epoch=-2)) == {
+def test_markers_with_producer_id_minus_2_are_written(harness: NodeHarness) -> None:
+    assert write_markers(harness, marker(7, ("a", [0]), epoch=-2)) == {
         7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]
     }
-    assert written(harness, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
+    assert write_markers(harness, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
     assert ends(harness) == [1, 0]

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: what is refused before the coordinators hear of it, and in which words."""
+"""TxnOffsetCommit: errors before the request reaches the coordinators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 def commit(
@@ -44,24 +44,24 @@ def commit(
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-def test_what_is_not_there_is_told_without_a_coordinator(harness: NodeHarness, version: int) -> None:
+def test_unknown_partitions_are_an_error_without_a_coordinator(harness: NodeHarness, version: int) -> None:
     assert commit(harness, 7, 8, version=version) == [UNKNOWN] * 2
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-def test_without_offsets_to_keep_there_is_nobody_to_ask(harness: NodeHarness, version: int) -> None:
+def test_without_a_coordinator_known_partitions_are_not_available(harness: NodeHarness, version: int) -> None:
     assert commit(harness, 0, 7, version=version) == [ErrorCode.COORDINATOR_NOT_AVAILABLE, UNKNOWN]
 
 
-def test_a_group_has_a_name(harness: NodeHarness) -> None:
+def test_an_empty_group_id_is_refused(harness: NodeHarness) -> None:
     assert commit(harness, 0, group="") == [ErrorCode.INVALID_GROUP_ID]
 
 
-def test_a_transaction_that_nobody_has_begun_takes_no_offsets(harness: NodeHarness) -> None:
+def test_an_unknown_transaction_takes_no_offsets(harness: NodeHarness) -> None:
     for kind, key in ((0, "g"), (1, "t")):
         harness.call(4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))
         harness.host.advance(1_000)
     code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert commit(harness, 0, 7) == [code, UNKNOWN]
-    # What is refused for itself is refused with the rest, for the reason of the rest.
+    # An invalid partition is refused with the error of the complete request.
     assert commit(harness, 0, 1, metadata="x" * 5_000) == [code, code]

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn of partitions that are not there, or are not for clients."""
+"""AddPartitionsToTxn with unknown partitions and internal topics."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from tests.node_harness import NodeHarness
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-SKIPPED, NOBODY = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
+SKIPPED, INVALID = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
 
-Named = list[tuple[str, list[int]]]
+NamedPartitions = list[tuple[str, list[int]]]
 
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    made = NodeHarness()
-    made.create("a", partitions=2)
-    return made
+    harness = NodeHarness()
+    harness.create("a", partitions=2)
+    return harness
 
 
 @pytest.mark.parametrize("verify_only", [False, True])
 @pytest.mark.parametrize(
-    ("asked", "answered"),
+    ("requested", "expected"),
     [
         ([("a", [0, 2]), ("b", [0])], [("a", {0: SKIPPED, 2: UNKNOWN}), ("b", {0: UNKNOWN})]),
         ([("a", []), ("b", [0])], [("b", {0: UNKNOWN})]),
         ([("a", [1]), ("b", [0, 0]), ("a", [0])], [("a", {1: SKIPPED, 0: SKIPPED}), ("b", {0: UNKNOWN})]),
-        ([("a", [0, 1])], [("a", {0: NOBODY, 1: NOBODY})]),
+        ([("a", [0, 1])], [("a", {0: INVALID, 1: INVALID})]),
     ],
 )
-def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
-    harness: NodeHarness, verify_only: bool, asked: Named, answered: list[tuple[str, dict[int, ErrorCode]]]
+def test_partitions_are_checked_before_the_transaction(
+    harness: NodeHarness,
+    verify_only: bool,
+    requested: NamedPartitions,
+    expected: list[tuple[str, dict[int, ErrorCode]]],
 ) -> None:
-    topics = [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in asked]
+    topics = [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in requested]
     transaction = AddPartitionsToTxnTransaction(verify_only=verify_only, topics=topics)
     for version in (4, 5):
         (found,) = harness.call(
@@ -51,7 +54,7 @@ def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
                 {one.partition_index: one.partition_error_code for one in topic.results_by_partition},
             )
             for topic in found.topic_results
-        ] == answered
+        ] == expected
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

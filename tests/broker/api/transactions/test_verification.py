@@ -1,4 +1,4 @@
-"""Whether a batch may be written in a transaction. KIP-890."""
+"""Verification that a batch belongs to an open transaction. KIP-890."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def harness() -> NodeHarness:
     return NodeHarness()
 
 
-def test_a_batch_of_a_transaction_is_refused_while_nobody_can_end_it(harness: NodeHarness) -> None:
+def test_a_transactional_batch_needs_a_coordinator(harness: NodeHarness) -> None:
     harness.create("a")
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    answer = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
-    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert "COORDINATOR_NOT_AVAILABLE" in answer.error_message
+    response = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "COORDINATOR_NOT_AVAILABLE" in response.error_message
     assert harness.latest_offset("a").offset == 0
 
 
-def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_transaction(
+def test_an_old_producer_epoch_is_refused_before_verification(
     harness: NodeHarness,
 ) -> None:
     harness.create("a")
@@ -45,34 +45,34 @@ def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_
     harness.call(1, WriteTxnMarkersRequest(markers=[later]))
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    answer = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
-    assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    response = harness.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    assert response.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert harness.latest_offset("a").offset == 1
 
 
-def test_no_batch_overtakes_one_that_is_being_verified() -> None:
-    """A producer sends three at once. The coordinator's answers to the first two come after the third."""
+def test_batches_wait_for_the_verification_of_earlier_batches() -> None:
+    """A producer sends three batches at once. The coordinator responds after the third."""
     verifications = Verifications()
-    went: list[str] = []
+    order: list[str] = []
     for name in ("first", "second", "third"):
-        verifications.run_in_turn(1, partial(went.append, name))
+        verifications.run_in_turn(1, partial(order.append, name))
         if name == "first":
-            verifications.run_in_turn(2, partial(went.append, "of another"))
-    assert went == ["first", "of another"]
+            verifications.run_in_turn(2, partial(order.append, "of another"))
+    assert order == ["first", "of another"]
     verifications.end_turn(1)
-    assert went[2:] == ["second"]
+    assert order[2:] == ["second"]
     assert verifications.is_verifying(1)
     verifications.end_turn(1)
     verifications.end_turn(1)
-    assert went[3:] == ["third"]
+    assert order[3:] == ["third"]
     assert not verifications.is_verifying(1)
 
 
-def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(harness: NodeHarness) -> None:
-    """The third finds the transaction open, while the coordinator is still asked for the second."""
+def test_transactional_batches_are_appended_in_order(harness: NodeHarness) -> None:
+    """The third batch finds the transaction open while the second is still verified."""
     harness.create("a", TRANSACTION_STATE_TOPIC)
-    asked: list[Callable[[ErrorCode], None]] = []
-    harness.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
+    callbacks: list[Callable[[ErrorCode], None]] = []
+    harness.node.add_or_verify_partition = lambda *_, callback, **__: callbacks.append(callback)
     clients = [harness.connect() for _ in range(3)]
 
     def send(sequence: int) -> None:
@@ -84,102 +84,106 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ha
 
     send(0)
     send(1)
-    asked.pop()(ErrorCode.NONE)
+    callbacks.pop()(ErrorCode.NONE)
     send(2)
-    while asked:
-        asked.pop()(ErrorCode.NONE)
+    while callbacks:
+        callbacks.pop()(ErrorCode.NONE)
     harness.turn()
     for sequence, client in enumerate(clients):
-        answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
-        assert (answer.error_code, answer.base_offset) == (0, sequence)
+        response = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
+        assert (response.error_code, response.base_offset) == (0, sequence)
 
 
-def asked_about(harness: NodeHarness, version: int) -> tuple[VirtualClient, Callable[[ErrorCode], None]]:
-    """Who has sent a batch of a transaction to a new topic, and what tells the coordinator's word on it."""
+def send_unverified_batch(
+    harness: NodeHarness, version: int
+) -> tuple[VirtualClient, Callable[[ErrorCode], None]]:
+    """Send a transactional batch to a new topic; return the client and the verification callback."""
     harness.create("a", TRANSACTION_STATE_TOPIC)
-    asked: list[Callable[[ErrorCode], None]] = []
-    harness.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
+    callbacks: list[Callable[[ErrorCode], None]] = []
+    harness.node.add_or_verify_partition = lambda *_, callback, **__: callbacks.append(callback)
     client = harness.connect()
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
     request.topic_data[0].topic_id = harness.node.image.topics["a"].topic_id
     client.send(version, request)
-    return client, asked.pop()
+    return client, callbacks.pop()
 
 
 def end_transaction(harness: NodeHarness) -> None:
-    """Its marker comes: aborted."""
+    """Write an abort marker."""
     topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=topics)
     harness.call(1, WriteTxnMarkersRequest(markers=[marker]))
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_refused(
-    harness: NodeHarness, *, leads: bool
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
+    harness: NodeHarness, *, is_leader: bool
 ) -> None:
-    """Who does not lead any more has the marker from the next leader, to which the producer is to go."""
-    client, consent = asked_about(harness, 11)
+    """A broker that is no longer the leader returns that error, so that the producer retries there."""
+    client, complete_verification = send_unverified_batch(harness, 11)
     end_transaction(harness)
-    if not leads:
+    if not is_leader:
         image = harness.node.image.topics["a"].partitions[0]
         harness.node.led_partition("a", 0).become_follower(
             image._replace(leader=2, leader_epoch=image.leader_epoch + 1)
         )
-    consent(ErrorCode.NONE)
+    complete_verification(ErrorCode.NONE)
     harness.turn()
-    answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
-    assert answer.error_code == (ErrorCode.INVALID_TXN_STATE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    response = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
+    assert response.error_code == (
+        ErrorCode.INVALID_TXN_STATE if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 @pytest.mark.parametrize("version", [11, 12, 13])
-@pytest.mark.parametrize("then", ["gone", "anew", "anew and ended"])
-def test_a_batch_whose_topic_is_deleted_while_the_coordinator_is_asked_is_in_no_other(
-    harness: NodeHarness, version: int, then: str
+@pytest.mark.parametrize("topic_state", ["gone", "anew", "anew and ended"])
+def test_a_batch_is_refused_if_its_topic_is_deleted_during_verification(
+    harness: NodeHarness, version: int, topic_state: str
 ) -> None:
-    """A topic of the same name is not what was asked about: nobody would end the transaction there."""
-    client, consent = asked_about(harness, version)
+    """A recreated topic was not verified: the coordinator would never end the transaction there."""
+    client, complete_verification = send_unverified_batch(harness, version)
     harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
-    if then != "gone":
+    if topic_state != "gone":
         harness.create("a")
-    if then == "anew and ended":
+    if topic_state == "anew and ended":
         end_transaction(harness)
-    consent(ErrorCode.NONE)
+    complete_verification(ErrorCode.NONE)
     harness.turn()
-    answer = client.receive(version, ProduceRequest).responses[0].partition_responses[0]
-    expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if then == "gone" else ErrorCode.UNKNOWN_TOPIC_ID
-    assert (answer.error_code, answer.base_offset) == (expected, -1)
-    if then != "gone":
+    response = client.receive(version, ProduceRequest).responses[0].partition_responses[0]
+    expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_state == "gone" else ErrorCode.UNKNOWN_TOPIC_ID
+    assert (response.error_code, response.base_offset) == (expected, -1)
+    if topic_state != "gone":
         log = harness.node.led_partition("a", 0).log
         assert log.last_stable_offset == log.log_end_offset
 
 
-def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() -> None:
+def test_many_verifications_completed_at_once_do_not_recurse() -> None:
     verifications = Verifications()
-    went: list[int] = []
+    order: list[int] = []
 
     def go(number: int) -> None:
-        went.append(number)
+        order.append(number)
         verifications.end_turn(1)
 
     verifications.run_in_turn(1, lambda: None)
     for number in range(3_000):
         verifications.run_in_turn(1, partial(go, number))
     verifications.end_turn(1)
-    assert went == list(range(3_000))
+    assert order == list(range(3_000))
     assert not verifications.is_verifying(1)
 
 
-def test_one_that_fails_does_not_keep_those_behind_it() -> None:
+def test_a_failing_batch_does_not_block_later_batches() -> None:
     verifications = Verifications()
-    went: list[str] = []
+    order: list[str] = []
 
     def fail() -> None:
         verifications.end_turn(1)
         raise AssertionError("a fault of ours")
 
     def go() -> None:
-        went.append("behind it")
+        order.append("behind it")
         verifications.end_turn(1)
 
     verifications.run_in_turn(1, lambda: None)
@@ -187,5 +191,5 @@ def test_one_that_fails_does_not_keep_those_behind_it() -> None:
     verifications.run_in_turn(1, go)
     with pytest.raises(AssertionError, match="a fault of ours"):
         verifications.end_turn(1)
-    assert went == ["behind it"]
+    assert order == ["behind it"]
     assert not verifications.is_verifying(1)

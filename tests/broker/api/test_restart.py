@@ -1,6 +1,6 @@
-"""A broker starts again on directories that somebody has had a hand in: nothing that was there gets lost.
+"""Restarts on log directories that somebody has changed: no partition is lost.
 
-What Apache Kafka 4.3.1 does with the same directories is told at each.
+The docstrings name the behavior of Apache Kafka 4.3.1 with the same directories.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.node_harness import NodeHarness
 TOPICS = ("t", "u")
 
 
-def stopped(disk: MemoryDisk | None = None) -> NodeHarness:
-    """A broker that has stopped, with the topics t (in /d1 and /d2) and u."""
+def stopped_broker(disk: MemoryDisk | None = None) -> NodeHarness:
+    """Return a stopped broker with topics t (in /d1 and /d2) and u."""
     harness = NodeHarness(disk)
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
-    answer = harness.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
-    assert [topic.error_code for topic in answer.topics] == [0, 0]
+    response = harness.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
+    assert [topic.error_code for topic in response.topics] == [0, 0]
     harness.node.begin_shutdown()
     harness.node.finish_shutdown()
     return harness
@@ -37,9 +37,9 @@ def start(disk: MemoryDisk, **settings: str) -> Node:
         "log.dirs": "/d1,/d2",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
-    again = VirtualNode(properties, disk=disk, seed=2)
-    again.host.run_pending()
-    return again.node
+    restarted = VirtualNode(properties, disk=disk, seed=2)
+    restarted.host.run_pending()
+    return restarted.node
 
 
 def names(disk: MemoryDisk) -> list[str]:
@@ -52,14 +52,14 @@ def offline(node: Node) -> list[str]:
     ]
 
 
-def test_on_unchanged_directories_everything_is_there() -> None:
-    harness = stopped()
+def test_a_restart_finds_every_partition() -> None:
+    harness = stopped_broker()
     assert offline(start(harness.disk)) == []
 
 
-def test_directories_in_another_order_are_refused_and_untouched() -> None:
-    """As Kafka, which finds an unexpected metadata location."""
-    harness = stopped()
+def test_reordered_log_dirs_are_refused_and_not_changed() -> None:
+    """Kafka reports an unexpected metadata location."""
+    harness = stopped_broker()
     before = names(harness.disk)
     with pytest.raises(StartRefused, match="/d1/__cluster_metadata-0 is a metadata log"):
         start(harness.disk, log_dirs="/d2,/d1")
@@ -69,9 +69,9 @@ def test_directories_in_another_order_are_refused_and_untouched() -> None:
     assert offline(start(harness.disk)) == []
 
 
-def test_a_directory_that_is_not_mounted_is_refused_and_not_formatted() -> None:
-    """As Kafka, which misses meta.properties."""
-    harness = stopped()
+def test_a_missing_log_dir_is_refused_and_not_formatted() -> None:
+    """Kafka reports a missing meta.properties."""
+    harness = stopped_broker()
     harness.disk.rename("/d2", "/elsewhere")
     with pytest.raises(StartRefused, match=r"no meta\.properties in /d2"):
         start(harness.disk)
@@ -81,14 +81,14 @@ def test_a_directory_that_is_not_mounted_is_refused_and_not_formatted() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\ntopic_id: ???\n"])
-def test_a_garbled_partition_metadata_takes_its_directory_offline(
+def test_corrupt_partition_metadata_takes_its_log_dir_offline(
     content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka fails the directory at the second, and at both if it was the only one."""
-    harness = stopped()
+    """Kafka fails the second log directory, and both if it was the only one."""
+    harness = stopped_broker()
     second = [name.removeprefix("/d2/") for name in names(harness.disk) if name.startswith("/d2/")]
     second = [name for name in second if harness.disk.is_directory(f"/d2/{name}")]
-    whole = harness.disk.read(f"/d2/{second[0]}/partition.metadata")
+    original_content = harness.disk.read(f"/d2/{second[0]}/partition.metadata")
     harness.disk.write(f"/d2/{second[0]}/partition.metadata", content, sync=True)
     with caplog.at_level(logging.ERROR):
         node = start(harness.disk)
@@ -101,12 +101,12 @@ def test_a_garbled_partition_metadata_takes_its_directory_offline(
     assert not any("stray" in name for name in names(harness.disk))
     node.begin_shutdown()
     node.finish_shutdown()
-    harness.disk.write(f"/d2/{second[0]}/partition.metadata", whole, sync=True)
+    harness.disk.write(f"/d2/{second[0]}/partition.metadata", original_content, sync=True)
     assert offline(start(harness.disk)) == []
 
 
-def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -> None:
-    harness = stopped()
+def test_corrupt_partition_metadata_beside_the_metadata_log_stops_the_start() -> None:
+    harness = stopped_broker()
     first = next(name for name in names(harness.disk) if name.startswith(("/d1/t-", "/d1/u-")))
     harness.disk.write(f"{first}/partition.metadata", b"", sync=True)
     with pytest.raises(
@@ -116,20 +116,20 @@ def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -
     assert not any("stray" in name for name in names(harness.disk))
 
 
-def test_the_id_of_another_topic_takes_the_partition_offline() -> None:
-    """As Kafka, which cannot lead it and leaves it as it is."""
-    harness = stopped()
-    places = {name.rpartition("/")[2]: name for name in names(harness.disk)}
-    foreign = harness.disk.read(f"{places['u-0']}/partition.metadata")
-    harness.disk.write(f"{places['t-0']}/partition.metadata", foreign, sync=True)
+def test_a_foreign_topic_id_takes_the_partition_offline() -> None:
+    """Kafka cannot make this replica a leader and does not change it."""
+    harness = stopped_broker()
+    directories = {name.rpartition("/")[2]: name for name in names(harness.disk)}
+    foreign = harness.disk.read(f"{directories['u-0']}/partition.metadata")
+    harness.disk.write(f"{directories['t-0']}/partition.metadata", foreign, sync=True)
     assert offline(start(harness.disk)) == ["t-0"]
     assert not any("stray" in name for name in names(harness.disk))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"data_version":9}', b'{"data_version":0}'])
-def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -> None:
-    """As Kafka does, with an exception."""
-    harness = stopped()
+def test_a_corrupt_quorum_state_stops_the_start(content: bytes) -> None:
+    """Kafka stops with an exception."""
+    harness = stopped_broker()
     harness.disk.write("/d1/__cluster_metadata-0/quorum-state", content, sync=True)
     with pytest.raises(
         CorruptMetadata, match=r"/d1/__cluster_metadata-0/quorum-state is invalid: .*: restore"
@@ -138,15 +138,15 @@ def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "error"),
     [
         ({}, "log.dirs is /d1,/d2: the first, which holds the metadata log, cannot be used: "),
         ({"log_dirs": "/d1"}, "log.dirs is /d1, which cannot be used: "),
         ({"log_dirs": "/d2", "metadata_log_dir": "/d1"}, "metadata.log.dir is /d1, which cannot be used: "),
     ],
 )
-def test_a_full_disk_of_the_metadata_log_is_called_by_its_setting(
-    settings: dict[str, str], told: str
+def test_the_error_for_a_full_metadata_disk_contains_the_setting(
+    settings: dict[str, str], error: str
 ) -> None:
     disk = MemoryDisk()
     node = start(disk, **settings)
@@ -166,4 +166,4 @@ def test_a_full_disk_of_the_metadata_log_is_called_by_its_setting(
     disk.replace = replace  # type: ignore[method-assign]
     with pytest.raises(StartRefused) as caught:
         start(disk, **settings)
-    assert str(caught.value) == f"{told}No space left on device"
+    assert str(caught.value) == f"{error}No space left on device"

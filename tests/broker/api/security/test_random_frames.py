@@ -1,4 +1,4 @@
-"""Whatever strangers send, nobody is known without his password, and nothing but their connection breaks."""
+"""Random frames to a SASL listener: no client authenticates, and the node keeps working."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kwire.wire.registry import encode_request
 from tests.broker.api.security.test_sasl_session import DELAY_MS, LISTENER, SETTINGS
 
 CONNECTIONS = 1_500
-MOST_FRAMES = 6
+MAX_FRAMES = 6
 MECHANISMS = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", ""
 TOKENS = (
     b"",
@@ -30,8 +30,8 @@ TOKENS = (
 )
 
 
-def drawn(rng: random.Random) -> bytes:
-    """A frame that comes near to those of authentication, its size in front."""
+def random_frame(rng: random.Random) -> bytes:
+    """Return a frame that resembles those of authentication, with its size prefix."""
     kind = rng.randrange(6)
     if kind == 0:
         return encode_request(ApiVersionsRequest(), rng.randrange(3), 1, "me")
@@ -41,13 +41,13 @@ def drawn(rng: random.Random) -> bytes:
         token = rng.choice(TOKENS)
         return len(token).to_bytes(4, "big") + token
     if kind == 3:
-        said = SaslAuthenticateRequest(auth_bytes=rng.choice(TOKENS))
-        return encode_request(said, rng.randrange(3), 1, "me")
+        request = SaslAuthenticateRequest(auth_bytes=rng.choice(TOKENS))
+        return encode_request(request, rng.randrange(3), 1, "me")
     return encode_request(SaslHandshakeRequest(mechanism=rng.choice(MECHANISMS)), rng.randrange(2), 1, "me")
 
 
-def changed(frame: bytes, rng: random.Random) -> bytes:
-    """The frame with a few bytes that are others, or without its end."""
+def mutate(frame: bytes, rng: random.Random) -> bytes:
+    """Return the frame with a few changed bytes, or without its end."""
     data = bytearray(frame)
     if rng.random() < 0.2:
         del data[rng.randrange(4, len(data) + 1) :]
@@ -57,15 +57,15 @@ def changed(frame: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def says(client: VirtualClient, rng: random.Random) -> None:
-    for _ in range(rng.randint(1, MOST_FRAMES)):
+def send_random_frames(client: VirtualClient, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, MAX_FRAMES)):
         if client.channel.closing or client.channel.ending:
-            return  # the shell takes nothing more
-        client.submit_frame(changed(drawn(rng), rng))
+            return  # the socket server reads nothing more
+        client.submit_frame(mutate(random_frame(rng), rng))
         client.take_bytes()
 
 
-def test_strangers_stay_strangers(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_frames_never_authenticate(caplog: pytest.LogCaptureFixture) -> None:
     node = VirtualNode(
         {
             **SETTINGS,
@@ -83,7 +83,7 @@ def test_strangers_stay_strangers(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(CONNECTIONS):
         client = node.connect(LISTENER)
         try:
-            says(client, rng)
+            send_random_frames(client, rng)
         except WireError:
             broken += 1
         assert client.channel.principal == ANONYMOUS
