@@ -1,4 +1,4 @@
-"""Failed authentications of this node with other nodes, so that each failure is logged once."""
+"""The last logged authentication failure of each other node, so that the same failure is logged once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from kwire.host.host import PeerAddress
 
 MAX_NODES: Final = 1_000
-"""The number of nodes that are remembered; beyond it, the oldest entry is dropped."""
+"""The number of nodes whose last failure is kept. A further node replaces the oldest entry."""
 LOG_INTERVAL_MS: Final = 60_000
-"""The shortest interval between log lines about a node, if the reason changes with each attempt."""
+"""The shortest interval between two log lines about the same node when the reason keeps changing."""
 
 
 class AuthenticationFailures:
@@ -23,7 +23,7 @@ class AuthenticationFailures:
         return len(self._logged)
 
     def should_log(self, peer: PeerAddress, reason: str, now_ms: int) -> bool:
-        """Whether to log this failure; if so, it counts as logged."""
+        """Return whether to log this failure, and if so, remember it as logged."""
         logged = self._logged.get(peer)
         if logged is not None and (logged[0] == reason or now_ms - logged[1] < LOG_INTERVAL_MS):
             return False

@@ -1,4 +1,4 @@
-"""A connection of a client: nonblocking reads and writes, with bounded memory."""
+"""A connection of a client, with nonblocking reads and writes and bounded memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionServer(ConnectionPorts, Protocol):
-    """The server, as its connections use it."""
+    """The server as a connection uses it."""
 
     @property
     def node(self) -> ServedNode: ...
@@ -35,7 +35,7 @@ class ConnectionServer(ConnectionPorts, Protocol):
 
 
 class Connection(Receiver):
-    """A socket, its channel, and the state of both directions."""
+    """A client's socket, its channel, and the state of receiving and sending."""
 
     __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
 
@@ -64,9 +64,9 @@ class Connection(Receiver):
         self.listener = listener.name
         self.peer = peer
         self.dirty = False
-        """Whether it is in the server's list of connections to process when the turn ends."""
+        """Whether the server's list of connections to process at the end of the turn includes this one."""
         self.idle_timer: Timer | None = None
-        self._reading_ahead = False  # a worker thread reads the next window from the disk
+        self._reading_ahead = False  # whether a worker thread is reading the next window from the disk
         server.loop.watch(self.fd, EPOLLIN, self._on_events)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class Connection(Receiver):
         self._server.mark_dirty(self)
 
     def finish_turn(self) -> bool:
-        """Send what is ready. Return True if another turn is needed at once."""
+        """Send the responses that are ready. Return True if the connection needs another turn at once."""
         channel = self.channel
         queue = self.queue
         slots = channel.slots
@@ -105,7 +105,7 @@ class Connection(Receiver):
             pieces = channel.take_ready()
             size_bytes = queued_bytes - channel.queued_bytes
             if channel.closing:
-                # Replies queued after the closing one are dropped.
+                # Responses that were queued after the last one to send are dropped.
                 size_bytes = sum(map(size_of, pieces))
             queue.extend(cast("list[Piece]", pieces), size_bytes)
         more = False
@@ -162,7 +162,7 @@ class Connection(Receiver):
     # --- closing
 
     def drain(self) -> None:
-        """Stop receiving. Requests that were received still get their replies."""
+        """Stop receiving. Requests that were received still get their responses."""
         self._paused = True
         self._watch()
         self.mark_dirty()
@@ -172,7 +172,7 @@ class Connection(Receiver):
         return self._waiting is None and not self.channel.slots and not self.queue
 
     def release(self) -> None:
-        """Close the socket and free its buffers. Called by `SocketServer.close`."""
+        """Close the socket and free its buffers. Only `SocketServer.close` calls this."""
         self.closed = True
         if self.idle_timer is not None:
             self.idle_timer.cancel()

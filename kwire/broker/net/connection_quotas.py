@@ -1,10 +1,11 @@
 """Connection limits, as in Apache Kafka's ConnectionQuotas.
 
-- `max.connections` limits the whole broker, and `max.connections` of a listener that listener. While a limit
-  is reached, the listener accepts no connections, and clients wait in its backlog. The inter-broker listener
-  is exempt from the broker's limit if there is another listener: the least recently used connection of
-  another listener is closed instead.
-- `max.connections.per.ip` and its overrides: a connection beyond the limit is accepted and closed at once.
+- `max.connections` of the broker limits all its connections. `max.connections` of a listener limits the
+  connections of that listener. While a limit is reached, the listener accepts no connections, and clients
+  wait in its backlog. If the broker has several listeners, the inter-broker listener is exempt from the
+  broker's limit: instead, the broker closes the least recently used connection of another listener.
+- `max.connections.per.ip` and its overrides limit the connections per IP address. A connection beyond that
+  limit is accepted and closed at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ConnectionQuotas:
         self.max_connections_by_listener = dict(max_connections_by_listener or {})
         self.inter_broker_listener = inter_broker_listener
         self.listeners = 1
-        """The number of listeners: the exemption applies only if there are several."""
+        """The number of open listeners. The inter-broker listener is exempt only if there are several."""
         self.total = 0
         self._by_ip: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
@@ -45,18 +46,18 @@ class ConnectionQuotas:
         return self.is_protected(listener) or self.total < self.max_connections
 
     def is_protected(self, listener: str) -> bool:
-        """Whether the listener is exempt from the broker's limit."""
+        """Whether the listener is exempt from the limit of the whole broker."""
         return listener == self.inter_broker_listener and self.listeners > 1
 
     def is_exceeded(self) -> bool:
-        """Whether a protected listener has accepted connections beyond the broker's limit."""
+        """Whether the broker has more connections than its limit, because of the exempt listener."""
         return self.total > self.max_connections
 
     def ip_limit(self, ip: str) -> int:
         return self.max_connections_per_ip_overrides.get(ip, self.max_connections_per_ip)
 
     def admit(self, listener: str, ip: str) -> bool:
-        """Count a connection; return False and count nothing if its IP address has too many."""
+        """Count a new connection. If its IP address has too many, return False and count nothing."""
         if self._by_ip[ip] >= self.ip_limit(ip):
             if not self._by_ip[ip]:
                 del self._by_ip[ip]
@@ -67,7 +68,7 @@ class ConnectionQuotas:
         return True
 
     def release(self, listener: str, ip: str) -> None:
-        """Uncount a connection that was admitted and is closed."""
+        """Stop counting a connection that was admitted and is now closed."""
         assert self._by_ip[ip] > 0
         assert self._by_listener[listener] > 0
         self.total -= 1

@@ -14,11 +14,11 @@ REASONS = {
     errno.EADDRNOTAVAIL: "this machine does not have the address: set one that it has, or 0.0.0.0, in {}",
     errno.EACCES: "only root may listen on this port: set a port of 1024 or above in {}",
 }
-"""The reason for an error and its remedy, with the option or config key to change."""
+"""The reason and the remedy for each errno, with the option or config key to change."""
 
 
 class BindError(Exception):
-    """A listener cannot be bound. The message says which one and why."""
+    """A failure to bind a listener. The message names the listener and the reason."""
 
 
 class Listener:
@@ -27,7 +27,7 @@ class Listener:
     def __init__(self, name: str, sock: socket.socket, role: ListenerRole) -> None:
         self.name = name
         self.role = role
-        """The role of the node for connections to this listener."""
+        """The role (broker or controller) in which the node serves connections to this listener."""
         self.sock = sock
         self.fd = sock.fileno()
         host, port = sock.getsockname()[:2]
@@ -37,21 +37,21 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """The bound address, as clients write it."""
+        """The bound address in the form `host:port`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def bind(
     name: str, host: str, port: int, settings: SocketSettings, role: ListenerRole = ListenerRole.BROKER
 ) -> Listener:
-    """Bind an address without listening yet. An empty host means every address. BindError."""
+    """Bind an address without listening yet. An empty host means all addresses. Raises BindError."""
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
         raise BindError(f"cannot listen on {where} (listener {name}): ports are from 0 to {MAX_PORT}")
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-        # An address as bytes avoids loading the IDNA tables for host names: 2 ms of a start.
+        # A host in bytes keeps Python from loading the IDNA tables, which would take 2 ms of the start.
         known = host if host.strip("0123456789.") else host.encode()
         found = socket.getaddrinfo(known, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -77,9 +77,10 @@ def bind(
 
 
 def own_host_name() -> str:
-    """Return the name of this machine for other nodes: Java's canonical host name of the local host.
+    """Return the host name that this machine advertises, like Java's canonical name of the local host.
 
-    This is the name of its address if that name resolves to the address, and otherwise the address.
+    The result is the name of the machine's address if that name resolves to the same address. Otherwise it
+    is the address.
     """
     own_name = socket.gethostname()
     try:

@@ -1,14 +1,14 @@
-"""The event loop of a node: one epoll, on which one trio task or one thread waits, turn by turn.
+"""The event loop of a node: it waits on one epoll and handles what is ready in turns.
 
-A turn handles ready file descriptors, then due timers, results of worker threads and `call_soon` callbacks,
-and ends with the `end_turn` hook, in which the server writes staged appends and sends replies. A descriptor's
-handler must do bounded work, so that the end of the turn is never far away.
+A turn handles ready file descriptors, then due timers, results of worker threads and `call_soon` callbacks.
+It ends with the `end_turn` hook, in which the server writes staged appends and sends responses. The handler
+of a descriptor must do bounded work, so that every turn ends soon.
 
-Why not a trio task per connection? That costs at least 10 µs of CPU per request, or 16 µs with trio's
-streams, because every wait goes through trio's scheduler. Here all descriptors are in an epoll of our own,
-and trio waits only for the descriptor of that epoll. Ready connections are handled one after another without
-a checkpoint. This takes less than 7 µs per request; a C program takes 4.6 µs. Trio still does what it does
-well: signals, start and stop, and other tasks beside the loop.
+Why not a trio task per connection? A trio task costs at least 10 µs of CPU per request, or 16 µs with trio's
+streams, because every wait goes through trio's scheduler. Here the loop has an epoll of its own for all
+descriptors, and trio waits only for the descriptor of that epoll. The loop handles ready connections one
+after another without a checkpoint. This takes less than 7 µs per request; a C program takes 4.6 µs. Trio
+still handles signals, start and stop, and other tasks beside the loop.
 
 A pass through trio's scheduler costs about 10 µs. If the loop is `alone` in its thread, it does not return to
 trio at once after a turn that handled something: it first waits some milliseconds in its own epoll. A client
@@ -18,11 +18,11 @@ of the kernel makes the kernel program a timer, which costs 6 µs on a virtual m
 and `CHECKPOINT_SECONDS` bound the delay for other tasks, such as signal handlers, to about 40 ms. If a client
 runs in the same trio run, the loop must not be `alone`: the client could not send while the loop waits.
 
-An embedded broker has a thread of its own and needs no trio: `run_until` waits only in the epoll.
+An embedded broker runs the loop in a thread of its own with `run_until`, without trio.
 
-Timers are in a heap, with one timerfd that is armed for the earliest deadline. Canceling or postponing a
-timer does not change the timerfd: an unnecessary wake-up is cheaper than arming the timerfd for every long
-poll. Worker threads report through an eventfd in the same epoll.
+Timers are in a heap. One timerfd is armed for the earliest deadline. Canceling or postponing a timer does not
+change the timerfd, because an unnecessary wake-up costs less than arming the timerfd for every long poll.
+Worker threads report their results through an eventfd in the same epoll.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from kwire.host.random_streams import RandomStreams
 T = TypeVar("T")
 
 MAX_EVENTS = 512
-"""The number of descriptors handled per turn. The others follow in the next turn."""
+"""The largest number of descriptors that one turn handles. The next turn handles the others."""
 TURNS_PER_CHECKPOINT = 16
 CHECKPOINT_SECONDS = 0.02
-"""A turn that ends this long after the last checkpoint is followed by a checkpoint."""
+"""The time without a trio checkpoint after which the loop runs one."""
 LINGER_SECONDS = 0.02
-"""The wait in the loop's own epoll, if the loop is alone, after a turn that handled something."""
+"""The time that a loop that is `alone` waits in its own epoll after a turn that handled something."""
 STEPS_PER_TURN = 64
-"""The number of deadlines to which `advance` moves the clock before descriptors are handled."""
+"""The number of deadlines that `advance` moves through before the loop handles descriptors again."""
 UNPREDICTABLE = frozenset({"salts", "sasl"})
-"""Purposes whose random numbers must be unpredictable: without a seed, they use the system's generator."""
+"""Purposes whose random numbers must be unpredictable. Without a seed, the system generates them."""
 MAX_WORKERS = 8
 
 
 class Loop:
-    """A `Host` in real time, and the epoll of everything that does I/O."""
+    """The real-time `Host` of a node, with one epoll for all its I/O."""
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class Loop:
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")
         self.peers: Peers = NoPeers(self.call_soon)
-        """The other nodes; none until `PeerLinks` replaces this."""
+        """The other nodes. There are none until `PeerLinks` replaces this."""
         self.end_turn: Callable[[], bool] = _nothing_left
-        """Called at the end of each turn; returns True to request another turn at once."""
+        """The hook at the end of each turn. It returns True if the next turn must not wait."""
         self.turn_ms = 0
         """The time of `internode_clock` at the start of this turn."""
         self.turn_began = perf_counter()
-        """The start of this turn by `perf_counter`, in seconds."""
+        """The value of `perf_counter` (seconds) at the start of this turn."""
         self.alone = alone
-        """Whether no other task of this trio run needs to run promptly."""
+        """Whether the loop may delay the other tasks of its trio run."""
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
@@ -112,7 +112,7 @@ class Loop:
         self._more = False
         self._workers = Workers(max_workers, self._work_finished)
         self._when_idle: list[Callable[[], None]] = []
-        """Callbacks for when no work is in progress in threads."""
+        """Callbacks to call once no work is in progress in worker threads."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, select.EPOLLIN, self._woken)
         self.watch(self._timer_fd.fd, select.EPOLLIN, self._timer_expired)
@@ -121,12 +121,12 @@ class Loop:
     # --- descriptors
 
     def watch(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` with the ready mask whenever a condition of `mask` holds (level-triggered)."""
+        """Call `handler` with the ready events whenever an event of `mask` is ready (level-triggered)."""
         self._epoll.register(fd, mask)
         self._handlers[fd] = handler
 
     def rewatch(self, fd: int, mask: int) -> None:
-        """Change the mask of a watched descriptor."""
+        """Change the event mask of a watched descriptor."""
         self._epoll.modify(fd, mask)
 
     def unwatch(self, fd: int) -> None:
@@ -134,7 +134,7 @@ class Loop:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
-    # --- Host (now_ms and monotonic_ms are the clock's)
+    # --- Host (the clock implements now_ms and monotonic_ms)
 
     def random(self, purpose: str) -> random.Random:
         if self._secrets is not None and purpose in UNPREDICTABLE:
@@ -164,7 +164,7 @@ class Loop:
             self.wake()
 
     def call_from_thread(self, callback: Callable[[], None]) -> None:
-        """`call_soon` for other threads."""
+        """Schedule a callback for the loop's thread. Unlike `call_soon`, any thread may call this."""
         self._soon.append(callback)
         self.wake()
 
@@ -173,11 +173,11 @@ class Loop:
 
     @property
     def working(self) -> bool:
-        """Whether work is in progress in threads, or has results that were not delivered yet."""
+        """Whether worker threads are busy, or have results that the loop has not delivered yet."""
         return self._workers.in_progress > 0
 
     def workers_done(self) -> LoopEvent:
-        """Return an event that is set once no work is in progress and all results were delivered."""
+        """Return an event that is set once worker threads are idle and all their results are delivered."""
         done = LoopEvent()
 
         def check() -> None:
@@ -205,7 +205,7 @@ class Loop:
 
     async def run(self) -> None:
         """Run turns until `stop`, as a trio task."""
-        import trio  # not at the top: an embedded broker does without, and starts in half the time
+        import trio  # imported here because an embedded broker starts in half the time without trio
 
         assert not self.running
         self.running = True
@@ -234,16 +234,16 @@ class Loop:
             self.running = False
 
     def run_until(self, waits: Iterable[Wait]) -> None:
-        """Run turns in this thread until all `waits` are over, or until `stop`.
+        """Run turns in this thread until all `waits` are over, or until `stop` is called.
 
-        The next item of `waits` is requested only after the one before is over.
+        `waits` is advanced to its next item only after the current wait is over.
         """
         assert not self.running
         self.running = True
         try:
             for wait in waits:
                 end = perf_counter() + wait.seconds
-                rest = 0.0  # there may be something to do already
+                rest = 0.0  # the first turn must not wait: something may be ready already
                 while not (self._stopping or any(event.is_set for event in wait.events)):
                     if self.turn(rest):
                         rest = 0.0
@@ -252,7 +252,7 @@ class Loop:
                     if rest <= 0:
                         break
                     if rest == math.inf:
-                        rest = -1  # no timeout, for epoll
+                        rest = -1  # for epoll, -1 means no timeout
         finally:
             self.running = False
 
@@ -275,7 +275,7 @@ class Loop:
         for fd, mask in events:
             handler = handlers.get(fd)
             if handler is None:
-                continue  # closed earlier in this turn
+                continue  # an earlier handler of this turn has closed the descriptor
             try:
                 handler(mask)
             except Exception:
@@ -295,7 +295,7 @@ class Loop:
         try:
             return self.end_turn()
         except Exception:
-            self._logger.exception("The end of a turn failed")
+            self._logger.exception("Writing appends and sending responses at the end of a turn failed")
             return False
 
     def _run_due_timers(self) -> None:
@@ -307,7 +307,7 @@ class Loop:
         try:
             callback()
         except Exception:
-            self._logger.exception("A callback of the loop failed")
+            self._logger.exception("A callback in the event loop failed; the loop continues")
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.wakeup_ms()
@@ -326,9 +326,9 @@ class Loop:
         """Move the clock forward by `delay_ms`, from deadline to deadline, then call `done`.
 
         Everything that becomes due runs before the clock moves on, including its consequences and work in
-        threads. Periodic checks run less often meanwhile, and once more at the end. With
+        threads. Periodic checks run less often during the advance, and once more at its end. With
         `advance_internode_clock=False`, the internode clock (`Host.internode_clock`) is paused. Call this in
-        the loop's thread. An advance starts after the one before is done or was canceled by `stop_advancing`.
+        the loop's thread, after the previous advance is done or was canceled by `stop_advancing`.
         """
         if self._advancing:
             self._next_advances.append(
@@ -341,7 +341,7 @@ class Loop:
         self._checks.begin_advance(delay_ms)
         if not advance_internode_clock:
             self.internode_clock.pause(delay_ms)
-        on_jump, clock.on_jump = clock.on_jump, None  # these jumps are handled here
+        on_jump, clock.on_jump = clock.on_jump, None  # this function handles its own jumps of the clock
 
         def check(*, is_quiet: bool = False) -> None:
             if self._advance_stopped:
@@ -351,7 +351,7 @@ class Loop:
             elif self._more or self._soon:
                 self._soon.append(check)
             elif not is_quiet:
-                self._soon.append(check_again)  # the end of this turn may create more work
+                self._soon.append(check_again)  # the end of this turn may schedule more work
             else:
                 step()
 
@@ -387,11 +387,11 @@ class Loop:
         self.call_soon(check)
 
     def stop_advancing(self) -> None:
-        """Stop the advance that is in progress: the clock stays where it is."""
+        """Stop the advance in progress. The clock keeps its current time."""
         self._advance_stopped = True
 
     def _clock_jumped(self) -> None:
-        """Recheck the timers after the clock was moved, possibly by another thread."""
+        """Check all timers again after the clock was moved. Any thread may call this."""
         self.call_from_thread(self._recheck_timers)
 
     def _recheck_timers(self) -> None:
@@ -399,7 +399,7 @@ class Loop:
         self._timers_due = True
 
     def wake(self) -> None:
-        """Make the loop run a turn. Can be called from any thread."""
+        """Make the loop run a turn. Any thread may call this."""
         os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self, mask: int) -> None:

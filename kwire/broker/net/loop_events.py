@@ -31,8 +31,8 @@ class LoopEvent:
 
 
 class Wait(NamedTuple):
-    """A wait for the code that runs the loop: until one of `events` is set, or `seconds` have passed."""
+    """A wait until one of `events` is set or `seconds` have passed."""
 
     events: tuple[LoopEvent, ...]
     seconds: float
-    """Real time, whatever the node's clock does."""
+    """Seconds of real time, even if the node has another clock."""

@@ -1,7 +1,7 @@
 """Connections to other nodes over TCP, nonblocking, on the epoll of the loop.
 
-They receive and send like those of clients (`receiver`, `send_queue`), with a scratch buffer of their own.
-There is no backpressure: this node has requested everything that it receives.
+Connections to nodes receive and send like connections of clients (`receiver`, `send_queue`), but with a
+separate scratch buffer. There is no backpressure, because this node has requested all data that it receives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kwire.host.host import PeerAddress
 
 FULL_BUFFER_BYTES = 16 << 20
-"""Responses up to this size get their full buffer at once. The default fetch response size is below it."""
+"""Responses up to this size get a buffer of their full size at once. Default fetch responses are smaller."""
 
 SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
 OnResolved = Callable[[list[SocketAddress] | BaseException], None]
@@ -47,22 +47,22 @@ class PeerConnections:
         self.logger = loop.logger("kwire.net")
         self._open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[OnResolved]] = {}
-        """Callbacks of pending lookups by host. The first lookup is in progress."""
+        """The callbacks that wait for the lookup of each host. The first host is being looked up."""
         self.unresponsive: dict[PeerAddress, SocketAddress] = {}
-        """The last address, of a host with several, whose connection attempt got no response."""
+        """For hosts with several addresses: the last address that did not respond to a connection attempt."""
         self._resolver = Workers(1, self._deliver)
         self._lock = threading.Lock()
         self._closed = False
         self._ids = count(1)
 
     def dial(self, to: PeerAddress, events: TransportEvents) -> OutgoingConnection:
-        """Start to open a connection. See `peer_link.Dial`."""
+        """Start to open a connection, as `peer_link.Dial` specifies."""
         return OutgoingConnection(self, to, events)
 
     def open_connection(
         self, sock: socket.socket, to: PeerAddress, events: TransportEvents
     ) -> PeerConnection:
-        """Create the connection of a connected socket."""
+        """Create a `PeerConnection` for a socket that is connected already."""
         connection = PeerConnection(self, sock, next(self._ids), to, events)
         self._open[connection.channel.id] = connection
         return connection
@@ -75,7 +75,7 @@ class PeerConnections:
         return memoryview(bytearray(SCRATCH_BYTES))
 
     def resolve(self, to: PeerAddress, done: OnResolved) -> None:
-        """Look up the addresses of a host, one host at a time, in a thread that shutdown ignores."""
+        """Look up the addresses of a host in a thread, one host at a time. Shutdown does not wait for it."""
         waiting = self._lookups.get(to)
         if waiting is not None:
             waiting.append(done)
@@ -98,13 +98,13 @@ class PeerConnections:
         self._resolver.run(lambda: _addresses(to), resolved)
 
     def _deliver(self, done: OnResolved, found: list[SocketAddress] | BaseException) -> None:
-        """Pass a result from the resolver thread to the loop, unless that is closed."""
+        """Pass a lookup result from the resolver thread to the loop, unless `close` was called."""
         with self._lock:
             if not self._closed:
                 self.loop.call_from_thread(lambda: done(found))
 
     def close(self) -> None:
-        """Stop before the loop is closed."""
+        """Stop the lookups. Call this before the loop is closed."""
         with self._lock:
             self._closed = True
         self._resolver.close()
@@ -119,7 +119,7 @@ class PeerConnections:
 
 
 class OutgoingConnection:
-    """A connection that is being opened: the host is resolved, and its addresses are tried in turn."""
+    """A connection that is being opened: its host is looked up, then each address is tried."""
 
     def __init__(self, connections: PeerConnections, to: PeerAddress, events: TransportEvents) -> None:
         self._connections = connections
@@ -142,7 +142,7 @@ class OutgoingConnection:
             self._connection.release()
         self._close_socket()
 
-    # --- resolving
+    # --- lookup
 
     def _resolve(self) -> None:
         if self._closed:
@@ -166,7 +166,7 @@ class OutgoingConnection:
         self._addresses.extend(addresses)
         unresponsive = self._connections.unresponsive.pop(self._to, None)
         if unresponsive in addresses:
-            # As in Kafka's client, continue with the address after it.
+            # As in Kafka's client, continue with the address after the one that did not respond.
             self._addresses.rotate(-1 - addresses.index(unresponsive))
         self._try_next()
 
@@ -201,10 +201,10 @@ class OutgoingConnection:
         try:
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not error and sock.getsockname() == sock.getpeername():
-                # A TCP self-connect: nothing listens on the ephemeral port that this socket got.
+                # TCP has connected the socket to itself: nothing listens on the local port that it was given.
                 error = errno.ECONNREFUSED
         except OSError as failure:
-            error = failure.errno or errno.EIO  # it was reset already
+            error = failure.errno or errno.EIO  # the connection was reset already
         if error:
             self._connections.loop.unwatch(sock.fileno())
             self._connect_failed(error)
@@ -215,7 +215,7 @@ class OutgoingConnection:
         self._events.opened()
 
     def _connect_failed(self, error: int) -> None:
-        """Try the next address, or fail."""
+        """Try the next address. If none is left, report the failure."""
         if self._connecting is not None:
             self._connecting.close()
             self._connecting = None
@@ -266,7 +266,7 @@ class PeerConnection(Receiver):
         return f"<to {self.to}>"
 
     def send(self, frame: bytes) -> None:
-        """Send a frame when the turn ends."""
+        """Queue a frame, which is sent when the turn ends."""
         self.queue.extend([frame], len(frame))
         self.mark_dirty()
 
@@ -281,7 +281,7 @@ class PeerConnection(Receiver):
             self.events.closed(reason)
 
     def refuse(self, reason: str) -> None:
-        self._connections.logger.warning("Closing connection %r: %s", self, reason)
+        self._connections.logger.warning("Closing connection to %s: %s", self.to, reason)
         self.close(f"protocol error: {reason}")
 
     def release(self) -> None:
@@ -296,11 +296,11 @@ class PeerConnection(Receiver):
         self._connections.forget(self)
 
     def _is_full(self) -> bool:
-        # Backpressure in both directions could make two nodes wait for each other.
+        # If two nodes stopped receiving from each other, each could wait for the other.
         return False
 
     def _grow(self, received: Buffer) -> bytearray:
-        # At once instead of in steps: the rest of a response will arrive, and each step copies.
+        # Allocate the full size at once: the response will arrive, and each smaller step would copy it.
         if self._needed_bytes > FULL_BUFFER_BYTES:
             return super()._grow(received)
         grown = bytearray(self._needed_bytes)
@@ -317,7 +317,7 @@ class PeerConnection(Receiver):
             self.close("the peer reset the connection")
 
     def _process(self) -> None:
-        """Handle the frames that had to wait, and send what is queued."""
+        """Handle the frames that had to wait, then send the queued data."""
         self._is_dirty = False
         if self._waiting is not None:
             self.resume()
@@ -340,7 +340,7 @@ class PeerConnection(Receiver):
 
 
 def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
-    """Return the addresses of a host, the best first. OSError."""
+    """Return the addresses of a host, in the order in which to try them. Raises OSError."""
     try:
         found = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
@@ -349,7 +349,7 @@ def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
 
 
 def kwire_version() -> str:
-    """Return the version of kwire, which other nodes get with ApiVersions."""
+    """Return the version of kwire, which is sent to other nodes in ApiVersions requests."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

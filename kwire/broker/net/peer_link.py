@@ -1,21 +1,22 @@
-"""The requests to one other node for one purpose, over one connection at a time.
+"""The requests to one other node for one purpose, sent over at most one connection at a time.
 
     DISCONNECTED -> CONNECTING -> NEGOTIATING -> AUTHENTICATING <-> READY
           ^             |              |               |              |
           +-- BACKING_OFF <------------+---------------+--------------+
 
-The link connects when there is a request. It requests the versions of the other node (ApiVersions; KIP-35,
-KIP-511), authenticates with SASL if the listener requires it, and then sends all requests in order. Responses
-arrive in the same order, so an overdue response ends the connection. When a connection ends, all requests
-sent over it fail with the reason; only their callers know whether and where to send them again. Then the link
-backs off, longer with each failure, and further requests wait for the next attempt.
+The link connects when there is a request. It first requests the other node's API versions (ApiVersions;
+KIP-35, KIP-511), authenticates with SASL if the listener requires it, and then sends all requests in order.
+Responses arrive in the same order, so the link closes the connection if a response is overdue. When a
+connection ends, all requests sent over it fail with the reason, because only the callers know whether and
+where to send their requests again. Then the link backs off, longer after each failure. Requests that arrive
+in the meantime wait for the next connection attempt.
 
-If the other node returns a session lifetime (KIP-368), the link authenticates again before the session ends:
-as soon as there is a request, and after all earlier requests are answered.
+If the other node returns a session lifetime (KIP-368), the link authenticates again before the session ends.
+It does so when the next request is to be sent and all earlier requests have their responses.
 
-The link does no I/O: a `Dial` function opens the connection, a `PeerTransport`, which reports to the link as
-its `TransportEvents`. The same link runs over TCP (`broker.net.peer_connection`) and over the simulated
-network (`kwire.testing.network`).
+The link itself does no I/O. A `Dial` function opens a connection (`PeerTransport`), which reports events to
+the link (`TransportEvents`). The same link runs over TCP (`broker.net.peer_connection`) and over the
+simulated network (`kwire.testing.network`).
 """
 
 from __future__ import annotations
@@ -41,42 +42,42 @@ if TYPE_CHECKING:
     from kwire.wire.schema import Message
 
 RECONNECT_BACKOFF_MS = 50, 1_000
-"""The first and the longest pause after a lost connection."""
+"""The first and the longest backoff after a lost connection."""
 JITTER = 0.2
-"""The random variation of pauses and setup timeouts, up or down (KIP-144)."""
+"""The share by which backoffs and setup timeouts are randomly shortened or lengthened (KIP-144)."""
 MAX_REQUESTS = 1_000
 MAX_IN_FLIGHT_BYTES = 64 << 20
-"""The limit for requests of one purpose that were sent and not answered."""
+"""The limit for the total size of the requests of one link that wait for a response."""
 SOFTWARE_NAME = "kwire"
 REAUTHENTICATE_AT_SHARE = 0.85, 0.95
 """The share of the session lifetime after which the link authenticates again, chosen at random (KIP-368)."""
 
 
 class PeerTransport(Protocol):
-    """A connection to another node, open or being opened."""
+    """A connection to another node, which is open or being opened."""
 
     def send(self, frame: bytes) -> None:
-        """Send a frame with its size prefix, over an open transport. No event is reported in this call."""
+        """Send a frame with its size prefix. The transport must be open. This call reports no event."""
 
     def close(self) -> None:
-        """Close the connection. No further event is reported."""
+        """Close the connection. No event is reported after that."""
 
 
 class TransportEvents(Protocol):
-    """The owner of a connection, which receives its events."""
+    """The owner of a connection, to which the connection reports its events."""
 
     def opened(self) -> None:
-        """Handle that the connection is open."""
+        """Handle that the connection has been opened."""
 
     def received(self, frame: memoryview) -> None:
-        """Handle a received frame, without its size prefix. May close the transport."""
+        """Handle a received frame, without its size prefix. The handler may close the transport."""
 
     def closed(self, reason: str) -> None:
         """Handle that the connection was lost or could not be opened. No further event follows."""
 
 
 Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
-"""Start to open a connection. No event is reported in this call."""
+"""Start to open a connection to a node. The call itself reports no event."""
 
 
 class LinkState(Enum):
@@ -148,9 +149,9 @@ class PeerLink:
     ) -> None:
         """`setup_timeouts_ms` are the first and the longest timeout until the link is READY.
 
-        `sasl_client` creates the client of one authentication; None means that none is needed.
-        `authentication_failures` are shared by all links, so that each failure is logged once.
-        `on_disconnected` is called when the link has no state left and may be dropped.
+        `sasl_client` creates the client of one authentication; None means that no authentication is needed.
+        All links share `authentication_failures`, so that each failure is logged once.
+        `on_disconnected` is called when the link has neither a connection nor requests and may be dropped.
         """
         self.to = to
         self.purpose = purpose
@@ -164,9 +165,9 @@ class PeerLink:
         self._new_sasl_client = sasl_client
         self._authentication_failures = authentication_failures
         self._authenticator: SaslClientAuthenticator | None = None
-        """The authentication in progress."""
+        """The authentication in progress, or None."""
         self._reauthenticate_ms: int | None = None
-        """The time from which on the link must authenticate again."""
+        """The time (monotonic) after which the link must authenticate again; None for no limit."""
         self._on_disconnected = on_disconnected
         self._logger = host.logger("kwire.net")
         self._transport: PeerTransport | None = None
@@ -177,10 +178,10 @@ class PeerLink:
         self._sent_bytes = 0
         self._last_id = 0
         self._failures = self._timeouts = 0
-        """Consecutive failures to connect, and consecutive setup timeouts (KIP-601)."""
+        """The consecutive failures to connect, and the consecutive setup timeouts (KIP-601)."""
         self._last_failure = ""
         self._state_ends_ms = 0
-        """The end of the current backoff or setup timeout."""
+        """The time (monotonic) at which the current backoff or setup timeout ends."""
         self._active_ms = 0
         self._timer: Timer | None = None
         self._check_ms = 0
@@ -191,7 +192,7 @@ class PeerLink:
     # --- requests
 
     def send(self, pending: PeerRequest) -> None:
-        """Send a request as soon as possible. Its callback is never called in this call."""
+        """Send a request as soon as possible. The callback is called later, never within this call."""
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
             self._fail(pending, f"{waiting} requests are already pending")
@@ -211,7 +212,7 @@ class PeerLink:
             self._timer.cancel()
 
     def disconnect(self, reason: str) -> None:
-        """Close the connection if there is one; the link backs off and reconnects."""
+        """Close the connection if it exists. The link then backs off and reconnects."""
         if self._transport is not None:
             self._connection_lost(reason)
 
@@ -243,7 +244,7 @@ class PeerLink:
                 self._fail(pending, reason, PeerTooOld)
 
     def _choose_version(self, pending: PeerRequest) -> str | None:
-        """Choose the highest common version; return why there is none, or None."""
+        """Choose the highest version that both nodes support. Return why there is none, or None."""
         request = pending.request
         theirs = self.versions.get(request.API_KEY)
         if theirs is None:
@@ -258,7 +259,7 @@ class PeerLink:
         return f"{supported}, but this node sends {low} to {high}"
 
     def _send(self, pending: PeerRequest) -> str | None:
-        """Send a request; return why it cannot be encoded, or None."""
+        """Send a request. Return why the request cannot be encoded, or None if it was sent."""
         assert self._transport is not None
         pending.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
         request = pending.request
@@ -267,7 +268,7 @@ class PeerLink:
         except NotInVersion as error:
             return f"version {pending.version} of {pending.name} cannot represent the request: {error}"
         except Exception:
-            self._logger.exception("%r: cannot encode request %.2000r", self, request)
+            self._logger.exception("Cannot encode the request for %r, failing it: %.2000r", self, request)
             return f"{pending.name} cannot be encoded"
         pending.size_bytes = len(frame)
         self._sent_bytes += len(frame)
@@ -299,11 +300,11 @@ class PeerLink:
             else:
                 self._handle_response(frame)
         except WireError as error:
-            self._logger.warning("Closing connection %r: %s", self, error)
+            self._logger.warning("Closing connection to %s (%s): %s", self.to, self.purpose, error)
             self._connection_lost(f"protocol error: {error}")
 
     def _decode(self, frame: memoryview) -> tuple[PeerRequest, Message]:
-        """Return a response and its request, which must be the oldest. WireError."""
+        """Return the oldest pending request and its response. Raises WireError if they do not match."""
         if not self._sent:
             raise WireError(f"response of {len(frame)} bytes without a request")
         pending = self._sent[0]
@@ -321,7 +322,7 @@ class PeerLink:
     def _handle_response(self, frame: memoryview) -> None:
         pending, response = self._decode(frame)
         self._host.call_soon(partial(pending.on_response, response))
-        if self._unsent:  # these wait until earlier requests are answered, before a new authentication
+        if self._unsent:  # before a new authentication, requests wait for the responses of earlier ones
             self._send_all()
 
     def _handle_api_versions(self, frame: memoryview) -> None:
@@ -329,7 +330,7 @@ class PeerLink:
         assert isinstance(response, ApiVersionsResponse)
         served = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and pending.version > 0:
-            # KIP-511: the response has the supported versions, or the node knows only version 0.
+            # KIP-511: the response has the supported versions. If it has none, the node knows only version 0.
             known = served.get(ApiKey.API_VERSIONS, (0, 0))[1]
             self._request_api_versions(max(0, min(known, pending.version - 1)))
         elif response.error_code:
@@ -349,7 +350,7 @@ class PeerLink:
     # --- authentication
 
     def _authenticate(self) -> None:
-        """Start to authenticate: after connecting, or again on the same connection."""
+        """Start to authenticate, after connecting or again on the same connection."""
         assert self._new_sasl_client is not None
         self._transition(LinkState.AUTHENTICATING)
         self._reauthenticate_ms = None
@@ -384,10 +385,10 @@ class PeerLink:
         self._ready()
 
     def _authentication_failed(self, reason: str) -> None:
-        """Close the connection; log the failure unless the same one was logged already."""
+        """Close the connection, and log the failure unless `AuthenticationFailures` suppresses it."""
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._authentication_failures.should_log(self.to, reason, now_ms):
-            self._logger.error("%r failed authentication due to: %s", self, reason)
+            self._logger.error("Connection %r failed authentication due to: %s", self, reason)
         self._connection_lost(f"authentication failed: {reason}")
 
     # --- connection end
@@ -397,7 +398,7 @@ class PeerLink:
         self._connection_lost(reason)
 
     def _connection_lost(self, reason: str) -> None:
-        """Fail all requests and back off."""
+        """Fail all requests that were sent, and back off."""
         self._close_transport()
         self._authenticator = None
         self._failures += 1
@@ -409,7 +410,7 @@ class PeerLink:
         self._fail_all(reason)
 
     def _exponential_ms(self, bounds_ms: tuple[int, int], failures: int) -> int:
-        """Return the first bound, doubled with each failure up to the second bound, with random jitter."""
+        """Return the first bound doubled once per failure, at most the second bound, with random jitter."""
         least_ms, most_ms = bounds_ms
         middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
         return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
@@ -439,7 +440,7 @@ class PeerLink:
     # --- timeouts
 
     def _schedule_check(self, when_ms: int) -> None:
-        """Schedule a check for this time or earlier. An early check costs less than an exact timer."""
+        """Schedule a check no later than this time. An early check costs less than an exact timer."""
         if self._timer is not None:
             if self._check_ms <= when_ms:
                 return
@@ -474,7 +475,7 @@ class PeerLink:
             self._schedule_check(self._next_check_ms())
 
     def _next_check_ms(self) -> int:
-        """Return the time of the next check if no event comes before."""
+        """Return the time at which the next check is due if no event happens before."""
         deadlines_ms = [pending.deadline_ms for pending in (*self._unsent, *self._sent)]
         if self.state is not LinkState.READY:
             return min(self._state_ends_ms, *deadlines_ms) if deadlines_ms else self._state_ends_ms

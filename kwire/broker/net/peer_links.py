@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000
-"""The limit for links. A cluster needs a few per node."""
+"""The limit for links. A cluster needs only a few links per node."""
 NEVER_MS: Final = 1 << 60
 
 PeerAuthentication = Callable[[bool], "Callable[[], SaslClient] | None"]
 """Return the factory of SASL clients for a controller listener (True) or the inter-broker listener (False).
 
-None means that the listener needs no authentication. ConfigError: the settings are wrong, which dynamic
-settings can be for a while.
+The result is None if the listener needs no authentication. Raises ConfigError if the settings are wrong, as
+they can be while dynamic settings are being changed.
 """
 
 
 def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
-    """Return the authentication for a configuration. Wrong settings raise ConfigError only when used."""
+    """Return the function that creates SASL clients from the current configuration."""
 
     def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
@@ -47,7 +47,7 @@ def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
 
 
 class PeerLinks:
-    """`Peers` over the connections that a `Dial` function opens."""
+    """`Peers` whose connections a `Dial` function opens."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class PeerLinks:
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
         peer_authentication: PeerAuthentication = lambda to_controller: None,
     ) -> None:
-        """Other nodes see `client_id`, followed by the purpose, as the client id.
+        """Set up the links. A link connects with `client_id` plus its purpose as the client id.
 
-        A connection is closed after `max_idle_ms` without a request, unless that is negative.
+        A connection is closed after `max_idle_ms` without a request; a negative value means never.
         `setup_timeouts_ms` are the first and the longest timeout for setting up a connection.
         """
         self._host = host
         self._logger = host.logger("kwire.net")
         self.dial = dial
-        """Opens connections. Tests replace it to intercept them."""
+        """The function that opens connections. Tests replace it to intercept connections."""
         self._client_id = client_id
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
@@ -77,7 +77,7 @@ class PeerLinks:
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self._authentication_failures = AuthenticationFailures()
         self._credential_errors: dict[bool, str] = {}
-        """The last logged configuration error for connections to controllers (True) or to brokers."""
+        """The last logged configuration error for connections to controllers (True) and brokers (False)."""
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class PeerLinks:
                 self._credential_errors.pop(to_controller, None)
             except ConfigError as error:
                 refusal = str(error)
-                if self._credential_errors.get(to_controller) != refusal:  # each error is logged once
+                if self._credential_errors.get(to_controller) != refusal:  # the same error is logged once
                     self._credential_errors[to_controller] = refusal
                     self._logger.error("Cannot authenticate with %s and nodes of its kind: %s", to, refusal)
         if link is None or refusal:
@@ -149,12 +149,12 @@ class PeerLinks:
         self._links.pop(key, None)
 
     def disconnect(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
-        """Close the connections to some nodes, as if they had died. The links reconnect after a backoff."""
+        """Close the connections to the matching nodes. Their links back off and reconnect."""
         for link in [link for link in self._links.values() if to(link.to)]:
             link.disconnect(reason)
 
     def close(self) -> None:
-        """Close every connection and fail its requests. Later requests fail at once."""
+        """Close every connection and fail its requests. Requests sent after that fail at once."""
         self._is_closed = True
         links, self._links = self._links, {}
         for link in links.values():

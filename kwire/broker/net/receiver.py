@@ -1,18 +1,18 @@
-"""Reading from a socket: bytes in, request frames out. Nonblocking, with bounded memory.
+"""The receiving half of a connection: it reads bytes without blocking and passes on request frames.
 
-A peer can make the node hold only a bounded amount of memory.
+The memory that one peer can make the node use is bounded.
 
 *Receiving.* A connection receives at most once per turn, up to 256 KiB, into a scratch buffer that all
-connections share. The received bytes are copied once. Frames are views of that copy, which the storage may
-keep and write to. The start of an incomplete frame waits in a bytearray. A frame that is larger than the
-scratch buffer is received into a buffer of its own, which grows fourfold with the data that has arrived, up
-to the announced size. A peer that announces a large frame and sends little of it thus costs little memory.
+connections share. The received bytes are copied once. Frames are views of that copy; the storage may keep the
+views and write to them. The start of an incomplete frame waits in a bytearray. A frame that is larger than
+the scratch buffer is received into a separate buffer, which grows fourfold as data arrives, up to the
+announced size. So a peer that announces a large frame but sends little of it costs little memory.
 
-*Processing.* Once a turn has worked for `TURN_BUDGET_SECONDS`, each connection may have one more frame
-handled. The rest waits for the next turn, so that a burst of requests does not delay the other connections
-for longer.
+*Processing.* Once a turn has taken longer than `TURN_BUDGET_SECONDS`, each connection handles at most one
+more frame. Its other frames wait for the next turn, so that a burst of requests does not delay the other
+connections any longer.
 
-A frame also waits if the node requires that earlier requests of the connection are answered first.
+A frame also waits if the node must first complete earlier requests of the connection.
 
 *Backpressure.* A connection stops receiving while `MAX_PENDING_REQUESTS` requests, or requests with
 `MAX_PENDING_BYTES` in total, wait for their responses, or while `MAX_UNSENT_BYTES` of responses are unsent.
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 256 << 10
 FRAME_BUFFER_FROM_BYTES = 64 << 10
-"""A frame larger than the scratch buffer gets its own buffer once this much of it has arrived."""
+"""The received bytes from which on a frame larger than the scratch buffer gets a separate buffer."""
 FULL_BUFFER_FROM_SHARE = 16
-"""A frame gets its full buffer once 1/16 of it has arrived: each growth copies what is there."""
+"""A frame gets its full buffer once 1/16 of it has arrived, because each growth of a buffer copies data."""
 TURN_BUDGET_SECONDS = 0.002
 MAX_PENDING_REQUESTS = 512
 MAX_PENDING_BYTES = 8 << 20
@@ -55,14 +55,14 @@ _PREFIX_BYTES = 4
 
 
 class FrameHandler(Protocol):
-    """The handler of received frames."""
+    """The part of a node that handles received frames."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
     def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
 
 
 class ServedNode(FrameHandler, Protocol):
-    """A node, as its socket server uses it."""
+    """A node as its socket server uses it."""
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None: ...
     def channel_opened(self, channel: Channel) -> None: ...
@@ -71,7 +71,7 @@ class ServedNode(FrameHandler, Protocol):
 
 
 class ConnectionPorts(Protocol):
-    """The parts shared by all connections of a server, or by all connections to other nodes."""
+    """The objects that all connections of a server, or all connections to other nodes, share."""
 
     @property
     def loop(self) -> Loop: ...
@@ -81,14 +81,14 @@ class ConnectionPorts(Protocol):
     def settings(self) -> SocketSettings: ...
     @property
     def scratch(self) -> memoryview:
-        """The receive buffer of all connections. Data is copied out before the next connection receives."""
+        """The receive buffer of all connections. Each connection copies its data out of it at once."""
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]: ...
 
 
 class Receiver(ABC):
-    """The receiving half of a connection, and the state that both halves use."""
+    """The receiving half of a connection, with the state that receiving and sending share."""
 
     __slots__ = (
         "_blocked",
@@ -119,20 +119,20 @@ class Receiver(ABC):
         self.queue = SendQueue(sock)
         self.closed = False
         self.last_active_ms = ports.loop.turn_ms
-        self._partial: bytearray | None = None  # the start of a frame
-        self._needed_bytes = _PREFIX_BYTES  # the size that `_partial` or `_frame_buffer` must reach
+        self._partial: bytearray | None = None  # the start of an incomplete frame
+        self._needed_bytes = _PREFIX_BYTES  # the size at which `_partial` or `_frame_buffer` is complete
         self._frame_buffer: bytearray | None = None  # the buffer of a frame larger than the scratch buffer
-        self._filled = 0  # how much of `_frame_buffer` has arrived
+        self._filled = 0  # the number of bytes of `_frame_buffer` that have arrived
         self._waiting: bytearray | None = None  # complete frames that must wait, from `_waiting_position` on
         self._waiting_position = 0
-        self._paused = False  # not receiving, because of backpressure
-        self._refusal: str | None = None  # the reason to close the connection once all replies were sent
+        self._paused = False  # whether backpressure has stopped receiving
+        self._refusal: str | None = None  # the reason to close the connection once all responses are sent
         self._blocked = False  # the socket's send buffer is full
         self._watched = EPOLLIN
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Close the connection for a reason that is no error."""
+        """Close the connection for a reason that is not an error."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
@@ -140,10 +140,10 @@ class Receiver(ABC):
 
     @abstractmethod
     def mark_dirty(self) -> None:
-        """Process this connection when the turn ends."""
+        """Have this connection processed when the turn ends."""
 
     def _is_full(self) -> bool:
-        """Whether backpressure applies: no more is received."""
+        """Return whether backpressure must stop receiving."""
         channel = self.channel
         return (
             len(channel.slots) >= MAX_PENDING_REQUESTS
@@ -206,8 +206,8 @@ class Receiver(ABC):
     def _respond_to_repeated(self, repeated: RepeatedRequest) -> bool:
         """Respond at once if the received bytes repeat the last request; return False if they do not.
 
-        The response needs no slot and does not wait for the end of the turn: no response comes before it, and
-        it depends on no pending write.
+        The response may skip the queue, because no earlier response is pending and it depends on no pending
+        write.
         """
         queue = self.queue
         if self.channel.slots or queue.size_bytes:
@@ -248,7 +248,7 @@ class Receiver(ABC):
             self._frame_buffer = self._grow(frame_buffer)
 
     def _start_frame_buffer(self, received: Buffer) -> None:
-        """Receive the frame that starts with `received` into a buffer of its own."""
+        """Receive the frame that starts with `received` into a separate buffer."""
         self._filled = len(received)
         self._frame_buffer = self._grow(received)
 
@@ -262,7 +262,7 @@ class Receiver(ABC):
         return grown
 
     def _handle_frames(self, received: bytearray, position: int) -> None:
-        """Handle the complete frames from `position` on, and keep the rest."""
+        """Handle the complete frames from `position` on, and keep the start of an incomplete frame."""
         ports = self._ports
         handle_frame = ports.frame_handler.handle_frame
         channel = self.channel
@@ -283,7 +283,7 @@ class Receiver(ABC):
             if end - body < size:
                 self._needed_bytes = _PREFIX_BYTES + size
                 break
-            # Without slots no request is pending, so the frame need not wait for a response.
+            # Without slots, no request is pending, so the frame need not wait for earlier responses.
             if (frames and perf_counter() > deadline) or (
                 channel.slots
                 and (self._is_full() or ports.frame_handler.must_wait(channel, view[body : body + size]))
@@ -321,7 +321,7 @@ class Receiver(ABC):
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
     def _refuse(self, reason: str) -> None:
-        """Stop receiving after a protocol violation, and close once earlier requests are answered."""
+        """Stop receiving after a protocol violation. Close once earlier requests have their responses."""
         if self.channel.slots or self.queue:
             self._refusal = reason
             self._pause()
@@ -334,7 +334,7 @@ class Receiver(ABC):
         self._watch()
 
     def resume(self) -> None:
-        """Handle the frames that had to wait in the last turn. Called at the start of a turn."""
+        """Handle the frames that had to wait in the last turn. This is called at the start of a turn."""
         if self.closed:
             return
         self.mark_dirty()
@@ -344,7 +344,7 @@ class Receiver(ABC):
             self._handle_frames(waiting, self._waiting_position)
 
     def _must_wait(self, waiting: bytearray) -> bool:
-        """Whether the first waiting frame has to wait for a response."""
+        """Whether the first waiting frame must wait for the response to an earlier request."""
         frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
         return self._ports.frame_handler.must_wait(self.channel, frame)
 
@@ -356,10 +356,10 @@ class Receiver(ABC):
 
     @property
     def is_paused(self) -> bool:
-        """Whether receiving is paused until the peer has read responses."""
+        """Whether receiving is paused until the peer has read more responses."""
         return self._paused
 
     @property
     def held_bytes(self) -> int:
-        """The memory of incomplete frames in bytes."""
+        """The bytes of memory that incomplete frames use."""
         return len(self._partial or b"") + len(self._frame_buffer or b"")

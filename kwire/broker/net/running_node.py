@@ -1,12 +1,13 @@
 """A node with its socket server, from start to clean shutdown.
 
-Start: bind the listeners, so that a port in use is found before anything is written, and the port chosen for
-port 0 is known before the node registers. Then open the storage and the metadata. Other nodes can connect at
-once, and clients once the broker is unfenced. Stop: controlled shutdown, drain the connections, wait for
-worker threads, flush and checkpoint the logs, and mark the directories as cleanly shut down.
+At start, the node first binds its listeners. So a port in use is found before anything is written, and the
+number that the system chooses for port 0 is known before the node registers. Then the node opens the storage
+and the metadata. Other nodes can connect at once; clients can connect once the broker is unfenced. To stop,
+the node does a controlled shutdown, drains the connections, waits for worker threads, flushes and checkpoints
+the logs, and marks the directories as cleanly shut down.
 
-The caller runs the loop. `net.serve` does so under trio, for `kwire serve` with its other tasks. An embedded
-broker runs it in a plain thread, which starts in half the time because trio is not imported.
+The caller runs the loop. For `kwire serve`, `net.serve` runs it under trio together with other tasks. An
+embedded broker runs it in a plain thread, which starts in half the time because trio is not imported.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS = 300
 """The longest wait for a controlled shutdown, as in Kafka."""
 WORKERS_TIMEOUT_SECONDS = 30
-"""The longest wait for worker threads, which write to disks, during shutdown."""
+"""The longest wait during shutdown for worker threads, which may be writing to disks."""
 
 
 class FatalFailure:
-    """The fatal failure of a node, if there is one, and its reason."""
+    """The first fatal failure of a node; its reason is empty as long as there is none."""
 
     def __init__(self, logger: NodeLogger) -> None:
         self._logger = logger
@@ -48,9 +49,9 @@ class FatalFailure:
         self.reason = ""
 
     def report(self, reason: str) -> None:
-        """Record and log the first fatal failure. The caller that runs the node should shut it down."""
+        """Record and log the first fatal failure. The code that runs the node must then shut it down."""
         if not self.happened.is_set:
-            self._logger.critical("Fatal failure, the node has to stop: %s", reason)
+            self._logger.critical("Fatal failure, the node must stop: %s", reason)
             self.reason = reason
             self.happened.set()
 
@@ -60,13 +61,13 @@ class ShutdownMode(Enum):
 
     CLEAN = auto()
     DISCARDED = auto()
-    """Clean for clients and other nodes, but without flushing data that is to be deleted."""
+    """Clean for clients and other nodes, but without a flush, because the data will be deleted."""
     KILLED = auto()
-    """As if the process were killed: no response is sent, and nothing is written."""
+    """Like a killed process: the node sends no response and writes nothing."""
 
 
 class RunningNode:
-    """A node that runs while its caller runs `loop`."""
+    """A node that runs as long as its caller runs `loop`."""
 
     def __init__(
         self,
@@ -76,22 +77,23 @@ class RunningNode:
         seed: int | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Bind, open and start the node. BindError, StorageError, ConfigError: everything is closed again.
+        """Bind the listeners, then open and start the node.
 
-        Call `close` afterwards, and `shut_down` before that unless the node was to be abandoned.
+        Raises BindError, StorageError or ConfigError, after closing everything. If the node starts, the
+        caller must call `shut_down` and then `close`. To abandon a node, call only `close`.
         """
         settings = read_socket_settings(config)
         self.loop = loop = Loop(clock, name=config.node_name, seed=seed)
         self.clock = loop.clock
         self.failure = FatalFailure(loop.logger("kwire.net"))
         self.ready = LoopEvent()
-        """Set once the broker is unfenced and accepts clients, or has failed."""
+        """The event that is set once the broker is unfenced and accepts clients, or has failed."""
         self.failure.happened.on_set(self.ready.set)
         self.shutdown_mode = ShutdownMode.CLEAN
         self.bootstrap = ""
-        """The addresses of all broker listeners, separated by commas. Empty until `set_bootstrap`.
+        """The addresses of all broker listeners, separated by commas. It is empty until `set_bootstrap`.
 
-        For a controller without the broker role, the addresses for other nodes.
+        A controller without the broker role has its controller listeners here.
         """
         self._config = config
         self._connections = connections = PeerConnections(loop, settings)
@@ -116,7 +118,7 @@ class RunningNode:
             }
             for role, endpoints in wanted.items():
                 for name, host, port in endpoints:
-                    # One at a time, so that `close` finds those before one that fails.
+                    # Append one at a time, so that `close` finds the open listeners if a later one fails.
                     self._bound += [bind(name, host, port, settings, role)]
             node = new_node(
                 config, loop, self._disk, on_unfenced=self._accept_clients, on_fatal=self.failure.report
@@ -143,26 +145,26 @@ class RunningNode:
                 self.server.listen(listener)
 
     def _accept_clients(self) -> None:
-        # Not before the broker is unfenced, as in Kafka: a client that gets empty metadata retries late.
+        # As in Kafka, clients connect only once the broker is unfenced. With empty metadata they retry late.
         config, server = self._config, self.server
         try:
             self._listen(ListenerRole.BROKER)
         except BindError as error:
             self.failure.report(str(error))
             return
-        # Listeners start as in the static configuration, then dynamic changes of an earlier run apply.
+        # Listeners start from the static configuration. Dynamic changes of an earlier run are applied here.
         server.change_listeners(config.running_listeners())
         self.node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
         self.ready.set()
 
     def set_bootstrap(self) -> None:
-        """Set `bootstrap` to the current addresses of the listeners."""
+        """Set `bootstrap` to the current addresses of the open listeners."""
         listeners = self.server.listeners
         of_brokers = [one for one in listeners if one.role is ListenerRole.BROKER]
         self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
     def shut_down(self) -> Iterator[Wait]:
-        """Shut down as `shutdown_mode` says. The caller runs the loop for each yielded wait."""
+        """Shut down in the way of `shutdown_mode`. The caller must run the loop for each wait it yields."""
         loop, server = self.loop, self.server
         loop.alone = False
         if self.shutdown_mode is ShutdownMode.KILLED:
@@ -183,7 +185,7 @@ class RunningNode:
         loop.stop()
 
     def _controlled_shutdown(self) -> Iterator[Wait]:
-        """Continue to serve until the controller has moved the leaders, or that cannot be expected."""
+        """Continue to serve until the controller has moved the leaders, or until it cannot be expected to."""
         failed = self.failure.happened
         if failed.is_set or not self.loop.running:
             return
@@ -193,16 +195,16 @@ class RunningNode:
         yield Wait((done, failed), CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
         if not done.is_set and not failed.is_set:
             self.loop.logger("kwire.net").warning(
-                "Controlled shutdown did not complete in %d s, stopping anyway: no controller has moved the "
-                "leaders",
+                "Controlled shutdown did not complete in %d s, stopping anyway: the controller has not "
+                "moved the leaders",
                 CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS,
             )
 
     def close(self) -> None:
-        """Close all descriptors, except for files that a worker thread still uses."""
+        """Close all descriptors, except for files that a worker thread is still using."""
         self._connections.close()
         for listener in self._bound:
-            listener.sock.close()  # also those that never listened
+            listener.sock.close()  # this includes listeners that never accepted connections
         if not self.loop.working:
             self._disk.close()
         self.loop.close()

@@ -1,8 +1,8 @@
 """SASL authentication of this node with another node, as in Kafka's SaslClientAuthenticator.
 
-The node sends SaslHandshake, and then SaslAuthenticate as often as the mechanism requires. The authenticator
-does no I/O: it is given the responses and returns the next request, which `peer_link` sends. Error messages
-are those of Kafka's client. KIP-43, KIP-152, KIP-368.
+The node sends SaslHandshake, and then as many SaslAuthenticate requests as the mechanism requires. The
+authenticator does no I/O: its caller (`peer_link`) passes it each response and sends the request that it
+returns. Error messages are those of Kafka's client. KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class SaslClientAuthenticator:
     def __init__(self, client: SaslClient) -> None:
         self._client = client
         self.session_lifetime_ms = 0
-        """The session lifetime that the other node has returned; 0 means no limit."""
+        """The session lifetime that the other node returned; 0 means no limit."""
 
     def first_request(self) -> Message:
         """Return the first request."""
         return SaslHandshakeRequest(mechanism=self._client.mechanism)
 
     def next_request(self, response: Message) -> Message | None:
-        """Return the next request, or None if authentication has succeeded. AuthenticationFailed."""
+        """Return the next request, or None if authentication has succeeded. Raises AuthenticationFailed."""
         client = self._client
         challenge = b""
         if isinstance(response, SaslHandshakeResponse):

@@ -1,13 +1,13 @@
 """The send queue of a socket: buffers and file regions, sent in order and without blocking.
 
-Small buffers are sent with one call, together with small regions: copying a small region costs less than
-sending it with a call of its own. A buffer in front of a larger region is sent with MSG_MORE, so that the
-kernel puts header and data into the same segments. The region then goes from the page cache to the socket
-with sendfile.
+Small buffers are sent with one call, together with small regions, because copying a small region costs less
+than sending it with a separate call. A buffer before a larger region is sent with MSG_MORE, so that the
+kernel puts header and data into the same segments. sendfile then copies the region from the page cache to the
+socket.
 
-sendfile blocks on the disk, and so delays every connection, if the data is not in the page cache. So the
-first and last byte of each window are probed with RWF_NOWAIT, which takes 0.6 µs. If one is missing, the
-caller has a worker thread read the window ahead.
+If the data is not in the page cache, sendfile blocks on the disk and delays every connection. So the queue
+first probes the first and last byte of each window with RWF_NOWAIT, which takes 0.6 µs. If one of these bytes
+is missing, the caller must let a worker thread read the window into the page cache.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from kwire.wire.primitives import Buffer
 Piece = Buffer | FileRegion
 
 WINDOW_BYTES = 1 << 20
-"""The part of a region that is probed and sent at a time."""
+"""The size of the window of a region that is probed and sent at a time."""
 TURN_BYTES = 4 << 20
-"""The limit for one connection in one turn."""
+"""The limit for the bytes that one connection sends in one turn."""
 READ_AHEAD_BYTES = 256 << 10
 SMALL_BYTES = 64 << 10
-"""Regions up to this size are copied, unless more than this is already in the same call."""
+"""The largest region that is copied, and the most bytes before a copied region in the same call."""
 MAX_VECTORS = 256
 
 _BUFFERS = (bytes, bytearray, memoryview)
 
 
 class Sent(Enum):
-    """The reason why a send stopped."""
+    """The reason why a call of `send` stopped."""
 
     ALL = "the queue is empty"
     BLOCKED = "the socket's send buffer is full"
@@ -47,11 +47,11 @@ class Sent(Enum):
 
 
 ALL_SENT: Final = Sent.ALL
-"""A global for the hot path: looking up a member of an Enum takes six times as long."""
+"""A global variable for the hot path: looking up a member of an Enum takes six times as long."""
 
 
 class RegionTruncated(Exception):
-    """A file ends before the region that was announced to the peer."""
+    """A file that ends before the region whose size was announced to the peer."""
 
 
 class SendQueue:
@@ -80,7 +80,10 @@ class SendQueue:
         self.size_bytes = 0
 
     def send(self) -> Sent:
-        """Send as much as possible. OSError: the connection is lost. RegionTruncated: it must be closed."""
+        """Send as much as possible without blocking.
+
+        Raises OSError if the connection is lost, and RegionTruncated if the caller must close the connection.
+        """
         pieces = self._pieces
         goal = self.size_bytes - TURN_BYTES
         try:
@@ -97,7 +100,7 @@ class SendQueue:
         return ALL_SENT
 
     def _send_buffers(self) -> bool:
-        """Send buffers and small regions at the head with one call; return whether all were sent."""
+        """Send buffers and small regions at the head with one call. Return whether all of them were sent."""
         pieces = self._pieces
         first = pieces[0]
         if len(pieces) == 1:
@@ -139,7 +142,7 @@ class SendQueue:
         return False
 
     def _send_window(self, region: FileRegion) -> bool:
-        """Send one window of the region at the head; return False if it is not in the page cache."""
+        """Send one window of the region at the head. Return False if it is not in the page cache."""
         left = region.size_bytes - self._region_sent
         if left > 0:
             fd = region.file.fileno()
@@ -171,7 +174,7 @@ class SendQueue:
         return True
 
     def cold_window(self) -> tuple[Callable[[], None], int]:
-        """Return work for a thread that reads the next window, and the window's end for `warmed`."""
+        """Return work that reads the next window in a thread, and the window's end to pass to `warmed`."""
         region = self._pieces[0]
         assert isinstance(region, FileRegion)
         position = region.position + self._region_sent
@@ -179,19 +182,19 @@ class SendQueue:
         return lambda: _read_ahead(region, position, end), end
 
     def warmed(self, end: int) -> None:
-        """Send the window up to `end` without probing: it was read ahead."""
+        """Send the window up to `end` without a probe, because a thread has read it ahead."""
         self._warm_to = end
 
 
 def _copied(region: FileRegion) -> bytearray | None:
-    """Return the bytes of a region if it is small and in the page cache."""
+    """Return the bytes of a region if it is small and in the page cache, otherwise None."""
     if region.size_bytes > SMALL_BYTES:
         return None
     copied = bytearray(region.size_bytes)
     try:
         count = os.preadv(region.file.fileno(), [copied], region.position, os.RWF_NOWAIT)
     except OSError:
-        return None  # sending the region by itself reports the error
+        return None  # the region is then sent by itself, which reports the error
     return copied if count == region.size_bytes else None
 
 
@@ -202,5 +205,5 @@ def _read_ahead(region: FileRegion, position: int, end: int) -> None:
     while position < end:
         count = os.preadv(fd, [scratch[: end - position]], position)
         if count == 0:
-            break  # truncated: sendfile will find out, on the loop
+            break  # the file was truncated; sendfile, in the loop's thread, reports that
         position += count

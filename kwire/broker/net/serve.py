@@ -1,7 +1,6 @@
-"""Running a node under trio, with background tasks.
+"""Running a node under trio, together with background tasks.
 
-async with serve(config) as running:
-    print(running.bootstrap)
+Usage: `async with serve(config) as running: print(running.bootstrap)`
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ async def serve(
     stop: LoopEvent | None = None,
     background: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
 ) -> AsyncIterator[RunningNode]:
-    """Run a node within the block. `alone`: no other task of this trio run needs to run promptly.
+    """Run a node within the `async with` block.
 
-    Setting `stop` ends the wait for the broker to be unfenced. Background tasks run from before that wait
-    until the node has shut down. If one fails, the node continues.
+    `alone`: the loop may delay the other tasks of this trio run. Setting `stop` ends the wait for the broker
+    to be unfenced. Background tasks start before that wait and run until the node has shut down. If a
+    background task fails, the node continues.
 
-    Raises BindError, StorageError and ConfigError when entering the block.
+    Entering the block raises BindError, StorageError or ConfigError.
     """
     running = RunningNode(config, clock=clock, seed=seed, disk=disk)
     loop = running.loop
@@ -83,7 +83,7 @@ async def wait_any(*events: LoopEvent) -> None:
 
 
 async def run_waits(waits: Iterable[Wait]) -> None:
-    """Perform all `waits` while another task runs the loop."""
+    """Perform all `waits` one after another while another task runs the loop."""
     for wait in waits:
         with trio.move_on_after(wait.seconds):
             await wait_any(*wait.events)

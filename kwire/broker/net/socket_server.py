@@ -1,4 +1,4 @@
-"""Listeners, connections and turns: everything between the loop and a node.
+"""Listeners, connections and the end of each turn: everything between the event loop and a node.
 
 `SocketServer` is synchronous and runs inside a `Loop`. `serve` runs both under trio.
 """
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_MS = 1_000
 LOCAL_SEND_BUFFER_BYTES = 200 << 10
-"""The send buffer of connections within this machine, unless one is configured.
+"""The send buffer of connections within this machine, unless the configuration sets one.
 
-The kernel's automatic size grows to megabytes. That does not help without network latency: data only waits
-longer.
+The kernel would let the buffer grow to megabytes. Without network latency that has no benefit: data only
+waits longer in the buffer.
 """
 DRAIN_MS = 5_000
 """The longest wait for clients to read their last responses during shutdown."""
 
 
 def new_connection_quotas(settings: SocketSettings) -> ConnectionQuotas:
-    """Return quotas without connections."""
+    """Return quotas with the limits of `settings` and no connections."""
     return ConnectionQuotas(
         max_connections=settings.max_connections,
         max_connections_per_ip=settings.max_connections_per_ip,
@@ -61,15 +61,15 @@ class SocketServer:
         self.request_metrics = RequestMetrics(perf_counter)
         """Metrics of handled requests, timed with `perf_counter` like the turns of the loop."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """The receive buffer of all connections. Data is copied out before the next connection receives."""
+        """The receive buffer of all connections. Each connection copies its data out of it at once."""
         self.draining = False
         self.quotas = {role: new_connection_quotas(settings) for role in ListenerRole}
         """Broker and controller listeners have separate quotas, so that neither can exhaust the other's."""
         self.listeners: list[Listener] = []
         self._requested_listeners: dict[str, object] = {}
-        """The last request for each listener name, even if binding it has failed."""
+        """The last requested endpoint of each listener name, even if binding it has failed."""
         self._orphaned: list[Connection] = []
-        """Connections of removed listeners, closed after this turn has sent its responses."""
+        """Connections of removed listeners, to be closed after this turn has sent its responses."""
         self.connections: dict[int, Connection] = {}
         self._next_channel_id = 0
         self._dirty: list[Connection] = []
@@ -95,7 +95,7 @@ class SocketServer:
     # --- listeners
 
     def listen(self, listener: Listener) -> None:
-        """Start accepting connections. BindError: another process listens on the address."""
+        """Start accepting connections. Raises BindError if another process listens on the address."""
         try:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
@@ -107,11 +107,11 @@ class SocketServer:
         self._start_accepting(listener)
 
     def change_listeners(self, endpoints: Iterable[ListenerEndpoint]) -> None:
-        """Open broker listeners with new names, and close those that are not in `endpoints`. KIP-226.
+        """Open new broker listeners, and close broker listeners whose names are not in `endpoints`. KIP-226.
 
-        Controller listeners do not change. As in Kafka, a listener that is open keeps its address, and a
-        failure to bind is logged and not retried until the listener was removed. A worker thread looks up the
-        host names.
+        Controller listeners do not change. As in Kafka, an open listener keeps its address. A failure to bind
+        is logged, and kwire tries again only after the listener was removed from the configuration. A worker
+        thread looks up the host names.
         """
         wanted = {endpoint.name: endpoint for endpoint in endpoints}
         for name in [name for name in self._requested_listeners if name not in wanted]:
@@ -186,12 +186,12 @@ class SocketServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    # The connection stays in the backlog. An immediate retry would only waste CPU.
+                    # The connection stays in the backlog. An immediate retry would waste CPU.
                     self.logger.error("Cannot accept connections, retrying in 1 s: %s", error.strerror)
                     self._stop_accepting(listener)
                     self.loop.schedule(ACCEPT_RETRY_MS, lambda: self._start_accepting(listener))
                     return
-                continue  # the peer gave up before it was accepted
+                continue  # the peer has closed the connection before it was accepted
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
             if not quotas.admit(listener.name, ip):
                 self.logger.info(
@@ -225,7 +225,7 @@ class SocketServer:
             self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
-        """Close the connection once it is idle. It has a single timer; activity only updates a time."""
+        """Close the connection once it is idle. Activity updates a time; a single timer checks that time."""
 
         def check() -> None:
             if connection.closed:
@@ -240,7 +240,7 @@ class SocketServer:
             connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, check)
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
-        """Close a connection of another listener: a protected one has exceeded `max.connections`."""
+        """Close a connection of another listener when the exempt listener has exceeded `max.connections`."""
         quotas = self.quotas[role]
         others = [
             connection
@@ -251,10 +251,10 @@ class SocketServer:
             oldest = min(others, key=lambda connection: connection.last_active_ms)
             self.close(oldest, "least recently used connection while max.connections is exceeded")
 
-    # --- turns
+    # --- end of the turn
 
     def mark_dirty(self, connection: Connection) -> None:
-        """Process this connection when the turn ends."""
+        """Have this connection processed when the turn ends."""
         if not connection.dirty and not connection.closed:
             connection.dirty = True
             self._dirty.append(connection)
@@ -279,7 +279,7 @@ class SocketServer:
         return bool(self._again or self._dirty or self._closed_in_turn)
 
     def _send(self) -> None:
-        """Send what is ready on dirty connections."""
+        """Send the responses that are ready on dirty connections."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
@@ -296,7 +296,7 @@ class SocketServer:
         self._close(connection)
 
     def close(self, connection: Connection, reason: str) -> None:
-        """Close a connection for a reason that is no error."""
+        """Close a connection for a reason that is not an error."""
         if not connection.closed:
             self.logger.debug("Closing connection %r: %s", connection, reason)
             self._close(connection)
@@ -316,7 +316,7 @@ class SocketServer:
             self._start_accepting(listener)
 
     def kill(self) -> None:
-        """Close everything at once: no response is sent, and staged appends are not written."""
+        """Close everything at once, without sending responses or writing staged appends."""
         self.loop.end_turn = lambda: False
         self._stop_listening()
         for connection in list(self.connections.values()):
@@ -332,8 +332,8 @@ class SocketServer:
     def drain(self, timeout_ms: int = DRAIN_MS) -> Iterator[Wait]:
         """Stop accepting and receiving, respond to received requests, and close every connection.
 
-        The node completes delayed requests with what is available. A connection whose peer does not read its
-        responses within `timeout_ms` (real time) is closed without them.
+        The node completes delayed requests with the data that is available. A connection whose peer does not
+        read its responses within `timeout_ms` (real time) is closed before they are sent.
         """
         self._stop_listening()
         for connection in list(self.connections.values()):

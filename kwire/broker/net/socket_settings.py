@@ -43,7 +43,7 @@ def read_socket_settings(config: BrokerConfig) -> SocketSettings:
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=config.connection_limits_per_host(),
         max_connections_by_listener=config.connection_limits_per_listener(),
-        # Kafka's default of 100 KiB is too small for high latencies: by default the system chooses the size.
+        # Kafka's default of 100 KiB is too small for high latencies, so the default is the system's size.
         send_buffer_bytes=config.socket_send_buffer_bytes
         if "socket.send.buffer.bytes" in config.static_settings
         else SYSTEM_DEFAULT,

@@ -9,23 +9,23 @@ from typing import Any
 
 
 class Workers:
-    """A pool of threads that process work in order."""
+    """A pool of threads that start pieces of work in the order of their submission."""
 
     def __init__(self, max_threads: int, deliver: Callable[[Callable[[Any], None], Any], None]) -> None:
-        """`deliver` is called in a worker thread with `done` and the result, once per piece of work."""
+        """`deliver` is called once per piece of work, in the worker thread, with `done` and the result."""
         self._max_threads = max_threads
         self._deliver = deliver
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.in_progress = 0
-        """The number of results that were not delivered yet. The loop decrements it."""
+        """The number of results that the loop has not delivered yet. The loop decrements it."""
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `work` in a thread, then deliver its result or exception to `done`."""
         self.in_progress += 1
         self._queue.put((work, done))
         if len(self._threads) < min(self.in_progress, self._max_threads):
-            # A daemon thread: a thread that hangs on a disk must not keep the process alive.
+            # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
             thread = threading.Thread(target=self._work, name="kwire worker", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -42,7 +42,7 @@ class Workers:
             del task, work, done, result
 
     def close(self) -> None:
-        """Stop the threads, and join them if no work is in progress."""
+        """Stop the threads. Wait for them to end if no work is in progress."""
         for _ in self._threads:
             self._queue.put(None)
         if not self.in_progress:
