@@ -118,7 +118,7 @@ class Consumer(SimulatedClient):
 
     def _check_end_offset(self, tp: TopicPartition) -> Steps[None]:
         """KIP-207: check that the end offset is not below one that was returned earlier."""
-        told = self._oracle.committed_in(tp).reported_end
+        earlier_end = self._oracle.committed_in(tp).reported_end
         leader, _ = yield from self.leader_of(tp)
         before = self._oracle.led_epoch(tp, leader)
         end = yield from self._list_offset(tp, LATEST)
@@ -129,8 +129,10 @@ class Consumer(SimulatedClient):
             or self._oracle.committed_in(tp).awaits_unclean_leader
         ):
             return  # a former leader may still return offsets of lost records
-        if 0 <= end < told and not self._isolation_level:
-            raise Violation(f"{self.name} gets the end offset {end} of {tp}, after an earlier one of {told}")
+        if 0 <= end < earlier_end and not self._isolation_level:
+            raise Violation(
+                f"{self.name} gets the end offset {end} of {tp}, after an earlier one of {earlier_end}"
+            )
 
     def _list_offset(self, tp: TopicPartition, timestamp: int) -> Steps[int]:
         """Return the offset that ListOffsets returns; -1 after an error."""

@@ -271,8 +271,8 @@ def _nodes_reauthenticate_too_late(replace: SetAttribute) -> None:
 def _controllers_get_the_credentials_for_brokers(replace: SetAttribute) -> None:
     original = PeerLinks.send
 
-    def send(self: PeerLinks, *asked: Any, to_controller: bool = False, **named: Any) -> None:
-        original(self, *asked, **named)
+    def send(self: PeerLinks, *arguments: Any, to_controller: bool = False, **named: Any) -> None:
+        original(self, *arguments, **named)
 
     replace(PeerLinks, "send", send)
 

@@ -254,14 +254,14 @@ class QuorumFaultInjector:
         leader = self._history.leader
         if not leaders:
             return
-        asked = leader if leader is not None and self._rng.random() < 0.9 else self._rng.choice(leaders)
+        receiver = leader if leader is not None and self._rng.random() < 0.9 else self._rng.choice(leaders)
 
         def reply(response: Message) -> None:
             assert isinstance(response, adding.AddRaftVoterResponse | RemoveRaftVoterResponse)
-            self._history.log_node(asked, f"responds to {what}: {ErrorCode(response.error_code).name}")
+            self._history.log_node(receiver, f"responds to {what}: {ErrorCode(response.error_code).name}")
 
-        self._history.log_node(asked, f"gets a request: {what}")
-        asked.receive(request, reply)
+        self._history.log_node(receiver, f"gets a request: {what}")
+        receiver.receive(request, reply)
 
     def _add(self) -> None:
         node = self._any()

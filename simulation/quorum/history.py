@@ -197,13 +197,15 @@ class History:
         self.transcript.append(f"{self.now_ms():6} {text}")
 
     def decode_batches(self, records: bytes) -> list[Batch]:
-        places = range(0, len(records), 4)
-        return [self._batches[int.from_bytes(records[place : place + 4], "big")] for place in places]
+        positions = range(0, len(records), 4)
+        return [
+            self._batches[int.from_bytes(records[position : position + 4], "big")] for position in positions
+        ]
 
     def encode_batches(self, batches: list[Batch]) -> bytes:
         first = len(self._batches)
         self._batches.extend(batches)
-        return b"".join(place.to_bytes(4, "big") for place in range(first, len(self._batches)))
+        return b"".join(position.to_bytes(4, "big") for position in range(first, len(self._batches)))
 
     def find_snapshot(self, snapshot: Snapshot) -> SavedSnapshot:
         return self._snapshots[snapshot]

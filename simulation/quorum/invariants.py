@@ -70,22 +70,22 @@ class Invariants:
         elif isinstance(output, outputs.AppendControls) and node.machine.epoch == output.epoch:
             self.on_leader_visible(node)
         elif isinstance(output, outputs.Send) and isinstance(output.request, VoteRequest):
-            asked = output.request.topics[0].partitions[0]
-            if not asked.pre_vote:  # a candidate votes for itself
-                self._vote(node.key, asked.replica_epoch, node.key)
+            requested = output.request.topics[0].partitions[0]
+            if not requested.pre_vote:  # a candidate votes for itself
+                self._vote(node.key, requested.replica_epoch, node.key)
 
     def on_vote(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
         """Check a voter's response."""
         if response.error_code or not response.topics:
             return
-        asked, told = request.topics[0].partitions[0], response.topics[0].partitions[0]
-        if not told.vote_granted:
+        requested, granted = request.topics[0].partitions[0], response.topics[0].partitions[0]
+        if not granted.vote_granted:
             return
-        candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
-        if asked.pre_vote:
-            self._granted.pre_votes.setdefault((candidate, asked.replica_epoch), set()).add(voter.key)
+        candidate = ReplicaKey(requested.replica_id, requested.replica_directory_id)
+        if requested.pre_vote:
+            self._granted.pre_votes.setdefault((candidate, requested.replica_epoch), set()).add(voter.key)
         else:
-            self._vote(voter.key, asked.replica_epoch, candidate)
+            self._vote(voter.key, requested.replica_epoch, candidate)
 
     def _vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         given = self._granted.votes.setdefault((voter, epoch), candidate)

@@ -124,8 +124,8 @@ class SimulatedLog:
             self._epochs.append((batch.epoch, batch.base_offset))
         self.batches.append(batch)
         self.end_offset = batch.end_offset
-        for place, (_, control) in enumerate(batch.controls):
-            self.history.note(batch.base_offset + place, control)
+        for index, (_, control) in enumerate(batch.controls):
+            self.history.note(batch.base_offset + index, control)
 
     def truncate(self, offset: int) -> None:
         self._mark_awaiting_sync()
@@ -221,6 +221,6 @@ class SimulatedLog:
                 self.install(latest)
         self.awaits_sync = False
         for batch in self.batches:
-            for place, (_, control) in enumerate(batch.controls):
-                if batch.base_offset + place >= self.high_watermark:
-                    self.history.note(batch.base_offset + place, control)
+            for index, (_, control) in enumerate(batch.controls):
+                if batch.base_offset + index >= self.high_watermark:
+                    self.history.note(batch.base_offset + index, control)

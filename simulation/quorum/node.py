@@ -395,27 +395,29 @@ class SimulatedNode:
     def _serve_fetch(self, delayed: _DelayedFetch, *, may_delay: bool) -> bool:
         """Respond to a Fetch, or delay it; return whether there was a response."""
         request = delayed.request
-        [asked] = request.topics[0].partitions
-        code = self._epoch_error(asked.current_leader_epoch)
+        [partition] = request.topics[0].partitions
+        code = self._epoch_error(partition.current_leader_epoch)
         if code == ErrorCode.NONE:
             self._environment.on_leader_visible(self)
         data = fetch.PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=b"")
         is_enough = code != ErrorCode.NONE
         if code == ErrorCode.NONE:
             log = self.log
-            other = answer_to_fetch(log, asked.fetch_offset, asked.last_fetched_epoch)
+            other = answer_to_fetch(log, partition.fetch_offset, partition.last_fetched_epoch)
             if isinstance(other, EndOfEpoch):
                 data.diverging_epoch = fetch.EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
             elif isinstance(other, Snapshot):
                 data.snapshot_id = fetch.SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
             else:
-                key = ReplicaKey(request.replica_state.replica_id, asked.replica_directory_id)
+                key = ReplicaKey(request.replica_state.replica_id, partition.replica_directory_id)
                 if may_delay:
-                    self._handle(lambda: self.machine.fetched_by(key, asked.fetch_offset, self.local_ms))
-                data.records = self._environment.encode_batches(log.read(asked.fetch_offset, MAX_BATCHES))
+                    self._handle(lambda: self.machine.fetched_by(key, partition.fetch_offset, self.local_ms))
+                data.records = self._environment.encode_batches(log.read(partition.fetch_offset, MAX_BATCHES))
             data.high_watermark = self.machine.high_watermark
-            is_enough = other is not None or bool(data.records) or data.high_watermark > asked.high_watermark
-            if self._epoch_error(asked.current_leader_epoch) != ErrorCode.NONE:
+            is_enough = (
+                other is not None or bool(data.records) or data.high_watermark > partition.high_watermark
+            )
+            if self._epoch_error(partition.current_leader_epoch) != ErrorCode.NONE:
                 is_enough = False  # the role or epoch has changed since
         leader_id, epoch = self._leader_and_epoch()
         data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
@@ -457,8 +459,8 @@ class SimulatedNode:
             self._serve_fetch(delayed, may_delay=False)
 
     def _serve_snapshot_fetch(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
-        [asked] = request.topics[0].partitions
-        code = self._epoch_error(asked.current_leader_epoch)
+        [partition] = request.topics[0].partitions
+        code = self._epoch_error(partition.current_leader_epoch)
         leader_id, epoch = self._leader_and_epoch()
         data = fetch_snapshot.ResponsePartitionSnapshot(
             index=0, error_code=code, unaligned_records=b"",
@@ -466,16 +468,16 @@ class SimulatedNode:
             current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch),
         )  # fmt: skip
         if code == ErrorCode.NONE:
-            snapshot = Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+            snapshot = Snapshot(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
             found = [one for one in self.log.snapshots if one.snapshot == snapshot]
             if not found:
                 data.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
             else:
                 size = found[0].size
-                data.snapshot_id = asked.snapshot_id
-                data.size, data.position = size, asked.position
-                data.unaligned_records = bytes(min(-(-size // SNAPSHOT_CHUNKS), size - asked.position))
-                key = ReplicaKey(request.replica_id, asked.replica_directory_id)
+                data.snapshot_id = partition.snapshot_id
+                data.size, data.position = size, partition.position
+                data.unaligned_records = bytes(min(-(-size // SNAPSHOT_CHUNKS), size - partition.position))
+                key = ReplicaKey(request.replica_id, partition.replica_directory_id)
                 self.machine.loaded_by(key, self.local_ms)
         return FetchSnapshotResponse(
             topics=[fetch_snapshot.ResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[data])],

@@ -292,14 +292,14 @@ def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
         if expected.is_compacted and remembered.last_offset > header.last_offset:
             # Compaction removed its earlier batch, and a power loss the later one.
             continue
-        told = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
-        if told != (
+        actual = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
+        if actual != (
             header.producer_epoch,
             header.last_sequence,
             header.last_offset,
             header.last_offset_delta,
         ):
-            raise Violation(f"producer {producer_id} has the state {told}; its last batch is {header}")
+            raise Violation(f"producer {producer_id} has the state {actual}; its last batch is {header}")
         if not expected.is_compacted and remembered.timestamp != header.max_timestamp:
             raise Violation(f"producer {producer_id} has the state {remembered}; its last batch is {header}")
     for producer_id, state in log.producers.producers.items():
