@@ -62,6 +62,12 @@ HELD = [
     "kwire/testing",
     "kwire/wire",
     "simulation",
+    "tests/broker/api",
+    "tests/broker/config",
+    "tests/broker/controller",
+    "tests/broker/metadata",
+    "tests/broker/observe",
+    "tests/broker/security",
     "tests/interop",
     "tests/simulation",
 ]

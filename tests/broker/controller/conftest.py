@@ -222,5 +222,5 @@ def cluster() -> ImageCluster:
 
 @pytest.fixture
 def bare_cluster() -> type[ImageCluster]:
-    """The class, for clusters without brokers or with other features."""
+    """Return the class, for clusters without brokers or with other features."""
     return ImageCluster

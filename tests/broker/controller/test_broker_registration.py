@@ -24,7 +24,7 @@ def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:
 
 @pytest.fixture
 def cluster(bare_cluster: Any) -> Any:
-    """A cluster without brokers."""
+    """Return a cluster without brokers."""
     cluster = bare_cluster()
     cluster.heartbeats.now_ms = 1_000
     return cluster

@@ -30,7 +30,7 @@ MAX_INT64 = 2**63 - 1
 
 @pytest.fixture
 def tokens(cluster: Any) -> Any:
-    """A cluster that issues tokens."""
+    """Return a cluster that issues tokens."""
     return with_settings(cluster, SETTINGS)
 
 

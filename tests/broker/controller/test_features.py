@@ -88,7 +88,7 @@ def update(cluster: Any, *updates: tuple[str, int, int], **more: Any) -> Fault |
 
 @pytest.fixture
 def cluster(bare_cluster: Any) -> Any:
-    """A cluster whose only controller registered the features of this release."""
+    """Return a cluster whose only controller registered the features of this release."""
     return bare_cluster()
 
 

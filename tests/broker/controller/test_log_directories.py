@@ -18,7 +18,7 @@ NOWHERE = Uuid(b"no-such-topic-at")
 
 @pytest.fixture
 def cluster(bare_cluster: Any) -> Any:
-    """A broker with two log directories and a topic of two partitions."""
+    """Return a broker with two log directories and a topic of two partitions."""
     cluster = bare_cluster()
     cluster.start(1, log_dirs=[DIRECTORY, OTHER])
     cluster.create("t", 2)

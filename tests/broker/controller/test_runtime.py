@@ -124,7 +124,7 @@ class RuntimeHarness:
 
 @pytest.fixture
 def harness() -> RuntimeHarness:
-    """An active runtime of a cluster with one broker."""
+    """Return an active runtime of a cluster with one broker."""
     other = RuntimeHarness()
     other.become_active()
     endpoints = [EndpointImage("PLAINTEXT", "127.0.0.1", 9092)]

@@ -278,7 +278,7 @@ def record(stats: RequestMetrics, header: RequestHeader, *, by_follower: bool = 
 
 @pytest.fixture
 def stats() -> RequestMetrics:
-    """Requests that took 1 to 100 ms, and fetches: 10 of a follower and 1 of a consumer."""
+    """Return requests that took 1 to 100 ms, and fetches: 10 of a follower and 1 of a consumer."""
     now = [0.0]
     stats = RequestMetrics(lambda: now[0])
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")

@@ -23,7 +23,7 @@ UNIT = Path(__file__).resolve().parents[3] / "docker" / "kwire.service"
 
 @pytest.fixture
 def notify_socket(tmp_path: Path) -> Iterator[socket.socket]:
-    """A socket like the one on which systemd receives notifications."""
+    """Return a socket like the one on which systemd receives notifications."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(30)

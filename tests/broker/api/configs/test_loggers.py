@@ -17,7 +17,7 @@ NAME = "kwire.a-test-of-loggers"
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """A logger that only these tests use."""
+    """Return a logger that only these tests use."""
     logger = logging.getLogger(NAME)
     yield logger
     logger.setLevel(logging.NOTSET)

@@ -42,13 +42,13 @@ class Client(VirtualClient):
 
 @pytest.fixture
 def new_cluster_client() -> Client:
-    """A client of a cluster without an offsets topic."""
+    """Return a client of a cluster without an offsets topic."""
     return Client()
 
 
 @pytest.fixture
 def client(new_cluster_client: Client) -> Client:
-    """A client of a cluster with topic `t` of two partitions and an active group coordinator."""
+    """Return a client of a cluster with topic `t` of two partitions and an active group coordinator."""
     topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
     assert (
         new_cluster_client.call(5, CreateTopicsRequest(topics=[topic], timeout_ms=1)).topics[0].error_code

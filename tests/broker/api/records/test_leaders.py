@@ -39,7 +39,7 @@ def offsets(harness: Leader, timestamp: int, *, version: int = 9, replica: int =
 
 @pytest.fixture
 def new_leader() -> Leader:
-    """A new leader with a record that is not known to be committed."""
+    """Return a new leader with a record that is not known to be committed."""
     harness = Leader()
     harness.append()
     harness.become_leader_of(0, epoch=2)

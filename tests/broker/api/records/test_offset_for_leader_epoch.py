@@ -15,7 +15,7 @@ from tests.node_harness import NodeHarness
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    """A partition with offsets 0 to 2 in leader epoch 0, and later offsets in epoch 4."""
+    """Return a partition with offsets 0 to 2 in leader epoch 0, and later offsets in epoch 4."""
     harness = NodeHarness()
     harness.create("a")
     for count, epoch in ((3, 0), (2, 4)):

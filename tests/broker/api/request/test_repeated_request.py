@@ -88,7 +88,7 @@ def client() -> Client:
 
 @pytest.fixture
 def classic(client: Client, monkeypatch: pytest.MonkeyPatch) -> HeartbeatingMember:
-    """The only member of a group, with a session timeout of ten seconds."""
+    """Return the only member of a group, with a session timeout of ten seconds."""
     member_id = join(client, 3).member_id
     assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"all")]
     fields = {"group_id": "g", "member_id": member_id, "generation_id": 1}
@@ -100,7 +100,7 @@ def classic(client: Client, monkeypatch: pytest.MonkeyPatch) -> HeartbeatingMemb
 
 @pytest.fixture
 def consumer(client: Client, monkeypatch: pytest.MonkeyPatch) -> HeartbeatingMember:
-    """The only member of a group of KIP-848, with a session timeout of 45 seconds."""
+    """Return the only member of a consumer group (KIP-848), with a session timeout of 45 seconds."""
     joined = client.call(1, join_heartbeat("m", subscribed_topic_names=["t"]))
     owned = [
         RequestTopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
