@@ -1,8 +1,9 @@
 """ISR changes: the leader of a partition proposes them with AlterPartition, and the controller decides.
 
-KIP-497, KIP-841, KIP-903. One request is in flight at a time, with all pending changes of the broker. If a
-request fails as a whole, it is sent again after a pause, together with new changes. The response carries a
-result for each partition, and the leader assumes nothing before it arrives.
+KIP-497, KIP-841, KIP-903. A broker has at most one AlterPartition request in flight. The request carries all
+pending changes. If a request fails, the broker sends it again after a pause, together with new changes. The
+response has a result for each partition. The leader does not assume that a change was applied or rejected
+before the response arrives.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_MS = 50
-"""The wait before a failed request is sent again."""
+"""The pause before a failed request is sent again, in ms."""
 
 
 class IsrChange(NamedTuple):
-    """The ISR that the leader of a partition proposes, and the state that the proposal is based on."""
+    """The ISR that the leader of a partition proposes, and the epochs on which the proposal is based."""
 
     topic_id: Uuid
     partition_index: int
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[tuple[int, int], ...]
-    """Broker ids, each with the broker epoch of its last Fetch; -1 if that is unknown."""
+    """Broker ids, each with the broker epoch of the broker's last Fetch, or -1 if that epoch is unknown."""
     leader_recovery_state: int = RECOVERED
 
 
@@ -50,14 +51,14 @@ OnIsrChanged = Callable[[IsrChangeResult], None]
 
 
 class IsrController(Protocol):
-    """The active controller, as leaders of partitions use it."""
+    """The active controller, as partition leaders see it."""
 
     def alter_isr(
         self,
         changes: Sequence[IsrChange],
         done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
-        """Submit the changes; `done` is called once, and never before this returns."""
+        """Submit the changes; `done` is called once, and never before this method returns."""
 
 
 STAYS_PENDING: Final = frozenset(
@@ -70,7 +71,8 @@ STAYS_PENDING: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The controller has newer state than the leader, which the leader will receive with the metadata."""
+"""The controller has newer state than the leader, and the leader will receive that state with the
+metadata."""
 
 NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 """The leader's state is current, but the controller did not and will not apply the change."""
@@ -86,9 +88,9 @@ class AlterPartitionManager:
         self._in_flight = False
 
     def submit(self, change: IsrChange, on_changed: OnIsrChanged) -> None:
-        """Submit a change; `on_changed` is called once, and never before this returns.
+        """Submit a change; `on_changed` is called once, and never before this method returns.
 
-        OPERATION_NOT_ATTEMPTED: another change of the partition is pending.
+        The result is OPERATION_NOT_ATTEMPTED if another change of the partition is pending.
         """
         key = change.topic_id, change.partition_index
         if key in self._pending:
@@ -96,7 +98,8 @@ class AlterPartitionManager:
             return
         self._pending[key] = change, on_changed
         if not self._in_flight:
-            # Changes of other partitions in this turn go into the same request.
+            # The request then also carries changes that other partitions submit in this turn of the event
+            # loop.
             self._in_flight = True
             self._host.call_soon(self._send)
 
@@ -116,7 +119,7 @@ class AlterPartitionManager:
             if found is None:
                 missing = True
                 continue
-            # First, so that the callback may submit the next change.
+            # The entry is deleted before the callback runs, so that the callback may submit the next change.
             del self._pending[key]
             on_changed(found)
         if missing:

@@ -1,8 +1,7 @@
-"""Traffic counters per topic, as in Kafka's BrokerTopicMetrics: they only rise while the topic exists.
+"""Traffic counters per topic, as in Kafka's BrokerTopicMetrics. A counter never falls while the topic exists.
 
-They are kept per topic and not per partition, so that no counter falls when a partition moves to another
-broker: a monitoring system would take that for a restart. A counter costs one addition where the bytes are
-handled anyway.
+Counters are kept per topic and not per partition. Otherwise the sum for a topic would fall when a partition
+moves to another broker, and a monitoring system would take that for a restart.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class BrokerTopicMetrics:
         self.bytes_out = 0
         """Bytes sent to consumers."""
         self.appends = 0
-        """Batches to append, including rejected ones."""
+        """Batches that the broker tried to append, including rejected batches."""
         self.failed_appends = 0
         self.reads = 0
-        """Partitions in Fetch responses to consumers and followers."""
+        """The number of partitions in all Fetch responses to consumers and followers."""
         self.messages_in = 0
         self.replication_bytes_in = 0
         """Bytes fetched from leaders."""
@@ -55,13 +54,13 @@ class BrokerTopicMetrics:
         """Bytes sent to followers."""
 
     def add(self, other: BrokerTopicMetrics) -> None:
-        """Add the counts of `other` to these."""
+        """Add the counts of `other` to these counts."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class BrokerTopicStats:
-    """The counters of all topics of a broker, with one sum for deleted topics."""
+    """The counters of all topics of a broker, with one sum for all deleted topics."""
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerTopicMetrics] = {}

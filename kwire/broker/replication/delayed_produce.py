@@ -1,4 +1,4 @@
-"""Acknowledgements that a partition owes to its producers."""
+"""Produce requests of a partition that wait for their acknowledgement."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from kwire.host.host import Timer
 from kwire.wire.errors import ApiError
 
 AppendCallback = Callable[[ApiError | None], None]
-"""A callback for an append: called once, with None or with the error."""
+"""A callback for an append. It is called once, with None after success or with the error."""
 
 NO_REPLICATION = 0
-"""The required offset of an append that need not be replicated."""
+"""The required offset of an append that does not wait for replication."""
 
 PendingAcknowledgement = tuple[int, AppendCallback, int | None]
-"""The high watermark that an append requires, its callback, and the timeout for replication in ms."""
+"""The high watermark that an append requires, its callback, and the replication timeout in ms (None: no
+limit)."""
 
 
 class DelayedProduce:
-    """An append in purgatory: it is written, and waits until other replicas have it."""
+    """An append in purgatory: the leader has written it and waits until the other replicas have it."""
 
     __slots__ = ("callback", "required_offset", "timer")
 

@@ -1,11 +1,12 @@
-"""Moves of replicas between log directories, while they are written to. KIP-113, KIP-858.
+"""Moves of replicas between log directories while clients use the replicas. KIP-113, KIP-858.
 
-Kafka's ReplicaAlterLogDirsThread does the same. A future log in the other directory is filled region by
-region: a thread reads a region, and a turn of the loop appends it. Rolled segments are synced on the way.
-Once the future log has nearly caught up, the broker reports the new directory to the controller. After the
-controller has committed that, the loop copies the rest, and the future log replaces the current log from the
-next turn on, while its directory is being renamed. If the broker dies before that, it finds both logs at
-start, and the move continues.
+Kafka's ReplicaAlterLogDirsThread does the same. The broker fills a future log in the new directory, region by
+region: a worker thread reads a region of the current log, and the event loop appends the region to the future
+log. Rolled segments of the future log are synced during the copy. Once the future log has nearly caught up,
+the broker reports the new directory to the controller. After the controller has committed the new directory,
+the event loop copies the remaining records, and the future log replaces the current log. The replacement
+takes effect with the next turn of the event loop, while a worker still renames the directory. If the broker
+dies before the replacement, it finds both logs at the next start, and the move continues.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from kwire.host.host import Host, T
 from kwire.wire.errors import ApiError, ErrorCode
 
 _PAUSE_MS = 200
-"""The wait of a move that is not allowed to copy now."""
+"""The pause of a move that may not copy now, in ms."""
 _MAX_WAIT_MS = 1000
-"""The longest wait before the rate limit is checked again: it may have been raised."""
+"""The longest wait before the rate limit is checked again, in ms: the limit may have been raised."""
 _FINAL_COPY_BYTES = 256 * 1024
-"""The future log may lag this far behind when it replaces the log: the loop copies the rest."""
+"""The lag, in bytes, at which the future log may replace the current log. The event loop copies these
+bytes."""
 _MAX_CONCURRENT = 4
-"""The number of moves that copy at a time. The others wait."""
+"""The number of moves that copy at the same time. Further moves wait."""
 
 OnAssigned = Callable[[ApiError | None], None]
 
 
 class DirectoryMoves:
-    """The moves of one broker."""
+    """All moves of one broker."""
 
     def __init__(
         self,
@@ -48,11 +50,12 @@ class DirectoryMoves:
         bytes_per_second: Callable[[], int | None],
         on_moved: Callable[[Log, Log], None],
     ) -> None:
-        """`assign` reports the directory of a log to the controller, and calls back when it is committed.
+        """Create the moves; none is started.
 
+        `assign` reports the directory of a log to the controller, and calls back after the commit.
         `is_cleaned` returns whether a log is being compacted; the cleaner skips logs that have a future log.
-        `bytes_per_second` returns the current limit of all moves together, or None.
-        `on_moved` is called with the old log and the new log.
+        `bytes_per_second` returns the current limit for all moves together, or None for no limit. `on_moved`
+        is called with the old log and the new log.
         """
         self.log_manager = log_manager
         self.host = host
@@ -63,16 +66,17 @@ class DirectoryMoves:
         self._bytes_per_second = bytes_per_second
         self._moves: dict[Partition, _Move] = {}
         self._queued: dict[Partition, LogDirectory] = {}
-        """The next move of logs that are still being replaced after their last one."""
+        """The next move of each partition whose previous move is still replacing the log."""
         self._excess_bytes = 0
         """Copied bytes beyond the rate limit."""
         self._excess_updated_ms = 0
 
     def start(self, partition: Partition, directory: LogDirectory) -> None:
-        """Start to move a partition, unless it is in the directory or moving there already.
+        """Start to move a partition, unless it is already in the directory or on its way there.
 
-        The future log exists when this returns. If the last move still replaces the log, the new move waits
-        for that, so that a start never finds two future logs. StorageError; ApiError KAFKA_STORAGE_ERROR.
+        The future log exists when this method returns. If the previous move is still replacing the log, the
+        new move is queued instead, so that a broker never finds two future logs at its start. Raises
+        StorageError, or ApiError KAFKA_STORAGE_ERROR.
         """
         log, pending_logs = partition.log, self.log_manager.pending_logs
         self._queued.pop(partition, None)
@@ -84,7 +88,7 @@ class DirectoryMoves:
             return
         existing = self.log_manager.future_log(partition.topic, partition.index)
         if existing is None and self.log_manager.any_offline:
-            # As in Kafka: the offline directory may hold a future log already.
+            # As in Kafka: the offline directory may already hold a future log of the partition.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         if partition in self._moves:
             return
@@ -93,13 +97,13 @@ class DirectoryMoves:
         self.host.call_soon(move.advance)
 
     def _start_queued(self, partition: Partition) -> None:
-        """Start a queued move: the log has been replaced, or the replacement has failed."""
+        """Start the queued move of a partition after the log was replaced or the replacement failed."""
         directory = self._queued.pop(partition, None)
         if directory is not None and partition.log.failure is None:
             self._try_start(partition, directory)
 
     def cancel(self, partition: Partition) -> None:
-        """Cancel the move of a partition, if there is one, and delete its future log. StorageError."""
+        """Cancel the move of a partition, if there is one, and delete its future log. Raises StorageError."""
         self._queued.pop(partition, None)
         move = self._moves.pop(partition, None)
         if move is not None:
@@ -111,17 +115,18 @@ class DirectoryMoves:
             )
             directory = self.log_manager.directory_of(future)
             self.log_manager.delete(future, self.host.now_ms(), sync=False)
-            # If a power loss undoes the deletion, the future log is there again, and the move continues.
+            # If a power loss undoes the deletion, the broker finds the future log again, and the move
+            # continues.
             self.host.run_in_worker(directory.sync, partial(self.log_manager.handle_sync_result, directory))
 
     def source_truncated(self, partition: Partition) -> None:
-        """Truncate the future log, if there is one: the follower's log was truncated or has started over."""
+        """Truncate the future log, if there is one, after the current log was truncated or restarted."""
         move = self._moves.get(partition)
         if move is not None:
             move.source_truncated()
 
     def resume(self, partition: Partition) -> None:
-        """Resume the move that a restart has interrupted, if there is one. Never raises."""
+        """Resume the move that a restart of the broker interrupted, if there was one. Never raises."""
         future = self.log_manager.future_log(partition.topic, partition.index)
         if future is None or future.topic_id != partition.topic_id:
             return
@@ -134,7 +139,7 @@ class DirectoryMoves:
             self.logger.error("Cannot resume moving %s: %s", partition.log.name, error)
 
     def stop(self) -> None:
-        """Stop all moves: the broker is shutting down. The next start resumes them."""
+        """Stop all moves because the broker is shutting down. The next start of the broker resumes them."""
         for move in self._moves.values():
             move.is_ended = True
         self._moves.clear()
@@ -148,7 +153,7 @@ class DirectoryMoves:
             del self._moves[move.partition]
 
     def delay_ms(self, move: _Move) -> int:
-        """Return how long a move has to wait before it may copy more; 0 if it need not wait."""
+        """Return how many ms a move has to wait before it may copy more; 0 if it may copy now."""
         running = list(self._moves.values())[:_MAX_CONCURRENT]
         if move not in running or self.is_cleaned(move.partition.log):
             return _PAUSE_MS
@@ -168,7 +173,7 @@ class DirectoryMoves:
 
 
 class _Move:
-    """The move of one partition. Each `advance` decides on the next step."""
+    """The move of one partition. Each call of `advance` does the next step of the move."""
 
     def __init__(self, moves: DirectoryMoves, partition: Partition, directory: LogDirectory) -> None:
         self.partition = partition
@@ -184,18 +189,21 @@ class _Move:
         self._truncations = 0
 
     def source_truncated(self) -> None:
-        """Truncate the future log, and drop a read that is in progress: its records may be gone."""
+        """Truncate the future log, and discard a read in progress, which may have truncated records."""
         self._truncations += 1
         self._guarded(lambda: self._copy.truncate_to_source(self._moves.host.now_ms()))
 
     def cancel(self) -> None:
-        """Stop the move, and report the old directory if the new one was reported."""
+        """Stop the move.
+
+        If the new directory was reported to the controller, report the old directory again.
+        """
         self.is_ended = True
         if self._assigning or self._is_assigned:
             self._moves.assign(self.partition.log, self._source_directory, lambda error: None)
 
     def advance(self) -> None:
-        """Do the next step, or wait."""
+        """Do the next step of the move, or schedule it for later."""
         if self.is_ended:
             return
         moves, copy = self._moves, self._copy
@@ -290,7 +298,7 @@ class _Move:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the move with an error. The future log stays for a restart or another attempt."""
+        """End the move with an error. The future log is kept, for a later attempt or the next start."""
         if self.is_ended:
             return
         self._moves.logger.error(

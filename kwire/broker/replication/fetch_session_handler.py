@@ -1,8 +1,8 @@
 """The follower's side of an incremental fetch session with one leader. KIP-227.
 
 The leader remembers the partitions of the session. A request carries only positions that have changed, and
-a response only partitions with news. The handler starts a new session with all partitions if the leader does
-not know the session, or if a request failed and may not have arrived.
+a response carries only partitions that have new data or state. The handler starts a new session with all
+partitions if the leader does not know the session, or if a request failed and the leader may not have got it.
 
     add, remove -> build_request -> handle_response | reset -> build_request -> ...
 """
@@ -33,7 +33,7 @@ TopicIdPartition = tuple[Uuid, int]
 
 
 class FetchPosition(NamedTuple):
-    """The position to fetch a partition from: the end of the follower's log, and its epochs."""
+    """The fetch offset of a partition (the end of the follower's log), and the follower's epochs."""
 
     offset: int
     leader_epoch: int
@@ -64,13 +64,13 @@ class FetchSessionHandler:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no partition to fetch or to forget."""
+        """Whether there is no partition to fetch, and none to remove from the session."""
         return not (self._session_partitions or self._to_send or self._to_forget)
 
     # --- partitions
 
     def add(self, key: TopicIdPartition, position: FetchPosition) -> None:
-        """Fetch a partition from this position on, whether or not it is in the session."""
+        """Fetch a partition from this position on. The partition may already be in the session."""
         self._to_forget.pop(key, None)
         if self._session_partitions.get(key) == position:
             self._to_send.pop(key, None)
@@ -78,7 +78,10 @@ class FetchSessionHandler:
             self._to_send[key] = position
 
     def remove(self, key: TopicIdPartition) -> None:
-        """Stop fetching a partition. Data for it in a response that is still to come is ignored."""
+        """Stop fetching a partition.
+
+        If a response in flight has data for the partition, the data is ignored.
+        """
         self._to_send.pop(key, None)
         if self._session_partitions.pop(key, None) is not None:
             self._to_forget[key] = None
@@ -88,7 +91,7 @@ class FetchSessionHandler:
     def build_request(self, max_bytes: int) -> FetchRequest:
         """Build the next request, with at most `max_bytes` per partition, and advance the session.
 
-        The caller fills in the replica id and how long the leader may wait.
+        The caller sets the replica id and the time that the leader may wait.
         """
         known, changed = self._session_partitions, self._to_send
         known.update(changed)
@@ -109,7 +112,7 @@ class FetchSessionHandler:
         )
 
     def handle_response(self, response: FetchResponse) -> str | None:
-        """Advance the session; return why the response cannot be used, or None if it can."""
+        """Advance the session. Return None, or the reason why the response cannot be used."""
         if response.error_code:
             self.reset(session_lost=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return ErrorCode(response.error_code).name
@@ -137,7 +140,7 @@ class FetchSessionHandler:
     def fetched_partitions(
         self, response: FetchResponse
     ) -> Iterator[tuple[TopicIdPartition, FetchPosition, PartitionData]]:
-        """Yield the data for partitions whose position has not changed since the request.
+        """Yield the response's data for each partition whose position is the same as in the request.
 
         Other data is stale: the partition was removed or truncated, or its leader has changed.
         """
@@ -150,10 +153,11 @@ class FetchSessionHandler:
                     yield key, position, data
 
     def reset(self, *, session_lost: bool = False) -> None:
-        """Start a new session: the request failed, or the leader has lost the session."""
+        """Start a new session after a request failed or the leader lost the session."""
         if session_lost:
             self._session_id = INVALID_SESSION_ID
-        # The first request of a new session names the old one, which closes it on the leader.
+        # The first request of a new session carries the old session's id, so that the leader closes the old
+        # one.
         self.epoch = INITIAL_EPOCH
 
 

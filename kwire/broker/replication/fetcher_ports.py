@@ -1,4 +1,4 @@
-"""Protocols between the fetchers of a broker and its other parts."""
+"""Protocols between the replica fetchers of a broker and its other components."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from kwire.host.host import Host, PeerAddress
 
 
 class FetcherManager(Protocol):
-    """The component that fetches from leaders for the followers of this broker."""
+    """The component that fetches from the leaders of the partitions that this broker follows."""
 
     def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        """Fetch for a partition from this leader in this epoch; -1 if the leader is unknown or there is none.
+        """Fetch a partition from this leader in this leader epoch.
 
-        Called for every change of the partition in the metadata, also if its leader stays the same.
+        `leader_id` is -1 if the leader is unknown or the partition has none. This method is called for every
+        metadata change of the partition, even if its leader stays the same.
         """
 
     def remove_fetcher(self, partition: Partition) -> None:
-        """Stop fetching: the partition became leader, is offline or was removed.
+        """Stop fetching: this replica became leader, went offline or was removed.
 
-        Also called during a controlled shutdown for partitions that have left the ISR (KIP-841).
+        Also called during a controlled shutdown for each partition whose ISR no longer has this broker
+        (KIP-841).
         """
 
 
 class StagedAppends(Protocol):
-    """A component with staged appends, which it writes when the turn ends."""
+    """A component that stages appends and writes them at the end of the turn of the event loop."""
 
     def commit(self) -> None:
         """Write the staged appends and acknowledge them. Never raises."""
 
 
 class FetcherPorts(Protocol):
-    """The parts of the broker that a fetcher uses."""
+    """The components of the broker that a replica fetcher uses."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -54,4 +56,4 @@ class FetcherPorts(Protocol):
         """Return the address of a broker, or None if the broker is not registered."""
 
     def stage(self, appended: StagedAppends) -> None:
-        """Have `appended.commit` called when the turn ends."""
+        """Call `appended.commit` at the end of this turn of the event loop."""

@@ -1,10 +1,12 @@
-"""The log of a follower of one leader.
+"""The replica of a partition that follows one leader.
 
-A follower appends the leader's records, truncates its log where it diverges from the leader's, and starts
-over if the leader's log starts after the end of its own.
+A follower appends the leader's records, and truncates its log where the log diverges from the leader's log.
+If the leader's log starts after the end of the follower's log, the follower deletes its records and restarts
+its log at the leader's log start offset.
 
-KIP-101, KIP-279: two logs are identical up to the last leader epoch that both have. The leader compares the
-last fetched epoch in a Fetch with its own epochs, and returns the epoch from which on they diverge (KIP-595).
+KIP-101, KIP-279: two logs are identical up to the last leader epoch that both logs have. A Fetch carries the
+epoch of the follower's last record. The leader compares that epoch with the epochs of its own log, and
+returns the epoch from which on the logs diverge (KIP-595).
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from kwire.wire.messages.fetch import PartitionData
 
 
 class FetchState(Enum):
-    """The state of a follower: what it waits for."""
+    """The state of a follower."""
 
     FETCHING = auto()
-    """Waits for the leader's records."""
+    """The follower waits for the leader's records."""
     SYNCING = auto()
-    """Waits for its disk, after a truncation or because of flush.messages."""
+    """The follower waits for a sync of its log, after a truncation or because of flush.messages."""
     LISTING_OFFSETS = auto()
-    """Waits for the leader's log start offset and log end offset."""
+    """The follower waits for the leader's log start offset and log end offset."""
     BACKING_OFF = auto()
-    """The leader returned an error for this partition; the next attempt follows shortly."""
+    """The leader returned an error for this partition; the follower retries after a pause."""
     FAILED = auto()
-    """Waits for the metadata to name another leader or a later leader epoch."""
+    """Fetching failed; the follower waits until the metadata has another leader or a later leader epoch."""
     ENDED = auto()
     """The follower no longer fetches from this leader in this epoch."""
 
@@ -82,7 +84,7 @@ TRANSITIONS: Final = MappingProxyType(
         FetchState.ENDED: {},
     }
 )
-"""Every legal transition; any other is a bug of kwire."""
+"""Every legal transition. Any other transition is a bug of kwire."""
 
 
 class Follower:
@@ -105,17 +107,19 @@ class Follower:
     def __init__(
         self, partition: Partition, leader_epoch: int, host: Host, on_truncated: Callable[[Partition], None]
     ) -> None:
-        """`on_truncated` is called after the log was truncated or has started over at another offset."""
+        """`on_truncated` is called after the log was truncated or restarted at another offset."""
         self.partition = partition
         self.key: TopicIdPartition = (partition.topic_id, partition.index)
         self.leader_epoch = leader_epoch
         self.state = FetchState.FETCHING
         self.has_staged = True
-        """Whether `commit` has something to do: records, leader offsets, or at first the check for a sync."""
+        """Whether `commit` has work to do: staged records, leader offsets or, after the start, the sync
+        check."""
         self.is_caught_up = False
-        """Whether the log had everything up to the leader's high watermark after the last response."""
+        """Whether the log reached the leader's high watermark after the last response."""
         self._held_data: PartitionData | None = None
-        """A response with the batch at which the log starts over, until the restart is synced."""
+        """A response that waits for the sync of the restarted log. It has the batch at which the log
+        restarts."""
         self._host = host
         self._on_truncated = on_truncated
         self._high_watermark = self._log_start_offset = -1
@@ -124,7 +128,7 @@ class Follower:
         return f"{self.partition.log.name} ({self.state.name}, leader epoch {self.leader_epoch})"
 
     def transition(self, event: FetchEvent) -> None:
-        """Change the state. AssertionError: the event is not legal in the current state."""
+        """Change the state. Raises AssertionError if the event is not legal in the current state."""
         next_state = TRANSITIONS[self.state].get(event)
         assert next_state is not None, f"event {event.name} for {self!r}"
         self.state = next_state
@@ -142,9 +146,10 @@ class Follower:
         )
 
     def start(self) -> bool:
-        """Prepare the log for fetching. StorageError.
+        """Prepare the log for fetching. Raises StorageError.
 
-        A log without leader epochs is truncated to its high watermark: no epoch shows where it diverges.
+        A log without leader epochs is truncated to its high watermark, because no epoch shows where the log
+        diverges from the leader's log.
         """
         log = self.partition.log
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
@@ -159,10 +164,10 @@ class Follower:
     # --- fetched records
 
     def stage_fetched(self, data: PartitionData) -> int:
-        """Stage the fetched batches for `commit`; return their size in bytes.
+        """Stage the fetched batches for `commit`; return the size of the batches in bytes.
 
-        ApiError: CORRUPT_MESSAGE (a retry may succeed), KAFKA_STORAGE_ERROR, or OFFSET_OUT_OF_RANGE if the
-        batches do not continue the log. StorageError.
+        Raises StorageError, or ApiError: CORRUPT_MESSAGE (a retry may succeed), KAFKA_STORAGE_ERROR, or
+        OFFSET_OUT_OF_RANGE if the batches do not continue the log.
         """
         log = self.partition.log
         assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
@@ -179,7 +184,10 @@ class Follower:
         return len(records)
 
     def stage_held(self) -> bool:
-        """Stage the response that had to wait until the log started over. Errors as in `stage_fetched`."""
+        """Stage the response that waited for the restart of the log.
+
+        Raises the same errors as `stage_fetched`.
+        """
         held = self._held_data
         if held is not None and not self.partition.log.awaits_sync:
             self._held_data = None
@@ -192,10 +200,10 @@ class Follower:
         self.has_staged = True
 
     def _begins_in_batch(self, records: memoryview) -> bool:
-        """Start an empty log over if the leader's log starts within a batch; return whether it did.
+        """Restart an empty log if the leader's log starts within a batch; return whether this was done.
 
-        DeleteRecords can move the leader's log start into a batch. The log starts over at the base offset of
-        the batch, and appends the batch once the restart is synced.
+        DeleteRecords can move the leader's log start into a batch. The follower's log then restarts at the
+        base offset of that batch. The batch is appended once the restart is synced.
         """
         log = self.partition.log
         if log.log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:
@@ -207,9 +215,9 @@ class Follower:
         return True
 
     def commit(self) -> bool:
-        """Write what is staged and apply the leader's offsets. Never raises.
+        """Write the staged batches and apply the leader's offsets. Never raises.
 
-        Return whether the log must be synced before the leader may learn its new end.
+        Return whether the log must be synced before the follower reports its new log end to the leader.
         """
         self.has_staged = False
         partition = self.partition
@@ -221,7 +229,7 @@ class Follower:
         except (StorageError, ApiError) as error:
             failure = log.failure or StorageError(str(error))
         except Exception as error:
-            # A bug of kwire: the log may be inconsistent, so it is taken offline.
+            # This is a bug of kwire. The log may be inconsistent, so it is taken offline.
             self._host.logger("kwire.partition").exception("Cannot write the log of %r", self)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
@@ -231,7 +239,7 @@ class Follower:
     def _apply_leader_offsets(self) -> None:
         """Apply the leader's high watermark and log start offset, as far as this log reaches."""
         log = self.partition.log
-        # The high watermark never goes back: a new leader learns it later than this replica may have.
+        # The high watermark never falls. A new leader may know a lower one than this replica for a while.
         committed = min(self._high_watermark, log.log_end_offset)
         has_risen = committed > log.high_watermark
         if has_risen:
@@ -244,12 +252,13 @@ class Follower:
     # --- divergence from the leader
 
     def truncate_to_leader(self, data: PartitionData) -> bool:
-        """Truncate the log to where it may match the leader's; return False if nothing has changed.
+        """Truncate the log to where it may match the leader's log; return False if nothing was truncated.
 
-        The response names the leader's largest epoch up to the follower's last fetched epoch, and the end
-        offset of that epoch. If this log lacks the epoch, it is truncated to the end of its own largest epoch
-        before, and the next Fetch repeats the comparison. Otherwise the logs match after the truncation, and
-        the high watermark in the response is valid: the leader may not send it again. StorageError.
+        The response has the leader's largest epoch that is not above the follower's last fetched epoch, and
+        the end offset of that epoch. If this log does not have that epoch, it is truncated to the end of its
+        largest lower epoch, and the next Fetch repeats the comparison. Otherwise the logs match after the
+        truncation. The high watermark in the response is then applied, because the leader may not send it
+        again. Raises StorageError.
         """
         before, diverging = self.fetch_position, data.diverging_epoch
         log = self.partition.log
@@ -265,7 +274,7 @@ class Follower:
         return self.fetch_position != before
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log and log it. StorageError."""
+        """Truncate the replica's log to `offset`, and write a log line about it. Raises StorageError."""
         log = self.partition.log
         logger = self._host.logger("kwire.partition")
         if offset < log.high_watermark:
@@ -282,11 +291,11 @@ class Follower:
             self._on_truncated(self.partition)
 
     def resolve_out_of_range(self, leader_start_offset: int, leader_end_offset: int) -> None:
-        """Truncate or restart the log after OFFSET_OUT_OF_RANGE from the leader. StorageError.
+        """Truncate or restart the log after OFFSET_OUT_OF_RANGE from the leader. Raises StorageError.
 
-        The leader's log ends before this one after an unclean leader election: truncate. The leader's log
-        starts after the end of this one if the replica was down for long: start over at the leader's log
-        start offset. If neither holds any more, the log stays as it is.
+        After an unclean leader election the leader's log may end before this log: this log is truncated. If
+        this replica was down for a long time, the leader's log may start after the end of this log: this log
+        restarts at the leader's log start offset. If neither is true any more, the log is not changed.
         """
         log = self.partition.log
         end_offset = log.log_end_offset

@@ -1,12 +1,12 @@
 """The state of one follower, as the leader knows it from the follower's fetches.
 
-A Fetch from an offset acknowledges everything before it. A follower is caught up if it fetches from the
-leader's log end offset. If appends come faster than fetches, the log end offset at its previous Fetch is
-sufficient.
+A Fetch from an offset acknowledges every record before that offset. A follower is caught up if it fetches
+from the leader's log end offset. If appends arrive faster than fetches, it is sufficient that the follower
+fetches from the log end offset that the leader had at the follower's previous Fetch.
 
-A follower at the log end does not name the partition again in its fetch session until the log grows, and the
-leader does no work for it. Each Fetch of the session still shows that the follower is caught up: the time of
-the last Fetch is used when the log grows.
+While a follower is at the log end, its incremental Fetch requests do not list the partition, and the leader
+does no work for the partition. Each Fetch of the session still shows that the follower is caught up. So when
+the log grows, the leader takes the time of the session's last Fetch as the follower's last caught-up time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class FetchSessionPartition(Protocol):
         """The time of the session's last Fetch."""
 
     def changed(self, *, wake: bool) -> None:
-        """Mark the partition as changed; `wake` has a waiting Fetch check it now."""
+        """Mark the partition as changed. With `wake`, a waiting Fetch of the session is checked at once."""
 
 
 class FollowerState:
-    """The progress of one follower of a partition that this broker leads. Times are monotonic."""
+    """The progress of one follower of a partition that this broker leads. Times are monotonic, in ms."""
 
     __slots__ = (
         "_caught_up_ms",
@@ -52,7 +52,7 @@ class FollowerState:
         """Whether the leader waits for this follower: it is in the ISR, or a pending change adds it."""
         self.session_partition: FetchSessionPartition | None = None
         self.broker_epoch: int | None = None
-        """The broker epoch of its last Fetch; None before the first."""
+        """The broker epoch in the follower's last Fetch, or None before the first Fetch."""
         self.end_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self._leader_end_offset = NO_OFFSET
@@ -61,7 +61,10 @@ class FollowerState:
         self._is_at_end = False
 
     def reset_for_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
-        """Start a new leader epoch. A follower in the ISR counts as caught up now, another one as never."""
+        """Start a new leader epoch.
+
+        A follower in the ISR counts as caught up now, any other as never caught up.
+        """
         self._is_at_end = False
         self._leader_end_offset = leader_end_offset
         self._fetched_ms = self._caught_up_ms = now_ms if in_isr else NEVER_MS
@@ -76,7 +79,7 @@ class FollowerState:
         now_ms: int,
         session_partition: FetchSessionPartition | None,
     ) -> None:
-        """Record a Fetch from `end_offset`, received when the leader's log end was `leader_end_offset`."""
+        """Record a Fetch from `end_offset`, received when the leader's log ended at `leader_end_offset`."""
         self._update_times()
         if end_offset >= leader_end_offset:
             self._caught_up_ms = now_ms
@@ -103,7 +106,7 @@ class FollowerState:
             self._fetched_ms = self._caught_up_ms = max(self._caught_up_ms, self.session_partition.fetched_ms)
 
     def caught_up_ms(self) -> int:
-        """Return the last time at which the follower was known to be caught up."""
+        """Return the last time at which the follower was known to be caught up, in ms."""
         self._update_times()
         return self._caught_up_ms
 

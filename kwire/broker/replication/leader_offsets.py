@@ -1,4 +1,4 @@
-"""The leader's log start and log end offset, requested when leader epochs cannot locate the divergence."""
+"""Requests for a leader's log start and log end offset, after the leader returned OFFSET_OUT_OF_RANGE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kwire.wire.schema import Message
 LeaderOffsetsResult = ErrorCode | tuple[int, int]
 """The leader's log start offset and log end offset, or an error."""
 OffsetsByPartition = dict[tuple[str, int], tuple[int, int]]
-"""Error code and offset by partition."""
+"""An error code and an offset, by topic and partition index."""
 
 
 class LeaderOffsets:
@@ -37,7 +37,8 @@ class LeaderOffsets:
     ) -> None:
         """Request the offsets for each follower; `on_found` is called later, once per follower.
 
-        The log end is requested first, as in Kafka: growth between the requests then looks like no loss.
+        As in Kafka, the log end offset is requested first. If the leader's log grows between the two
+        requests, the growth then does not look like a loss of records.
         """
         ends: OffsetsByPartition = {}
 

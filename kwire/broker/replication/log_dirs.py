@@ -1,7 +1,7 @@
 """The log directories of a broker: moves between them, failed directories and cordoned directories.
 
-The broker reports to the controller the directory of each replica (KIP-858), failed directories, and cordoned
-directories, which take no new partitions (KIP-1066).
+The broker reports three things to the controller: the directory of each replica (KIP-858), failed
+directories, and cordoned directories. Cordoned directories get no new partitions (KIP-1066).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 MOVE_RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""A dynamic broker config, which server.properties cannot set."""
+"""A dynamic broker config: it cannot be set in server.properties."""
 EVERY_DIRECTORY = "*"
 
 
@@ -38,14 +38,14 @@ class AssignmentsManager(Protocol):
     """The reports about log directories to the controller."""
 
     def assign(self, directory_ids: DirectoryAssignments, done: OnAssigned) -> None:
-        """Report the directories of replicas with AssignReplicasToDirs."""
+        """Report the directories of replicas to the controller with AssignReplicasToDirs."""
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Report failed and cordoned directories, until the controller has acknowledged them."""
+        """Report failed and cordoned directories until the controller acknowledges the report."""
 
 
 class LogDirsNode(Protocol):
-    """The node, as far as its log directories need it."""
+    """The parts of the node that its log directories use."""
 
     node_id: int
     config: BrokerConfig
@@ -64,11 +64,14 @@ class LogDirsNode(Protocol):
 
     @property
     def partition(self) -> Callable[[str, int], Partition | None]:
-        """The partition, if this broker has a replica of it."""
+        """Returns the partition, or None if this broker has no replica of it."""
 
     @property
     def led_partition(self) -> Callable[[str, int], Partition]:
-        """The partition, if this broker is its leader and it is online. ApiError otherwise."""
+        """Returns the partition.
+
+        Raises ApiError if this broker is not its leader or the partition is offline.
+        """
 
 
 class LogDirs:
@@ -91,7 +94,7 @@ class LogDirs:
     # --- life cycle
 
     def recover_abandoned_future_logs(self) -> None:
-        """Promote future logs whose current log is gone, and mark unknown ones as stray. Called at start."""
+        """Promote future logs whose current logs are gone, and mark unknown future logs as stray."""
         image = self._node.image
         for future in self._log_manager.future_logs():
             topic = image.topics.get(future.topic)
@@ -112,7 +115,7 @@ class LogDirs:
         return log.partition < len(image.topics[log.topic].partitions)
 
     def _recover(self, image: MetadataImage, future: Log) -> None:
-        """Promote a future log without a current log, unless the current log is only offline."""
+        """Promote a future log that has no current log, unless the current log is only offline."""
         directory = self._log_manager.directory_of(future)
         assigned = self.assigned_directory(future.topic, future.partition)
         has_assignments = image.metadata_version >= DIRECTORIES_LEVEL
@@ -123,7 +126,7 @@ class LogDirs:
         self._log_manager.replace_current_with_future_log(future).finish()
 
     def start(self) -> None:
-        """Resume interrupted moves and report the directories, once every replica has its role."""
+        """Resume interrupted moves and report the directories. Called after each replica got its role."""
         self._is_started = True
         for future in self._log_manager.future_logs():
             partition = self._node.partition(future.topic, future.partition)
@@ -132,13 +135,13 @@ class LogDirs:
         self._report_directories()
 
     def stop(self) -> None:
-        """Stop all moves: the broker is shutting down."""
+        """Stop all moves because the broker is shutting down."""
         self.moves.stop()
 
     # --- assignments
 
     def assigned_directory(self, topic: str, partition: int) -> Uuid | None:
-        """Return the id of the directory that the metadata has for this broker's replica, if any."""
+        """Return the directory id that the metadata has for this broker's replica, or None."""
         known = self._node.image.topics.get(topic)
         if known is None or partition >= len(known.partitions):
             return None
@@ -158,10 +161,10 @@ class LogDirs:
         return configured_rate(self._node.image, self._node.node_id, MOVE_RATE_KEY)
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Start to move a replica to the log directory `path`, if it is not there already.
+        """Start to move a replica to the log directory `path`, unless the replica is already there.
 
-        ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE,
-        INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION.
+        Raises ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
+        REPLICA_NOT_AVAILABLE, INVALID_REPLICA_ASSIGNMENT or UNKNOWN_TOPIC_OR_PARTITION.
         """
         if not future_dir_name_fits(topic, index):
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -197,7 +200,7 @@ class LogDirs:
             raise
 
     def partition_removed(self, partition: Partition) -> None:
-        """Delete the future log of a partition that this broker no longer has."""
+        """Delete the future log of a partition that was removed from this broker."""
         try:
             self.moves.cancel(partition)
         except StorageError as error:
@@ -206,12 +209,12 @@ class LogDirs:
     # --- failed and cordoned directories
 
     def directory_failed(self) -> None:
-        """Report that a directory has gone offline."""
+        """Report to the controller that a directory has gone offline."""
         if self._is_started and not self._node.stopping:
             self._node.host.call_soon(self._report_directories)
 
     def apply_cordoned(self) -> None:
-        """Apply and report cordoned.log.dirs."""
+        """Apply cordoned.log.dirs and report the cordoned directories to the controller."""
         named = self._node.config.cordoned_log_dirs
         for directory in self._log_manager.directories():
             directory.cordoned = EVERY_DIRECTORY in named or directory.path in named

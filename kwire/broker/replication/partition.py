@@ -1,8 +1,9 @@
 """A replica of a partition on this broker.
 
-A leader stages the appends of one loop turn in the log; `commit` writes them when the turn ends. A produce
-request with acks 0 or 1 completes once the batch is written, or synced if `flush.messages` or `flush.ms`
-require that. A request with acks -1 completes once the batch is below the high watermark.
+A leader stages the appends of one turn of the event loop in the log, and `commit` writes them at the end of
+the turn. A produce request with acks 0 or 1 completes once the batch is written (or synced, if
+`flush.messages` or `flush.ms` require a sync). A request with acks -1 completes once the high watermark is
+above the batch.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class DelayedFetch(Protocol):
     """A Fetch request that waits for the partition to grow."""
 
     def partition_grew(self) -> None:
-        """Check whether the request can complete: the high watermark has risen."""
+        """Check whether the request can complete now that the high watermark has risen."""
 
     def complete(self) -> None:
         """Send the response with the records that are available."""
 
 
 class Partition:
-    """One replica, in the role that the metadata assigns to it."""
+    """One replica of a partition, in the role that the metadata assigns to it."""
 
     __slots__ = (
         "_delayed_produces",
@@ -82,7 +83,7 @@ class Partition:
         on_offline: Callable[[Partition, StorageError], None],
         leader_partitions: LeaderPartitions,
     ) -> None:
-        """Create an ABSENT partition. `when_recoverable` calls back once recovery would find the log."""
+        """Create an ABSENT partition. `when_recoverable` calls back once a recovery would find the log."""
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
@@ -97,28 +98,30 @@ class Partition:
         self._leader_partitions = leader_partitions
         self.topic_metrics = leader_partitions.topic_stats.for_topic(self.topic)
         self.remote_replicas: RemoteReplicas | None = None
-        """The other replicas, while this broker is the leader and the partition has others."""
+        """The other replicas; None if this broker is not the leader or the partition has no other
+        replicas."""
         self._written_offset = 0
-        """The end of the written part of the log (synced, if flush.messages or flush.ms require that)."""
+        """The end of the written part of the log; of the synced part if flush.messages or flush.ms require
+        syncs."""
         # Most partitions have no pending appends, so the lists are allocated on demand.
         self._staged: list[PendingAcknowledgement] | None = None
         self._unflushed: list[PendingAcknowledgement] | None = None
         self._flushing: Sequence[PendingAcknowledgement] = ()
         self._flush_under_way = False
         self._delayed_produces: dict[DelayedProduce, None] | None = None
-        """Appends that are written and wait for other replicas."""
+        """Appends that are written and wait for replication."""
 
     # --- roles
 
     def become_leader(self, image: PartitionImage) -> None:
-        """Become leader in the epoch of `image`. StorageError: the log cannot be used."""
+        """Become leader in the epoch of `image`. Raises StorageError if the log cannot be used."""
         role = role_after(self.role, RoleChange.BECOME_LEADER)
         if role is LEADER and image.leader_epoch > self.leader_epoch:
             self.log.begin_leader_epoch(image.leader_epoch)
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
             self.role = role
-            # Records of an earlier leader epoch, or fetched ones, may still be on their way to the disk.
+            # Records from an earlier role of this replica may not be written or synced yet.
             log = self.log
             if log.has_unrecoverable_records:
                 self._flush([])
@@ -135,11 +138,12 @@ class Partition:
             self._update_high_watermark()
 
     def become_follower(self, image: PartitionImage) -> None:
-        """Become follower: another broker is the leader, or none. StorageError: the log cannot be used."""
+        """Become follower of another broker, or of none if there is no leader. Raises StorageError."""
         if self.log.failure is not None and self.role is Role.ABSENT:
             raise self.log.failure
         if self.role is LEADER:
-            # Staged batches have offsets already. They belong to the log; the new leader may truncate them.
+            # Staged batches already have offsets and belong to the log. The new leader may have them
+            # truncated.
             self.commit()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
         role = role_after(self.role, RoleChange.BECOME_FOLLOWER)
@@ -150,7 +154,7 @@ class Partition:
         self._stop_serving(role_after(self.role, RoleChange.REMOVE), code)
 
     def fail(self, error: StorageError) -> None:
-        """Take the partition offline: its log or its log directory has failed."""
+        """Take the partition offline because its log or its log directory has failed."""
         first_time = self.role is not Role.OFFLINE
         self._stop_serving(role_after(self.role, RoleChange.FAIL), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         if first_time:
@@ -182,12 +186,15 @@ class Partition:
         remote.notify_low_watermark()
 
     def not_leader_error(self) -> ApiError:
-        """Return the error for clients while this broker is not the leader."""
+        """Return the error for client requests while this broker is not the leader."""
         is_offline = self.role is Role.OFFLINE
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH on another epoch; -1 is not checked. KIP-320."""
+        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the epoch is neither the current one nor -1.
+
+        KIP-320.
+        """
         if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
@@ -200,7 +207,10 @@ class Partition:
 
     @property
     def is_high_watermark_stale(self) -> bool:
-        """Whether the high watermark is below the log end at the start of this leader epoch. KIP-207."""
+        """Whether the high watermark is below the log end offset at the start of this leader epoch.
+
+        KIP-207.
+        """
         remote = self.remote_replicas
         return remote is not None and remote.epoch_start_offset > self.log.high_watermark
 
@@ -211,7 +221,7 @@ class Partition:
         return start_offset if remote is None else remote.low_watermark(start_offset)
 
     def log_start_offset_moved(self) -> None:
-        """Send followers the new log start offset with their next fetch."""
+        """Let the next Fetch response to each follower carry the new log start offset."""
         if self.remote_replicas is not None:
             self.remote_replicas.notify_sessions(wake=False)
 
@@ -230,11 +240,11 @@ class Partition:
         header: BatchHeader | None = None,
         needs_isr: bool = True,
     ) -> LogAppendInfo:
-        """Validate and stage a batch, and call `on_written` or `on_replicated` once that is so.
+        """Validate and stage a batch, and call back once it is written or once it is replicated.
 
-        `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`; the records stay in the log. The log owns
-        `records`, which must be writable. `needs_isr` rejects the batch if the ISR is smaller than
-        min.insync.replicas. ApiError: the batch is rejected, and no callback is called.
+        `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`; the records stay in the log. The log keeps
+        `records`, which must be writable. With `needs_isr`, the batch is rejected if the ISR is smaller than
+        min.insync.replicas. Raises ApiError if the batch is rejected; no callback is called then.
         """
         if self.role is not LEADER:
             raise self.not_leader_error()
@@ -283,19 +293,22 @@ class Partition:
 
     @property
     def delayed_produce_count(self) -> int:
-        """The number of appends in purgatory, which wait for other replicas."""
+        """The number of appends in purgatory."""
         return len(self._delayed_produces or ())
 
     def when_committed(self, callback: AppendCallback) -> None:
-        """Call back, possibly at once, when the current log is committed. ApiError: not the leader."""
+        """Call back once all current records are committed, possibly at once.
+
+        Raises ApiError if not the leader.
+        """
         if self.role is not LEADER:
             raise self.not_leader_error()
         self._acknowledge([(self.log.log_end_offset, callback, None)])
 
     def commit(self) -> None:
-        """Write the batches that this turn staged, then acknowledge them. Never raises."""
+        """Write the batches that were staged in this turn, then acknowledge them. Never raises."""
         if self.role is not LEADER:
-            return  # the change of role has completed the requests
+            return  # the change of role has already completed the requests
         log = self.log
         try:
             log.commit()
@@ -304,7 +317,7 @@ class Partition:
             self.fail(error)
             return
         except Exception as error:
-            # A bug of kwire: the log may be inconsistent, so it is taken offline.
+            # This is a bug of kwire. The log may be inconsistent, so it is taken offline.
             self._host.logger("kwire.partition").exception("Cannot write the log of %s", self.log.name)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
@@ -317,11 +330,11 @@ class Partition:
         self._on_written(pending_acks, log.log_end_offset)
 
     def sync(self, on_synced: AppendCallback) -> None:
-        """Sync everything appended so far if a sync is due, then call back."""
+        """Sync everything that was appended so far, then call back."""
         self._flush([(NO_REPLICATION, on_synced, None)])
 
     def _flush(self, pending_acks: list[PendingAcknowledgement]) -> None:
-        """Acknowledge once recovery would find the log, and everything appended so far is synced."""
+        """Acknowledge the appends once a recovery would find the log and the appends are synced."""
         if self._unflushed is None:
             self._unflushed = pending_acks
         else:
@@ -330,7 +343,7 @@ class Partition:
             self._begin_flush()
 
     def _begin_flush(self) -> None:
-        # Group commit: all appends during one sync share the next one.
+        # Group commit: one sync covers all appends that arrived during the previous sync.
         log = self.log
         if not log.is_recoverable:
             self._flush_under_way = True
@@ -364,14 +377,14 @@ class Partition:
         self._host.run_in_worker(ticket.work, done)
 
     def _flush_moved_log(self) -> None:
-        """Sync the log again: the one just synced was replaced by its copy in another directory."""
+        """Sync the log again: the log that was synced has been replaced by its copy in another directory."""
         if self.role is LEADER or self.role is Role.FOLLOWER:
             self._unflushed = [*self._flushing, *(self._unflushed or ())]
             self._flushing = ()
             self._begin_flush()
 
     def _log_recoverable(self) -> None:
-        """Continue now that recovery finds the log. It may have been replaced or have failed."""
+        """Continue now that a recovery would find the log. The log may have been replaced or have failed."""
         self._flush_under_way = False
         log = self.log
         if log.failure is None and (
@@ -387,8 +400,9 @@ class Partition:
     def follower_state(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
-        ApiError UNKNOWN_LEADER_EPOCH: this broker does not know the broker as a replica (yet).
-        NOT_LEADER_OR_FOLLOWER: the same for a fetch without a leader epoch, or the broker epoch is stale.
+        Raises ApiError UNKNOWN_LEADER_EPOCH if the broker is not a replica in this leader's metadata (yet).
+        Raises NOT_LEADER_OR_FOLLOWER in the same case if the fetch has no leader epoch, and also if the
+        broker epoch is stale.
         """
         state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:
@@ -408,7 +422,7 @@ class Partition:
         broker_epoch: int = -1,
         watch: FetchSessionPartition | None = None,
     ) -> None:
-        """Record that a follower has everything before `end_offset`, from which it fetches."""
+        """Record that a follower fetches from `end_offset` and so has all records before it."""
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
         if remote is None or state is None:
@@ -433,9 +447,10 @@ class Partition:
             remote.notify_low_watermark()
 
     def is_quiet_for(self, broker_id: int, end_offset: int, watch: FetchSessionPartition) -> bool:
-        """Whether a follower at `end_offset` has nothing to learn before the log grows and notifies `watch`.
+        """Whether the leader may skip this follower, which is at `end_offset`, until the log grows.
 
-        False if `watch` is not registered, or if the follower is out of sync: its fetches may expand the ISR.
+        False if `watch` is not registered, because then no append would wake the follower. False also if the
+        follower is out of sync, because each of its fetches may expand the ISR.
         """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
@@ -444,7 +459,7 @@ class Partition:
         return end_offset == self.log.written_end_offset
 
     def maybe_shrink_isr(self) -> None:
-        """Remove followers from the ISR that have lagged for replica.lag.time.max.ms."""
+        """Remove each follower from the ISR that has lagged for replica.lag.time.max.ms."""
         remote = self.remote_replicas
         if remote is None:
             return
@@ -477,7 +492,7 @@ class Partition:
             return
         before = remote.isr
         if remote.handle_alter_partition(pending, result):
-            # With a pause, so that a controller that lags behind is not flooded with requests.
+            # The pause avoids flooding a slow controller with requests.
             self._host.internode_clock.schedule(RETRY_MS, partial(self._retry_alter_partition, pending))
             return
         if remote.isr != before:
@@ -506,7 +521,7 @@ class Partition:
             self._high_watermark_raised()
 
     def _update_high_watermark(self) -> None:
-        """Raise the high watermark if replicas allow it, and complete delayed requests."""
+        """Raise the high watermark if the replicas allow it, and complete delayed requests."""
         if self._raise_high_watermark():
             self._high_watermark_raised()
 
@@ -518,7 +533,7 @@ class Partition:
             self.wake()
 
     def _raise_high_watermark(self) -> bool:
-        """Raise the high watermark as far as replicas allow; return whether it has risen."""
+        """Raise the high watermark as far as the replicas allow; return whether it has risen."""
         log, remote = self.log, self.remote_replicas
         offset = self._written_offset
         if remote is not None:
@@ -531,7 +546,7 @@ class Partition:
         return True
 
     def _acknowledge(self, pending_acks: Sequence[PendingAcknowledgement]) -> None:
-        """Complete written appends; those that need more replicas go to purgatory."""
+        """Complete written appends; appends that wait for replication go to purgatory."""
         high_watermark = self.log.high_watermark
         for offset, callback, timeout_ms in pending_acks:
             if offset <= high_watermark:
@@ -550,14 +565,14 @@ class Partition:
         waiting = self._delayed_produces or {}
         for delayed in [one for one in waiting if one.required_offset <= high_watermark]:
             if self._delayed_produces is not waiting:
-                return  # a callback has changed the role, which has completed the others
+                return  # a callback has changed the role, and the change completed the remaining appends
             del waiting[delayed]
             if delayed.timer is not None:
                 delayed.timer.cancel()
             self._call_back(delayed.callback, self._result(delayed.required_offset))
 
     def _result(self, offset: int) -> ApiError | None:
-        """Return the error for an append that needs `offset` as high watermark, or None."""
+        """Return the error for an append that requires `offset` as high watermark, or None for no error."""
         remote, min_isr = self.remote_replicas, self.log.config.min_insync_replicas
         if offset != NO_REPLICATION and remote is not None and remote.is_maximal_isr_under_min(min_isr):
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -572,20 +587,20 @@ class Partition:
         try:
             callback(error)
         except Exception:
-            # A failing callback must not keep the others from being called.
+            # An exception in one callback must not keep the other callbacks from being called.
             self._host.logger("kwire.partition").exception(
-                "%s: the callback of an append failed", self.log.name
+                "Cannot complete an append to %s: its callback failed", self.log.name
             )
 
     # --- delayed fetches
 
     def wake(self) -> None:
-        """Have every delayed fetch check whether it can complete."""
+        """Check every delayed fetch: some may be able to complete now."""
         for delayed_fetch in list(self.delayed_fetches):
             self._call(delayed_fetch, delayed_fetch.partition_grew)
 
     def complete_delayed_fetches(self) -> None:
-        """Complete every delayed fetch with the records that are available."""
+        """Complete every delayed fetch with the records that are available now."""
         for delayed_fetch in list(self.delayed_fetches):
             self._call(delayed_fetch, delayed_fetch.complete)
 
@@ -593,6 +608,6 @@ class Partition:
         try:
             step()
         except Exception:
-            # A failing fetch must not keep the others from being checked.
-            self._host.logger("kwire.partition").exception("%s: a delayed fetch failed", self.log.name)
+            # An exception in one fetch must not keep the other fetches from being checked.
+            self._host.logger("kwire.partition").exception("Delayed fetch from %s failed", self.log.name)
             self.delayed_fetches.pop(delayed_fetch, None)

@@ -1,13 +1,18 @@
 """Followers and ISR of the partitions that this broker leads.
 
-The high watermark is the lowest log end offset of all replicas that the leader waits for. These are the
-leader itself, the ISR, a follower that a pending AlterPartition adds to the ISR (KIP-497: the controller may
-have added it already), and followers that are caught up and eligible for the ISR, so that the high watermark
-does not outrun a follower that is about to join. The high watermark does not rise while the ISR is smaller
-than min.insync.replicas (KIP-966).
+The high watermark is the lowest log end offset of all replicas for which the leader waits. These replicas
+are:
 
-Difference from Apache Kafka: its leaders also wait for a caught-up follower whose log directory has failed,
-and check again only after the next append. This leader does not wait for such a follower.
+- the leader itself and the other members of the ISR;
+- a follower that a pending AlterPartition adds to the ISR, because the controller may have added it already
+  (KIP-497);
+- followers that are caught up and eligible for the ISR, so that the high watermark does not overtake a
+  follower that is about to join.
+
+The high watermark does not rise while the ISR is smaller than min.insync.replicas (KIP-966).
+
+Difference from Apache Kafka: a Kafka leader also waits for a caught-up follower whose log directory has
+failed, until the next append. This leader does not wait for such a follower.
 """
 
 from __future__ import annotations
@@ -32,11 +37,11 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 MAX_LOGGED = 5
-"""The number of ISR changes that are logged one by one per turn."""
+"""The number of ISR changes that are logged one by one per turn of the event loop."""
 
 
 class LeaderConfig(Protocol):
-    """The broker configuration that leaders use."""
+    """The broker configuration that partition leaders use."""
 
     replica_lag_time_max_ms: int
     replica_selector_class: str | None
@@ -46,10 +51,10 @@ class LeaderPartition(Protocol):
     """A partition that this broker leads and that has followers."""
 
     def maybe_shrink_isr(self) -> None:
-        """Remove followers that lag behind from the ISR."""
+        """Remove each follower from the ISR that lags too far."""
 
     def log_start_offset_moved(self) -> None:
-        """Notify followers: the log start offset may have moved."""
+        """Notify the followers that the log start offset may have moved."""
 
 
 class LeaderPartitions:
@@ -65,23 +70,23 @@ class LeaderPartitions:
         broker_epoch: Callable[[], int],
         controller: IsrController,
     ) -> None:
-        """`image` returns the current metadata, `broker_epoch` the epoch of this broker."""
+        """`image` returns the current metadata, and `broker_epoch` returns the epoch of this broker."""
         self.host = host
         self.node_id = node_id
         self.config = config
         self.broker_epoch = broker_epoch
         self.alter_partition = AlterPartitionManager(host, controller)
         self.partitions: dict[LeaderPartition, None] = {}
-        """Partitions with followers."""
+        """The led partitions that have followers."""
         self.topic_stats = BrokerTopicStats()
-        """Counts of all partitions of this broker, also of followers."""
+        """The traffic counters of all partitions on this broker, both as leader and as follower."""
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._image = image
         self._isr_log_lines: list[str] = []
 
     def log_isr_change(self, line: str) -> None:
-        """Log an ISR change; of many changes in one turn, only the first are logged one by one."""
+        """Log an ISR change. If one turn has many changes, only the first are logged one by one."""
         if not self._isr_log_lines:
             self.host.call_soon(self._log_isr_changes)
         self._isr_log_lines.append(line)
@@ -95,12 +100,12 @@ class LeaderPartitions:
             logger.info("%d more partitions had ISR changes", len(lines) - MAX_LOGGED)
 
     def maybe_shrink_isr(self) -> None:
-        """Check all partitions for lagging followers; called every replica.lag.time.max.ms / 2."""
+        """Check all partitions for lagging followers. Called every replica.lag.time.max.ms / 2."""
         for partition in list(self.partitions):
             partition.maybe_shrink_isr()
 
     def log_start_offsets_moved(self) -> None:
-        """Notify the followers of all partitions after retention has run."""
+        """Notify the followers of all partitions that retention may have moved the log start offsets."""
         for partition in self.partitions:
             partition.log_start_offset_moved()
 
@@ -110,7 +115,7 @@ class LeaderPartitions:
         return known is not None and not known.fenced
 
     def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a Fetch with this broker epoch is from before the broker's last registration. KIP-903."""
+        """Whether a Fetch with this broker epoch is older than the broker's last registration. KIP-903."""
         known = self._image().brokers.get(broker_id)
         return known is not None and not known.fenced and -1 < broker_epoch < known.broker_epoch
 
@@ -131,11 +136,11 @@ class PendingIsr(NamedTuple):
     change: IsrChange
     isr: tuple[int, ...]
     new_member: int | None
-    """The follower that the proposal adds; None if it shrinks the ISR."""
+    """The follower that the proposal adds; None if the proposal removes followers."""
 
 
 class RemoteReplicas:
-    """Followers and ISR of one partition. Pure, except that it reads brokers from the metadata."""
+    """Followers and ISR of one partition. The class does no I/O."""
 
     __slots__ = (
         "_image",
@@ -161,13 +166,13 @@ class RemoteReplicas:
         self.epoch_start_offset = NO_OFFSET
         """The log end offset of the leader at the start of this leader epoch."""
         self.low_watermark_listeners: dict[Callable[[], None], None] = {}
-        """Callbacks for a possible change of the low watermark."""
+        """Callbacks that run when the low watermark may have changed."""
 
     def update(self, image: PartitionImage, end_offset: int, now_ms: int) -> None:
         """Apply the metadata of the partition; `end_offset` is the leader's log end offset.
 
-        An AlterPartition response may be newer than the image: an image with a lower partition epoch is
-        ignored.
+        An image with a lower partition epoch is ignored, because an AlterPartition response may have brought
+        newer state.
         """
         self._image = image
         if image.partition_epoch < self.partition_epoch:
@@ -197,17 +202,20 @@ class RemoteReplicas:
         for broker_id, state in self.followers.items():
             was_in_sync, state.is_in_sync = state.is_in_sync, broker_id in isr or broker_id == new_member
             if was_in_sync and not state.is_in_sync and state.session_partition is not None:
-                # From now on each of its fetches must be recorded again, also at the log end.
+                # From now on every Fetch of this follower must be recorded again, even at the log end.
                 state.session_partition.changed(wake=False)
 
     def notify_sessions(self, *, wake: bool) -> None:
-        """Mark the partition as changed in all fetch sessions; `wake` completes waiting fetches at once."""
+        """Mark the partition as changed in the fetch session of each follower.
+
+        With `wake`, the Fetch request that waits in a session is also completed at once.
+        """
         for state in self.followers.values():
             if state.session_partition is not None:
                 state.session_partition.changed(wake=wake)
 
     def log_grew(self) -> None:
-        """Wake followers that wait for the log to grow."""
+        """Wake the Fetch requests that wait for the log to grow."""
         for state in self.followers.values():
             state.leader_grew()
             if state.session_partition is not None:
@@ -216,16 +224,19 @@ class RemoteReplicas:
     # --- high watermark
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Whether the ISR is smaller than min.insync.replicas, capped at the number of replicas."""
+        """Whether the ISR is smaller than min.insync.replicas, or than the replica set if that is smaller."""
         return len(self.isr) < min_insync_replicas and len(self.isr) <= len(self.followers)
 
     def is_maximal_isr_under_min(self, min_insync_replicas: int) -> bool:
-        """Whether the maximal ISR is that small, too: it includes a follower that is being added."""
+        """Whether the ISR would be too small even with the follower that a pending proposal adds."""
         size = len(self.isr) + (self.pending is not None and self.pending.new_member is not None)
         return size < min_insync_replicas and size <= len(self.followers)
 
     def high_watermark(self, written_offset: int, end_offset: int, min_insync_replicas: int) -> int:
-        """Return the high watermark if the leader has written up to `written_offset`; -1 if unknown."""
+        """Return the high watermark, given that the leader has written its log up to `written_offset`.
+
+        Return -1 if the high watermark must not rise because the ISR is too small.
+        """
         if self.is_under_min_isr(min_insync_replicas):
             return NO_OFFSET
         offset = written_offset
@@ -248,10 +259,11 @@ class RemoteReplicas:
     def prepare_expand(
         self, key: tuple[Uuid, int], state: FollowerState, high_watermark: int
     ) -> PendingIsr | None:
-        """Return the proposal to add this follower to the ISR, or None if it cannot be added now.
+        """Return the proposal to add this follower to the ISR, or None if the follower cannot be added now.
 
-        The follower must have everything up to the high watermark, and everything that the leader had at the
-        start of its epoch: some of that may be committed although the leader does not know it yet.
+        The follower must have all records up to the high watermark, and all records that the leader had at
+        the start of its epoch. Some of the latter may be committed although the leader does not know that
+        yet.
         """
         if (
             self.pending is not None
@@ -263,7 +275,7 @@ class RemoteReplicas:
         return self._set_pending(key, (*self.isr, state.broker_id), state.broker_id)
 
     def prepare_shrink(self, key: tuple[Uuid, int], end_offset: int, now_ms: int) -> PendingIsr | None:
-        """Return the proposal to remove lagging followers from the ISR, or None if there are none."""
+        """Return the proposal to remove lagging followers from the ISR, or None if no follower lags."""
         if self.pending is not None:
             return None
         lag_ms = self._leader_partitions.config.replica_lag_time_max_ms
@@ -280,7 +292,7 @@ class RemoteReplicas:
         return None if isr == self.isr else self._set_pending(key, isr, None)
 
     def _set_pending(self, key: tuple[Uuid, int], isr: tuple[int, ...], new_member: int | None) -> PendingIsr:
-        isr = tuple(sorted(isr))  # in the order that Apache Kafka's leaders send, which its tools show
+        isr = tuple(sorted(isr))  # Apache Kafka's leaders send this order, and Kafka's tools show it
         new_isr = tuple((broker_id, self._broker_epoch(broker_id)) for broker_id in isr)
         change = IsrChange(*key, self.leader_epoch, self.partition_epoch, new_isr)
         self.pending = PendingIsr(change, isr, new_member)
@@ -294,7 +306,7 @@ class RemoteReplicas:
         return -1 if state is None or state.broker_epoch is None else state.broker_epoch
 
     def handle_alter_partition(self, pending: PendingIsr, result: IsrChangeResult) -> bool:
-        """Apply the controller's result. Return whether to send the same proposal again."""
+        """Apply the controller's result; return whether the caller must send the same proposal again."""
         if self.pending is not pending:
             return False  # newer metadata has replaced the proposal
         if result.error in NOT_APPLIED:
@@ -309,12 +321,12 @@ class RemoteReplicas:
         return False
 
     def notify_low_watermark(self) -> None:
-        """Call the listeners: a follower's log start offset has changed, or the followers were dropped."""
+        """Call the listeners after a follower's log start offset changed or the followers were removed."""
         for callback in list(self.low_watermark_listeners):
             callback()
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Return the lowest log start offset of all live replicas (KIP-107), given the leader's."""
+        """Return the lowest log start offset of the leader, given here, and all live followers. KIP-107."""
         leader_partitions = self._leader_partitions
         return min(
             [

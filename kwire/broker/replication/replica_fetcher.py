@@ -1,10 +1,11 @@
-"""The fetcher of followers from one leader: one Fetch at a time, in one incremental fetch session.
+"""A fetcher for partitions of one leader: one Fetch at a time, in one incremental fetch session.
 
-A response is processed in the turn in which it arrives: batches are staged and logs truncated. The end of the
-turn writes them, and only then does the next Fetch report the new log ends to the leader.
+A response is processed in the turn of the event loop in which it arrives: batches are staged and logs are
+truncated. At the end of the turn the fetcher writes the staged batches. Only then does the next Fetch report
+the new log end offsets to the leader.
 
-A partition never blocks the others. It leaves the session while its log is synced, while it backs off, or
-while the leader's offsets are requested. A leader that is unreachable is tried again after
+A partition never blocks the other partitions. It leaves the session while its log is synced, while it backs
+off, or while the leader's offsets are requested. If the leader is unreachable, the fetcher tries again after
 `replica.fetch.backoff.ms`.
 """
 
@@ -37,14 +38,14 @@ TRANSIENT: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""Errors of a leader whose metadata is older or newer than this broker's."""
+"""Errors that a leader returns while its metadata is older or newer than this broker's metadata."""
 
 SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-"""Errors that only concern the fetch session: the leader is able to serve."""
+"""Errors that concern only the fetch session. The leader can serve a new session at once."""
 
 
 class ReplicaFetcher:
-    """A fetcher of one leader. A leader may have several, each with a share of the partitions."""
+    """A fetcher for one leader. A leader may have several fetchers, each with a share of the partitions."""
 
     def __init__(self, leader_id: int, number: int, ports: FetcherPorts) -> None:
         self.leader_id = leader_id
@@ -88,7 +89,7 @@ class ReplicaFetcher:
             self._session.remove(follower.key)
 
     def stop(self) -> None:
-        """Send no more requests: the broker is shutting down."""
+        """Send no more requests because the broker is shutting down."""
         self._is_stopped = True
         if self._backoff is not None:
             self._backoff.cancel()
@@ -146,7 +147,7 @@ class ReplicaFetcher:
                 self._touch(follower)
 
     def _synced(self, follower: Follower, error: ApiError | None) -> None:
-        # A change of role also ends the wait with an error, while the sync may still be running.
+        # A change of role also ends the wait with an error, possibly while the sync is still running.
         if follower.state is FetchState.SYNCING:
             follower.transition(FetchEvent.SYNCED)
             to_retry: list[Follower] = []
@@ -206,7 +207,7 @@ class ReplicaFetcher:
     def _leader_unreachable(self, reason: str) -> None:
         if not self._is_unreachable_logged:
             self._is_unreachable_logged = True
-            self._logger.warning("%r cannot reach it: %s", self, reason)
+            self._logger.warning("%r cannot reach the leader, will retry: %s", self, reason)
         self._back_off()
 
     def _back_off(self) -> None:
@@ -250,21 +251,25 @@ class ReplicaFetcher:
         return diverging.end_offset >= 0 and follower.truncate_to_leader(data)
 
     def _guarded(self, follower: Follower, work: Callable[[], bool], to_retry: list[Follower]) -> None:
-        """Run `work` on a log and handle its errors. `work` returns whether to fetch again at once."""
+        """Run `work` on a log and handle its errors. `work` returns False if the follower must back off."""
         try:
             if not work():
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
         except StorageError:
-            pass  # the log is offline already, and its follower was removed
+            pass  # the log is already offline, and its follower was removed
         except ApiError as error:
             if error.code == ErrorCode.CORRUPT_MESSAGE:
-                # The leader may have been truncated during the read. As Kafka does, fetch again.
-                self._logger.error("%r: %s", follower, error)
+                # The leader may have truncated its log during the read. As Kafka does, fetch again.
+                self._logger.error(
+                    "Cannot append records fetched for %r, will fetch again: %s", follower, error
+                )
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
             elif error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 self._await_metadata(follower, str(error))
         except Exception:
-            self._logger.exception("%r: unexpected failure while processing the leader's response", follower)
+            self._logger.exception(
+                "Unexpected failure while processing the leader's response for %r", follower
+            )
             self._await_metadata(follower, "unexpected failure")
         else:
             if follower.state is FetchState.FETCHING:
@@ -289,13 +294,16 @@ class ReplicaFetcher:
     # --- errors
 
     def _retry_later(self, follower: Follower, code: int, to_retry: list[Follower]) -> None:
-        """Back off after an error of the leader for this partition; NONE is an error without a code."""
+        """Back off after the leader returned `code` for this partition. NONE: the response was not usable."""
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            # The response is for the follower's current epoch, so newer metadata is on its way.
+            # The response is for the follower's current epoch, so this broker will soon receive newer
+            # metadata.
             self._await_metadata(follower, "the leader has a later leader epoch")
             return
         if code and code not in TRANSIENT:
-            self._logger.error("%r: broker %d returned %s", follower, self.leader_id, ErrorCode(code).name)
+            self._logger.error(
+                "Fetch for %r failed: leader %d returned %s", follower, self.leader_id, ErrorCode(code).name
+            )
         follower.transition(FetchEvent.LEADER_ERROR)
         self._session.remove(follower.key)
         to_retry.append(follower)
@@ -312,8 +320,8 @@ class ReplicaFetcher:
                 self._touch(follower)
 
     def _await_metadata(self, follower: Follower, reason: str) -> None:
-        """Stop fetching until the metadata names another leader or leader epoch."""
-        self._logger.info("%r stops fetching until the metadata changes: %s", follower, reason)
+        """Stop fetching until the metadata has another leader or leader epoch."""
+        self._logger.info("Stopped fetching for %r until the metadata changes: %s", follower, reason)
         if follower.state is not FetchState.ENDED:
             follower.transition(FetchEvent.FAILED)
             self._session.remove(follower.key)

@@ -1,4 +1,4 @@
-"""The fetchers of a broker: each leader has `num.replica.fetchers`, with a share of the followers each."""
+"""The replica fetchers of a broker: up to `num.replica.fetchers` per leader, which share its partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
-"""The version of an API between brokers, by the metadata.version from which on it is used, as in Kafka."""
+"""Pairs of a metadata.version and the version of ListOffsets that brokers use from it on, as in Kafka."""
 
 
 class ReplicaFetcherManager:
@@ -34,9 +34,9 @@ class ReplicaFetcherManager:
         stage: Callable[[StagedAppends], None],
         on_truncated: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        """`image` returns the current metadata; `stage` has appends committed when the turn ends.
+        """`image` returns the current metadata; `stage` registers a fetcher for a commit at the turn's end.
 
-        `on_truncated` is called after a follower's log was truncated or has started over.
+        `on_truncated` is called after a follower's log was truncated or restarted.
         """
         self.config = config
         self.host = host
@@ -46,7 +46,7 @@ class ReplicaFetcherManager:
         self._broker_epoch = broker_epoch
         self._on_truncated = on_truncated
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        """By leader id and fetcher number."""
+        """The fetchers by leader id and fetcher number."""
         self._followers: dict[Partition, tuple[ReplicaFetcher, Follower]] = {}
         self._size = config.num_replica_fetchers
         self._is_stopped = False
@@ -65,7 +65,7 @@ class ReplicaFetcherManager:
             self._add(partition, leader_id, leader_epoch)
 
     def _add(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        # Imported here to shorten the start of a single broker, which does not need them.
+        # A late import: a single broker has no followers, and so starts faster.
         from kwire.broker.replication.follower import Follower
         from kwire.broker.replication.replica_fetcher import ReplicaFetcher
 
@@ -94,7 +94,7 @@ class ReplicaFetcherManager:
             self._add(partition, fetcher.leader_id, follower.leader_epoch)
 
     def stop(self) -> None:
-        """Stop all fetchers: the broker is shutting down."""
+        """Stop all fetchers because the broker is shutting down."""
         self._is_stopped = True
         for fetcher in self._fetchers.values():
             fetcher.stop()

@@ -1,11 +1,11 @@
-"""The replicas of this broker, which become leader or follower, or are removed, as the metadata says.
+"""The replicas of this broker. Metadata changes make them leader or follower, create them and remove them.
 
-Appends of one loop turn are written when the turn ends, with one call per partition.
+The appends of one turn of the event loop are written at the end of the turn, with one call per partition.
 
 Creating the log of a new replica takes a millisecond or more, and a topic may have thousands of partitions.
-So new replicas are created in slices, and requests and heartbeats are handled between the slices. Until a
-replica is created, it is absent, as in Apache Kafka, whose brokers do not lead a partition before they have
-applied its metadata.
+So the broker creates new replicas in slices, and handles requests and heartbeats between the slices. A
+replica is absent until its log is created. This is as in Apache Kafka: a Kafka broker does not lead a
+partition before it has applied the metadata of the partition.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 MAX_LOGGED = 20
-"""The number of partitions that a log line names."""
+"""The maximum number of partitions that a log line names."""
 MAX_SHARED_CONFIGS = 1_000
 FIRST_SLICE = 16
-"""The number of new replicas that the current turn always creates. Most topics have no more partitions."""
+"""The number of new replicas that are always created in the current turn. Most topics have fewer
+partitions."""
 SLICE_MS = 5
-"""The time per turn for creating further new replicas."""
+"""The time per turn for creating more new replicas, in ms."""
 UNASSIGNED = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
 """The directory ids of replicas that have not been created yet."""
 
@@ -56,10 +57,10 @@ class ElectionListener(Protocol):
     """A coordinator that runs on the leaders of the partitions of its topic."""
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """Load the partition: this broker became its leader in this epoch."""
+        """Load the partition: this broker became its leader in this leader epoch."""
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload the partition: this broker is no longer its leader, as it was in this epoch."""
+        """Unload the partition: this broker, its leader in this leader epoch, has resigned."""
 
 
 class ReplicaManager:
@@ -79,10 +80,10 @@ class ReplicaManager:
         on_removed: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
-        """`image` returns the current metadata; `coordinators` are given by topic.
+        """`image` returns the current metadata; `coordinators` maps topic names to coordinators.
 
-        `on_removed` is called with each partition that is removed, before its log is deleted, and
-        `on_deleted` after all logs of a metadata change were deleted.
+        `on_removed` is called for each removed partition before its log is deleted. `on_deleted` is called
+        after all logs of a metadata change were deleted.
         """
         self._config = config
         self._node_id = config.node_id
@@ -113,12 +114,13 @@ class ReplicaManager:
         """Create a partition for a log. All partitions share one pair of bound methods, to save memory."""
         self._staged: list[StagedAppends] = []
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        """The configurations of logs by topic overrides, until the broker's own settings change."""
+        """Log configurations by topic overrides. The cache is cleared when the broker's own settings
+        change."""
 
     # --- lookups
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Return this broker's replica in any role; None if there is none or its log could not be opened."""
+        """Return this broker's replica in any role, or None if there is none or its log cannot be opened."""
         return self._partitions.get((topic, index))
 
     def all(self) -> list[Partition]:
@@ -140,9 +142,9 @@ class ReplicaManager:
         return (topic, index) in self._partitions or self._image().partition(topic, index) is not None
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """Return the partition if this broker is its leader and it is online.
+        """Return the partition, of which this broker must be the leader.
 
-        ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        Raises ApiError KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION otherwise.
         """
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.role is Role.LEADER:
@@ -156,18 +158,18 @@ class ReplicaManager:
         image = self._image().partition(topic, index)
         if image is None:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        # If this broker is the leader and has tried to open the log, the log cannot be used.
+        # If this broker is the leader and has tried to open the log, then the log cannot be used.
         leads = image.leader == self._node_id and (topic, index) not in self._new
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """Return the leader's id and leader epoch in the metadata; -1, -1 if there is none."""
+        """Return the leader's id and leader epoch in the metadata; (-1, -1) if the partition is unknown."""
         partition = self._image().partition(topic, index)
         none = NO_LEADER, NO_LEADER_EPOCH
         return none if partition is None else (partition.leader, partition.leader_epoch)
 
     def log_offline_partitions(self) -> None:
-        """Log, after a start, which partitions are offline."""
+        """Log which partitions are offline after a start of the broker."""
         names = sorted(
             f"{topic.name}-{index}"
             for topic in self._image().topics.values()
@@ -177,16 +179,17 @@ class ReplicaManager:
         if names:
             more = f" and {len(names) - MAX_LOGGED} more" if len(names) > MAX_LOGGED else ""
             self._logger.error(
-                "%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_LOGGED]), more
+                "Offline partitions (%d): %s%s", len(names), ", ".join(names[:MAX_LOGGED]), more
             )
 
     # --- the turn
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended, acknowledge it, and complete delayed requests.
+        """Write what was appended in this turn, acknowledge it, and complete delayed requests.
 
-        A write may stage further appends, as the end of a transaction stages its markers. `send_responses` is
-        called before those are written, so that acknowledged clients do not wait for them.
+        A write may stage further appends: for example, the end of a transaction stages transaction markers.
+        `send_responses` is called before these further appends are written, so that the acknowledged clients
+        do not wait for them.
         """
         while self._staged:
             staged, self._staged = self._staged, []
@@ -196,18 +199,18 @@ class ReplicaManager:
                 send_responses()
 
     def stage(self, appended: StagedAppends) -> None:
-        """Have `appended.commit` called when the turn ends."""
+        """Call `appended.commit` at the end of this turn of the event loop."""
         self._staged.append(appended)
 
     def flush_due_logs(self) -> None:
-        """Sync logs for which flush.ms has passed, or that have rolled segments, without an append."""
+        """Sync logs that are due without a new append: flush.ms has passed, or segments were rolled."""
         for log in self._log_manager.due_for_flush(self._host.monotonic_ms()):
             partition = self._partitions.get((log.topic, log.partition))
             if partition is not None and partition.role is not Role.OFFLINE:
                 partition.sync(lambda error: None)
 
     def complete_delayed_fetches(self) -> None:
-        """Complete every delayed fetch: the broker is shutting down."""
+        """Complete every delayed fetch because the broker is shutting down."""
         self._new.clear()
         for partition in self._partitions.values():
             partition.complete_delayed_fetches()
@@ -215,12 +218,13 @@ class ReplicaManager:
     # --- metadata
 
     def start(self) -> None:
-        """Open the replicas of the image, create missing ones, and mark unknown logs as stray."""
+        """Open the replicas in the metadata, create missing replicas, and mark unknown logs as stray."""
         topics = self._image().topics
         for log in list(self._log_manager.logs()):
             if log.topic != METADATA_TOPIC:
                 self._check_stray(log)
-        # A replica without a log must be created. In a directory that was emptied, that is all of them.
+        # A replica without a log must be created. If a directory was emptied, all its replicas must be
+        # created.
         can_be_made = not self._log_manager.any_offline
         for topic in topics.values():
             for index, partition in enumerate(topic.partitions):
@@ -237,7 +241,7 @@ class ReplicaManager:
         image = self._image()
         topic = image.topics.get(log.topic)
         if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
-            # As in Kafka: a directory that was copied or renamed by hand stays as it is, and is not served.
+            # As in Kafka: a log directory that was copied or renamed by hand is kept, and is not served.
             log.fail(StorageError(f"{log.directory} has the topic id of another topic"))
             return
         known = image.partition(log.topic, log.partition)
@@ -293,7 +297,7 @@ class ReplicaManager:
         self._apply_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
 
     def _create_new(self, at_least: int = 1) -> None:
-        """Create new replicas for one slice, and the rest in further turns."""
+        """Create new replicas for one slice of time, and schedule the remaining replicas for later turns."""
         self._is_creating = False
         until_ms = self._host.monotonic_ms() + SLICE_MS
         topics = self._image().topics
@@ -316,7 +320,7 @@ class ReplicaManager:
             self._assign_directories(topics[name] for name in names if name in topics)
 
     def _apply_role(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
-        """Make the replica leader or follower, as the image says."""
+        """Make the replica leader or follower, according to the metadata."""
         image = topic.partitions[index]
         if self._node_id not in image.replicas:
             return
@@ -351,7 +355,7 @@ class ReplicaManager:
             coordinator.elected(index, partition.leader_epoch)
 
     def _lead_after_sync(self, partition: Partition) -> None:
-        """Become leader after a follower's truncation was synced, unless its role has changed."""
+        """Become leader after a follower's truncation was synced, unless the role has changed meanwhile."""
         key = partition.topic, partition.index
         image = self._image().partition(*key)
         if (
@@ -370,9 +374,10 @@ class ReplicaManager:
         return own is not None and own.in_controlled_shutdown
 
     def _open_partition(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
-        """Open the replica's log, or create it if the replica is new. StorageError.
+        """Open the replica's log, or create it if the replica is new. Raises StorageError.
 
-        A missing log may be in an offline directory: a second, empty log would hide acknowledged records.
+        If the log of an existing replica is missing, it may be in an offline directory. So no second, empty
+        log is created, because it would hide acknowledged records.
         """
         log = self._log_manager.get(topic.name, index)
         if log is None:
@@ -408,7 +413,10 @@ class ReplicaManager:
             self._logger.error("Cannot delete the log of %s-%d: %s", topic, index, error)
 
     def _sync_directories(self) -> None:
-        """Sync the renames of deleted logs. A log that a power loss brings back is a stray log."""
+        """Sync the renames of deleted logs.
+
+        If a power loss undoes a rename, the log is found as a stray log.
+        """
         for directory in self._log_manager.directories():
             if not directory.offline:
                 self._host.run_in_worker(
@@ -416,13 +424,13 @@ class ReplicaManager:
                 )
 
     def _assign_directories(self, topics: Iterable[TopicImage]) -> None:
-        """Report the directories of logs that the controller does not know."""
+        """Report the directories of logs whose directories the controller does not know."""
         found: dict[tuple[Uuid, int], Uuid] = {}
         first, *more = self._log_manager.directories()
         for topic in topics:
             for index, image in enumerate(topic.partitions):
                 if not more and image.directory_of(self._node_id) == first.directory_id:
-                    continue  # the controller assigns the only directory of a broker without a report
+                    continue  # if a broker has only one directory, the controller assigns it without a report
                 partition = self._partitions.get((topic.name, index))
                 if (
                     partition is None
@@ -453,7 +461,7 @@ class ReplicaManager:
         return config
 
     def broker_config_changed(self) -> None:
-        """Apply the broker's settings, which are the defaults of topics, after a change."""
+        """Apply a change of the broker's settings, which are the defaults for topics."""
         self._log_configs.clear()
         self._apply_configs(self._image().topics.keys())
 
@@ -477,14 +485,16 @@ class ReplicaManager:
         coordinator = self._coordinators.get(partition.topic)
         if coordinator is not None:
             coordinator.resigned(partition.index, partition.leader_epoch)
-        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not removed
+        if (
+            self._partitions.get((partition.topic, partition.index)) is partition
+        ):  # the partition was not removed
             self._logger.error("Partition %s is offline: %s", partition.log.name, error)
             if not isinstance(error, InternalFailure):
-                # A failed sync is a failure of the disk: the whole log directory goes offline.
+                # A failed sync means that the disk has failed: the whole log directory goes offline.
                 self._log_manager.handle_log_failure(partition.log, error)
 
 
 def _is_truncation_durable(log: Log) -> bool:
-    """Write what was fetched, and return whether truncations are synced. Appends must wait for that."""
+    """Write what was fetched; return whether all truncations are synced. Appends must wait until they are."""
     log.commit()
     return not log.awaits_sync

@@ -1,10 +1,10 @@
 """Replication quotas: limits for the traffic of replicas that are catching up. KIP-73.
 
 `leader.replication.throttled.rate` limits the bytes that a broker sends to followers, and
-`follower.replication.throttled.rate` those that it fetches from leaders. Both apply only to the replicas
-listed in `*.replication.throttled.replicas` of their topics. The rate is measured over the last
-`replication.quota.window.num` windows. In-sync replicas are never throttled, so that no ISR shrinks because
-of it.
+`follower.replication.throttled.rate` limits the bytes that it fetches from leaders. Both limits apply only to
+the replicas listed in `*.replication.throttled.replicas` of their topics. The rate is measured over the last
+`replication.quota.window.num` windows. In-sync replicas are never throttled, so throttling never shrinks an
+ISR.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_PARSED: Final = 1_000
 
 
 def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None:
-    """Return the dynamic limit in bytes per second, for this broker or all brokers; None for no limit."""
+    """Return the dynamic limit for this broker or for all brokers, in bytes per second; None for no limit."""
     for resource in (str(node_id), ""):
         text = image.config(RESOURCE_BROKER, resource).get(name, "")
         if text.isdigit():
@@ -34,7 +34,7 @@ def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None
 
 
 class ReplicationQuota:
-    """The replication quota of one side."""
+    """The replication quota of one side, leader or follower."""
 
     def __init__(
         self, side: str, config: BrokerConfig, host: Host, image: Callable[[], MetadataImage]
@@ -46,7 +46,7 @@ class ReplicationQuota:
         self._host = host
         self._image = image
         self._windows: deque[list[int]] = deque()
-        """The start of each window in ms, and its bytes."""
+        """The start of each window in ms, and the bytes recorded in the window."""
         self._parsed: dict[str, frozenset[int]] = {}
 
     def is_throttled(self, topic: str, index: int) -> bool:

@@ -1,8 +1,8 @@
 """The roles of a replica on this broker, and the legal changes between them.
 
-A role changes only when the metadata changes the replicas or the leader of the partition, or when the log
-fails. As in Apache Kafka, a replica whose log has failed stays offline until the broker restarts and recovers
-the log.
+A role changes only for two reasons: the metadata changes the replicas or the leader of the partition, or the
+log fails. As in Apache Kafka, a replica whose log has failed stays offline until the broker restarts and
+recovers the log.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 class Role(Enum):
     """The role of a replica on this broker."""
 
-    __hash__ = object.__hash__  # Enum's is a Python call, and a broker may have thousands of replicas
+    __hash__ = object.__hash__  # Enum.__hash__ is a Python call, and slow for thousands of replicas
 
     ABSENT = "absent"
     """This broker has no replica of the partition, or has not opened it yet."""
     LEADER = "leader"
-    """Clients write to and read from this replica."""
+    """This broker is the leader. Producers write to this replica and consumers read from it."""
     FOLLOWER = "follower"
-    """Another broker is the leader, or none is. Clients get NOT_LEADER_OR_FOLLOWER."""
+    """Another broker is the leader, or there is no leader. Clients get NOT_LEADER_OR_FOLLOWER."""
     OFFLINE = "offline"
-    """The log cannot be used."""
+    """The log of the replica cannot be used."""
 
 
 LEADER: Final = Role.LEADER
-"""A global for hot paths: looking up a member of an Enum takes six times as long."""
+"""An alias for hot paths: looking up a member of an Enum takes six times as long."""
 
 
 class RoleChange(Enum):
@@ -73,10 +73,10 @@ TRANSITIONS: Final = MappingProxyType(
         },
     }
 )
-"""Every legal change; any other is a bug of kwire."""
+"""Every legal change. Any other change is a bug of kwire."""
 
 
 def role_after(role: Role, change: RoleChange) -> Role:
-    """Return the role after a change. AssertionError: the change is not legal."""
+    """Return the role after a change. Raises AssertionError if the change is not legal."""
     assert change in TRANSITIONS[role], f"a replica that is {role.value} cannot {change.value}"
     return TRANSITIONS[role][change]
