@@ -16,22 +16,22 @@ class StatePorts(Protocol):
         """Append one record batch to a partition of the topic.
 
         `on_committed` is called exactly once, never inside this call: with None when the batch is committed,
-        or with the reason for which it was lost. Raises ApiError if nothing was appended.
+        or with the error if the batch was lost. Raises ApiError if nothing was appended.
         """
 
     def max_batch_bytes(self, index: int) -> int:
-        """Return the largest batch that can be appended now. ApiError: no batch can."""
+        """Return the largest batch, in bytes, that can be appended now. Raises ApiError if none can."""
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Yield every batch of a partition from log start to log end, in offset order.
 
-        ApiError: this broker does not lead the partition, or cannot read it.
+        Raises ApiError if this broker does not lead the partition, or cannot read it.
         """
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call `on_committed` when everything in a partition's log now is committed, or is known to be lost.
+        """Call `on_committed` once all current records of a partition are committed or known to be lost.
 
-        The call may be immediate. ApiError: this broker does not lead the partition.
+        The callback may run inside this call. Raises ApiError if this broker does not lead the partition.
         """
 
     def partition_count(self) -> int | None:
@@ -73,7 +73,7 @@ class TopicsView(Protocol):
 
 
 class GroupSettings(Protocol):
-    """Dynamic configurations of consumer groups. Unset ones default to the broker's."""
+    """Dynamic configurations of consumer groups. Configurations that are not set default to the broker's."""
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return consumer.session.timeout.ms."""
@@ -82,4 +82,4 @@ class GroupSettings(Protocol):
         """Return consumer.heartbeat.interval.ms."""
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """Return consumer.assignment.interval.ms, the least time between two target assignments."""
+        """Return consumer.assignment.interval.ms, the minimum time between two target assignments."""

@@ -6,13 +6,13 @@ records, since a new leader does not know yet which part of its log is committed
 lost has state that its log lacks, so it is discarded. It is loaded again when this broker becomes leader of
 the partition again.
 
-If the coordinator type `batches_commands`, the commands of one turn of the loop share a record batch, which
-is appended at the end of the turn. Apache Kafka does the same with group.coordinator.append.linger.ms=-1: no
-command waits for another one that has not arrived. Records are replayed when they are added to the batch, so
-the shard checks before that whether the partition accepts an append of this size. A command gets batches of
-its own, after the current batch, if its records are large, many, or part of a transaction. If the log refuses
-the batch all the same, the shard is discarded as if the batch were lost. It is loaded again as soon as no
-append of it is pending, since the partition itself may be healthy.
+If the coordinator type sets `batches_commands`, the commands of one turn of the event loop share a record
+batch, which is appended at the end of the turn. Apache Kafka does the same with
+group.coordinator.append.linger.ms=-1: no command waits for another command that has not arrived. Records are
+replayed when they are added to the batch, so the shard first checks whether the partition accepts an append
+of this size. A command gets its own batches, after the current batch, if its records are large, many, or part
+of a transaction. If the log refuses the batch nevertheless, the shard is discarded as if the batch were lost.
+The shard is loaded again once none of its appends is pending, since the partition itself may be healthy.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 LOAD_STEP_BYTES = 1 << 20
-"""The size of a log to replay in one turn of the loop."""
+"""The number of bytes of a log to replay in one turn of the event loop."""
 
 RELOAD_DELAY_MS = 1000
 """The delay before a shard is loaded again after an internal error, which may recur."""
 
 PARTITION_CACHE_SIZE = 20_000
-"""Group ids and transactional ids for which the partition is cached, since every request needs it."""
+"""The number of group ids and transactional ids whose partition is cached, since every request needs it."""
 
 MAX_CACHED_NAME_LENGTH = 200
-"""The longest cached name. Names may have 32 KiB, which would make the cache too large."""
+"""The length of the longest cached name. Longer names, of up to 32 KiB, would make the cache too large."""
 
 MAX_PENDING_RESULTS = 10_000
-"""Commands of a shard that may wait for replicas. Further requests of clients are refused."""
+"""The number of a shard's commands that may wait for replicas. Further client requests are refused."""
 
 RECORD_OVERHEAD_BYTES = 32
 """An upper bound of a record's size without key and value: lengths, deltas and attributes."""
@@ -57,19 +57,19 @@ MAX_TOMBSTONES_PER_BATCH = 1000
 
 
 class CoordinatorStateMachine(Protocol):
-    """A coordinator's state machine, as the runtime drives it. Kafka: CoordinatorShard."""
+    """The methods of a coordinator's state machine that the runtime calls. Kafka: CoordinatorShard."""
 
     def replay(self, key: Message, value: Message | None) -> None:
         """Apply a record to the state."""
 
     def record_pending(self, key: Message) -> None:
-        """Remember the state of this key before the next replay, whose record is not committed yet."""
+        """Remember the state of this key: the next replay applies a record that is not committed yet."""
 
     def record_committed(self, key: Message) -> None:
         """Forget the oldest state that was remembered for this key: its record is committed."""
 
     def transactional_record_written(self, key: Message) -> None:
-        """Handle a record that was written within a transaction, and is held back until that commits."""
+        """Handle a record of a transaction. The record is held back until the transaction commits."""
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
         """Apply a record of a transaction that has committed."""
@@ -92,13 +92,13 @@ class CoordinatorType(NamedTuple, Generic[M]):
     topic: str
     make_state_machine: Callable[[CoordinatorShard[M]], M]
     decode_batch: Callable[[memoryview], Iterator[DecodedRecord]]
-    """Decodes the records of a stored batch. CorruptBatch, WireError."""
+    """Decodes the records of a stored batch. Raises CorruptBatch or WireError."""
     commit_timeout_ms: int
     """The time after which a command whose records are not committed fails with REQUEST_TIMED_OUT."""
     batches_commands: bool = False
-    """Whether commands of one turn of the loop share a record batch."""
+    """Whether commands of one turn of the event loop share a record batch."""
     transactional_key: Callable[[DecodedRecord], Hashable | None] = lambda record: None
-    """The key by which records of transactions supersede each other; None if no other record does."""
+    """Returns the key of a transactional record, or None. A later record with the key supersedes it."""
 
 
 EncodedRecord = tuple[bytes, bytes | None]
@@ -106,7 +106,7 @@ EncodedRecord = tuple[bytes, bytes | None]
 
 
 class _PendingResult:
-    """A command's result that waits for its appends, or for those of earlier commands, to be committed."""
+    """A command's result that waits until its appends, or appends of earlier commands, are committed."""
 
     __slots__ = ("appends", "committed", "deadline_ms")
 
@@ -193,7 +193,7 @@ class CoordinatorShard(Generic[M]):
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether so many commands wait for replicas that clients' requests are refused."""
+        """Whether so many commands wait for replicas that further client requests are refused."""
         return len(self._pending_results) >= MAX_PENDING_RESULTS
 
     @property
@@ -204,7 +204,7 @@ class CoordinatorShard(Generic[M]):
     def execute(self, result: CoordinatorResult) -> None:
         """Append and replay the records of a command, and complete it when they are committed."""
         if self.is_closed:
-            # A callback that `close` ran may have led to another command.
+            # A callback that `close` called may have executed another command.
             result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
             return
         records = result.records
@@ -240,10 +240,10 @@ class CoordinatorShard(Generic[M]):
             )
 
     def _add_to_batch(self, result: CoordinatorResult, pending: _PendingResult) -> bool:
-        """Add the records to the batch of this turn and replay them.
+        """Add the records to the current batch of this turn of the event loop, and replay them.
 
-        Returns False, and does nothing, if they need batches of their own. ApiError: the log would refuse
-        the append.
+        Returns False, and does nothing, if the records need their own batches. Raises ApiError if the log
+        would refuse the append.
         """
         records = result.records
         if result.producer is not None or len(records) > MAX_TOMBSTONES_PER_BATCH:
@@ -270,7 +270,7 @@ class CoordinatorShard(Generic[M]):
         return True
 
     def flush_batch(self) -> None:
-        """Append the current batch of this turn."""
+        """Append the current batch of this turn of the event loop."""
         if self.is_closed or not self._batch_encoded:
             return
         stored, self._batch_encoded = self._batch_encoded, []
@@ -287,7 +287,9 @@ class CoordinatorShard(Generic[M]):
 
     def _append_failed(self, results: Sequence[_PendingResult]) -> None:
         """Discard the shard after an internal error, since its state may not match its log."""
-        self.logger("kwire.coordinator").exception("Append to %s-%d failed", self._type.topic, self.index)
+        self.logger("kwire.coordinator").exception(
+            "Append to %s-%d failed; unloading the coordinator", self._type.topic, self.index
+        )
         self._needs_reload = True
         self._reload_delay_ms = RELOAD_DELAY_MS
         self._append_lost(results, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -295,7 +297,7 @@ class CoordinatorShard(Generic[M]):
     def _append(
         self, records: Sequence[CoordinatorRecord], pending: _PendingResult, producer: tuple[int, int] | None
     ) -> None:
-        """Append the records as one batch and replay them. ApiError: the log refused it."""
+        """Append the records as one batch and replay them. Raises ApiError if the log refuses the batch."""
         replayed = records if producer is None else ()
         self._write([_stored_bytes(record) for record in records], (pending,), replayed, producer)
         pending.appends += 1
@@ -364,9 +366,9 @@ class CoordinatorShard(Generic[M]):
                 return
 
     def _append_lost(self, results: Sequence[_PendingResult], error: ApiError) -> None:
-        """Discard the shard: its state includes records that its log will never contain."""
+        """Discard the shard, since its state includes records that will never be in its log."""
         self.logger("kwire.coordinator").error(
-            "Append to %s-%d was lost, unloading its coordinator: %s",
+            "Append to %s-%d was lost; unloading the coordinator: %s",
             self._type.topic,
             self.index,
             error.code.name,
@@ -377,7 +379,7 @@ class CoordinatorShard(Generic[M]):
         self._reload_if_needed()
 
     def _reload_if_needed(self) -> None:
-        # Not while an append is pending: its records may not be readable yet, so loading could miss them.
+        # Do not reload while an append is pending: its records may not be readable yet and would be missed.
         if self._needs_reload and not self._pending_appends:
             self._needs_reload = False
             if self._reload_delay_ms:
@@ -386,7 +388,7 @@ class CoordinatorShard(Generic[M]):
                 self._host.call_soon(self._reload)
 
     def _time_out_results(self) -> None:
-        """Fail the commands that have timed out. One timer serves all of them."""
+        """Fail the commands that have timed out. One timer serves all commands."""
         self._timeout_timer = None
         now_ms = self._host.internode_clock.monotonic_ms()
         for pending in list(self._pending_results):
@@ -403,9 +405,9 @@ class CoordinatorShard(Generic[M]):
     # --- loading and closing
 
     def finish_loading(self) -> None:
-        """Accept commands, whose responses wait until the loaded records are committed.
+        """Accept commands. Their responses wait until the loaded records are committed.
 
-        ApiError: this broker does not lead the partition any more.
+        Raises ApiError if this broker does not lead the partition any more.
         """
         pending = _PendingResult(None)
         pending.appends = self._pending_appends = 1
@@ -448,7 +450,7 @@ class CoordinatorRuntime(Generic[M]):
     def shard_for(self, name: str) -> CoordinatorShard[M]:
         """Return the loaded shard of a name for a client's request.
 
-        ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS, also if the shard is overloaded.
+        Raises ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS, also if the shard is overloaded.
         """
         index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
@@ -480,12 +482,12 @@ class CoordinatorRuntime(Generic[M]):
         self._load(shard, self._ports.stored_batches(index))
 
     def _reload(self, shard: CoordinatorShard[M]) -> None:
-        """Load a discarded shard again, unless this broker has resigned or was elected since."""
+        """Load a discarded shard again, unless this broker has resigned or was elected again meanwhile."""
         if self._shards.get(shard.index) is shard:
             self.elected(shard.index, shard.leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload a partition that this broker led in this epoch and leads no more.
+        """Unload a partition that this broker led in this epoch and no longer leads.
 
         Does nothing if this broker was elected again in a later epoch.
         """
@@ -501,7 +503,7 @@ class CoordinatorRuntime(Generic[M]):
             shard.flush_batch()
 
     def on_transaction_completed(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """Handle a marker in a partition's log. A shard that is loading reads the marker from the log."""
+        """Handle a transaction marker in a partition's log. A loading shard reads the marker from the log."""
         shard = self._shards.get(index)
         if shard is not None and not shard.is_loading and not shard.is_closed:
             shard.on_transaction_completed(producer_id, commit=commit)
@@ -513,7 +515,7 @@ class CoordinatorRuntime(Generic[M]):
             shard.close(ErrorCode.NOT_COORDINATOR)
 
     def _load(self, shard: CoordinatorShard[M], batches: Iterator[memoryview]) -> None:
-        """Replay the next part of a log, and continue in a later turn of the loop."""
+        """Replay the next part of a log, and continue in a later turn of the event loop."""
         if shard.is_closed:
             return
         size_bytes = 0
@@ -544,7 +546,7 @@ def _partition_of(name: str, count: int) -> int:
     value = string_hash(name)
     if value >= 0x80000000:
         value = 0x100000000 - value
-    # The absolute value of the least int32 is not an int32. Kafka uses 0.
+    # The smallest int32 has no absolute value in an int32. Kafka uses 0.
     return 0 if value == 0x80000000 else value % count
 
 

@@ -2,11 +2,11 @@
 
 A state machine has no thread, log or socket. A command reads the state and returns a `CoordinatorResult`:
 records to append to the machine's partition, and a callback for when they are committed. Durable state
-changes only in `replay`. It is called for each record in log order: when a partition is loaded, and as soon
-as a running machine's records are appended. So later commands see the records at once. Clients do not: the
-response to a command waits until everything appended before it is committed. If an append is lost, the whole
-machine is discarded. A record whose effect is already in memory (`applied`) is not replayed while the machine
-runs.
+changes only in `replay`, which is called for each record in log order: when a partition is loaded, and as
+soon as a running machine's records are appended. So later commands see the records at once. Clients see them
+later: the response to a command waits until everything appended before it is committed. If an append is lost,
+the whole machine is discarded. A record whose effect is already in memory (`applied`) is not replayed while
+the machine runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CoordinatorRecord(NamedTuple):
     value: Message | None
     value_version: int = 0
     applied: bool = False
-    """Whether its effect is already in memory, so that it need not be replayed."""
+    """Whether the record's effect is already in memory, so that it need not be replayed."""
 
 
 class CoordinatorResult(NamedTuple):
@@ -48,7 +48,7 @@ class CoordinatorResult(NamedTuple):
     producer: tuple[int, int] | None = None
     """The producer (id, epoch) of the transaction that the records belong to.
 
-    They take effect when it commits.
+    The records take effect when the transaction commits.
     """
 
 
@@ -57,7 +57,7 @@ EMPTY_RESULT: Final = CoordinatorResult()
 
 
 HeartbeatFastPath = Callable[[], bool]
-"""Renews a member's session like its last heartbeat did, without processing an identical request again.
+"""A function that renews a member's session for a request that is identical to its last heartbeat.
 
 Returns False, and does nothing, if the request might have another effect now.
 """
@@ -81,16 +81,16 @@ class CoordinatorContext(Protocol):
     """The services of the runtime for a state machine."""
 
     def now_ms(self) -> int:
-        """Return the wall-clock time, for stored timestamps."""
+        """Return the wall-clock time in milliseconds, for stored timestamps."""
 
     def monotonic_ms(self) -> int:
-        """Return the monotonic time, for durations."""
+        """Return the monotonic time in milliseconds, for durations."""
 
     def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
-        """Run a command of this state machine after `delay_ms`, unless it has been unloaded by then."""
+        """Run a command of this state machine after `delay_ms`, unless the machine is unloaded before."""
 
     def new_uuid(self) -> str:
         """Return a random UUID in its usual text form."""
 
     def logger(self, name: str) -> NodeLogger:
-        """Return the logger of that name for this node."""
+        """Return this node's logger with the given name, such as `kwire.coordinator`."""

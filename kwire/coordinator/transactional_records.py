@@ -1,4 +1,4 @@
-"""Records that a coordinator's log holds within transactions: they take effect when those commit (KIP-98)."""
+"""Transactional records in a coordinator's log. They take effect when their transaction commits (KIP-98)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _HeldRecord(Generic[R]):
         self.record = record
         self.order = order
         self.superseded = False
-        """Whether a later record of its key is committed, so that this one will never take effect."""
+        """Whether a later record of the same key is committed, so that this record never takes effect."""
 
 
 class TransactionalRecords(Generic[R]):
     """Holds back the records of open transactions.
 
-    The last committed record of a key in the log takes effect, in whichever order the transactions end. A
-    tombstone outside of a transaction drops the held records of its key.
+    The last committed record of a key in the log takes effect, regardless of the order in which the
+    transactions end. A tombstone outside of a transaction drops the held records of its key.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TransactionalRecords(Generic[R]):
         """`decode_batch` decodes the records of a batch. `on_held` is called for each record held back.
 
         `key_of` returns the key by which records supersede each other, or None for a record that no other
-        supersedes.
+        record supersedes.
         """
         self._decode_batch = decode_batch
         self._on_held = on_held
@@ -52,7 +52,10 @@ class TransactionalRecords(Generic[R]):
         self._order = 0
 
     def committed_by(self, data: memoryview) -> Iterator[R]:
-        """Yield the records that take effect with this batch. CorruptBatch, and errors of `decode_batch`."""
+        """Yield the records that take effect with this batch.
+
+        Raises CorruptBatch, and errors of `decode_batch`.
+        """
         header = batch.read_header(data)
         if not header.is_transactional:
             if not header.is_control:
@@ -122,6 +125,6 @@ class TransactionalRecords(Generic[R]):
 
 
 class _UniqueKey:
-    """The key of a record that no other supersedes."""
+    """The key of a record that no other record supersedes."""
 
     __slots__ = ()

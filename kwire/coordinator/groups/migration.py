@@ -103,7 +103,8 @@ class OnlineMigration:
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible, UNKNOWN_SERVER_ERROR.
+        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible,
+        UNKNOWN_SERVER_ERROR.
         """
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
@@ -161,9 +162,10 @@ class OnlineMigration:
         return None
 
     def _convert_member(self, group: ConsumerGroup, member: ClassicGroupMember, protocol: str) -> None:
-        """Add a member of a classic group to the consumer group. MalformedProtocolError, CustomAssignorError.
+        """Add a member of a classic group to the consumer group.
 
-        ApiError UNKNOWN_SERVER_ERROR: the member joined meanwhile, and does not support the group's protocol.
+        Raises MalformedProtocolError, CustomAssignorError, or ApiError UNKNOWN_SERVER_ERROR if the member
+        joined meanwhile, and does not support the group's protocol.
         """
         target = decode_assignment(member.assignment, self._topics)
         if protocol not in dict(member.protocols):
@@ -209,7 +211,7 @@ class OnlineMigration:
         if not self._may_downgrade(group, staying):
             return None
         gone = {member.id for member in leaving}
-        # The first is the leader of the classic group.
+        # The first remaining member becomes the leader of the classic group.
         members = {member.id: member for member in group.members.values() if member.id not in gone}
         try:
             return self._convert(
@@ -461,7 +463,7 @@ class OnlineMigration:
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        """Handle Heartbeat for a consumer group. REBALANCE_IN_PROGRESS: the member has a step to take."""
+        """Handle Heartbeat for a consumer group. Returns REBALANCE_IN_PROGRESS if the member must rejoin."""
         try:
             member, metadata = self._classic_member(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -482,7 +484,7 @@ class OnlineMigration:
     ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
         """Return the sender of a request.
 
-        ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
+        Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
         """
         if instance_id is None:
             member = group.member(member_id)
@@ -525,7 +527,7 @@ def _supports(group: ConsumerGroup, join: JoinRequest) -> bool:
 def _decode_subscription(join: JoinRequest) -> ConsumerProtocolSubscription:
     """Return the subscription, which is the same for all protocols of a consumer.
 
-    ApiError INVALID_REQUEST.
+    Raises ApiError INVALID_REQUEST.
     """
     try:
         return decode_subscription(join.protocols[0][1])

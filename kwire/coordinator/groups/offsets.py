@@ -74,7 +74,7 @@ class Offsets:
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, OffsetsByIndex]] = {}
         self._previous: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
-        """By group, the offsets before each of the records that are not committed yet."""
+        """By group and partition: the offsets before each record that is not committed yet, oldest first."""
 
     # --- reading
 
@@ -91,7 +91,7 @@ class Offsets:
         return group_id in self._previous
 
     def committed_topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
-        """Return like `topics` the offsets whose records are committed, for a group that `is_pending`."""
+        """Return `topics` as of the committed records, for a group that `is_pending`."""
         before = self._previous[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
         for (topic, partition), values in before.items():
@@ -114,7 +114,10 @@ class Offsets:
 
     @staticmethod
     def commit(commit: OffsetCommit, now_ms: int) -> list[CoordinatorRecord]:
-        """Return the records of a commit. ApiError INVALID_REQUEST: its expiry time is not representable."""
+        """Return the records of a commit.
+
+        Raises ApiError INVALID_REQUEST if its expiry time is not representable.
+        """
         group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
         if expire_timestamp > MAX_TIMESTAMP_MS:
@@ -174,9 +177,9 @@ class Offsets:
     ) -> tuple[list[CoordinatorRecord], bool]:
         """Return tombstones for the expired offsets of a group, and whether no offset remains.
 
-        `since` returns the time from which the retention of an offset counts. It is None if none may expire
-        now. Offsets of topics `in_use` do not expire, nor do those of partitions with an offset in an open
-        transaction (`unstable`).
+        `since` returns the time in ms at which the retention of an offset starts. `since` is None if no
+        offset may expire now. Offsets of topics `in_use`, and of partitions with an offset in an open
+        transaction (`unstable`), do not expire.
         """
         records: list[CoordinatorRecord] = []
         if since is None:
@@ -198,7 +201,7 @@ class Offsets:
     # --- replay
 
     def record_pending(self, key: OffsetCommitKey) -> None:
-        """Remember the current offset before a record of this key is replayed that is not committed yet."""
+        """Remember the current offset of a key before an uncommitted record of the key is replayed."""
         before = self.get(key.group, key.topic, key.partition)
         of_group = self._previous.setdefault(key.group, {})
         of_group.setdefault((key.topic, key.partition), deque()).append(before)

@@ -52,7 +52,7 @@ def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the records of a stored batch that have a supported type. CorruptBatch, WireError."""
+    """Yield the records of a stored batch that have a supported type. Raises CorruptBatch or WireError."""
     header = batch.read_header(data)
     for record in batch.records(data, 0, header):
         if record.key is None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kwire.coordinator.groups.state_machine import GroupConfig, GroupStateMachine
 
     class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
-        """The configuration keys that the group coordinator needs, dots as underscores."""
+        """The configuration keys that the group coordinator needs, with underscores for dots."""
 
         @property
         def group_min_session_timeout_ms(self) -> int: ...
@@ -79,7 +79,7 @@ class GroupCoordinatorService:
         group_settings = BrokerSettings(config) if settings is None else settings
 
         def machine(shard: CoordinatorShard[GroupStateMachine]) -> GroupStateMachine:
-            # Imported late, since it takes a tenth of the first start in a test.
+            # Imported late, since the import takes 10% of the first broker start in a test.
             from kwire.coordinator.groups.state_machine import GroupStateMachine
 
             return GroupStateMachine(config, shard, topics, group_settings)
@@ -102,7 +102,10 @@ class GroupCoordinatorService:
     # --- events of the broker
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """Load a partition of `__consumer_offsets` that this broker leads now. ApiError: it is unreadable."""
+        """Load a partition of `__consumer_offsets` that this broker leads now.
+
+        Raises ApiError if the partition is unreadable.
+        """
         self._runtime.elected(index, leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
@@ -110,9 +113,9 @@ class GroupCoordinatorService:
         self._runtime.resigned(index, leader_epoch)
 
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
-        """Have consumer groups check topics that were created, deleted or changed.
+        """Make consumer groups check topics that were created, deleted or changed.
 
-        `created`: some of them are new.
+        `created` means that at least one topic is new.
         """
         for shard in self._runtime.active_shards():
             shard.machine.consumer.topics_changed(names, created=created)
@@ -149,8 +152,8 @@ class GroupCoordinatorService:
     def find_coordinator(self, group_id: str) -> int:
         """Return the broker id of a group's coordinator.
 
-        ApiError COORDINATOR_NOT_AVAILABLE: there is none. If `__consumer_offsets` does not exist, this call
-        requests its creation.
+        Raises ApiError COORDINATOR_NOT_AVAILABLE if there is no coordinator. If `__consumer_offsets` does not
+        exist, this call requests its creation.
         """
         index = self._runtime.partition_for(group_id)
         if index is None:
@@ -207,7 +210,7 @@ class GroupCoordinatorService:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
     ) -> None:
-        """Handle LeaveGroup in the form of v3: any number of members, each with an error code. KIP-345."""
+        """Handle LeaveGroup as in v3: any number of members, each with an error code. KIP-345."""
         try:
             shard = self._shard(group_id)
         except ApiError as error:
@@ -269,15 +272,15 @@ class GroupCoordinatorService:
     ) -> HeartbeatFastPath | None:
         """Return the fast path for a repetition of this heartbeat.
 
-        None if the request or its response has more content than a keep-alive. The caller must drop the fast
-        path when the group's dynamic configuration changes.
+        Returns None if the request or its response has more content than a keep-alive. The caller must drop
+        the fast path when the group's dynamic configuration changes.
         """
         try:
             shard = self._runtime.shard_for(request.group_id)
         except ApiError:
             return None
         again = shard.machine.consumer.heartbeat_fast_path(request, client)
-        # Responses are in order, so none may overtake one that waits for its records.
+        # Responses are sent in order, so this one must not overtake a response that waits for its records.
         return None if again is None else lambda: shard.all_committed and again()
 
     # --- offsets
@@ -305,7 +308,7 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult(records, lambda error: done(_code(error)), producer))
 
     def offsets_partition(self, group_id: str) -> int:
-        """Return the partition of `__consumer_offsets` for a group, also if the topic does not exist yet."""
+        """Return the partition of `__consumer_offsets` for a group, even if the topic does not exist yet."""
         index = self._runtime.partition_for(group_id)
         return partition_of(group_id, self._config.offsets_topic_num_partitions) if index is None else index
 
@@ -318,7 +321,10 @@ class GroupCoordinatorService:
         self._runtime.on_transaction_completed(index, producer_id, commit=commit)
 
     def unstable_offsets(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions of a group with offsets in open transactions. ApiError, as for any group."""
+        """Return the partitions of a group with offsets in open transactions.
+
+        Raises ApiError, as for any group.
+        """
         return {
             (key.topic, key.partition)
             for key, _ in _held_offsets(self._shard(group_id, empty_id_allowed=True))
@@ -337,10 +343,11 @@ class GroupCoordinatorService:
     ) -> None:
         """Handle OffsetFetch. `read` converts the offsets by topic and partition, which it must not keep.
 
-        `done` gets NONE and the result of `read`, or an error and None. The offsets are the committed ones,
-        and the response waits only for the loaded records to be committed. With `require_stable`, which
-        consumers set, the response has all offsets and waits until they are committed. A group that does not
-        exist has no offsets. Members of a consumer group send their member id and epoch.
+        `done` gets NONE and the result of `read`, or an error and None. By default, the response has only
+        offsets whose records are committed, and waits until the loaded records are committed. With
+        `require_stable`, which consumers set, the response has all offsets and waits until their records are
+        committed. A group that does not exist has no offsets. Members of a consumer group send their member
+        id and epoch.
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
@@ -386,7 +393,7 @@ class GroupCoordinatorService:
     # --- administration
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Describe a classic group. ApiError: GROUP_ID_NOT_FOUND, or an error of the coordinator."""
+        """Describe a classic group. Raises ApiError: GROUP_ID_NOT_FOUND, or an error of the coordinator."""
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
 
     def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
@@ -416,10 +423,10 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult((), committed))
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """Return the groups in these states and of these types, ignoring case. Empty means all.
+        """Return the groups in these states and of these types, ignoring case. An empty collection means all.
 
-        Blanks before and after a state are ignored, as in Apache Kafka; those of a type are not. ApiError
-        COORDINATOR_LOAD_IN_PROGRESS: some groups are not loaded yet.
+        As in Apache Kafka, blanks around a state are ignored, but blanks around a type are not. Raises
+        ApiError COORDINATOR_LOAD_IN_PROGRESS if some groups are not loaded yet.
         """
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -461,7 +468,7 @@ class GroupCoordinatorService:
         return self._runtime.shard_for(group_id)
 
     def _check(self, group_id: str, *, empty_id_allowed: bool = False) -> None:
-        """Check the parts of a request that do not depend on the group. ApiError."""
+        """Check the parts of a request that do not depend on the group. Raises ApiError."""
         if self._stopped:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group_id and not empty_id_allowed:

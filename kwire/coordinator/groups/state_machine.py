@@ -160,8 +160,9 @@ class GroupStateMachine:
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """Return the committed offsets of a group by topic and partition.
 
-        A group that does not exist has none. With `only_committed`, offsets are left out whose records are
-        not committed yet. ApiError, if a member sent the request: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
+        The result is empty if the group does not exist. With `only_committed`, offsets whose records are not
+        committed yet are omitted. If a member sent the request, raises ApiError UNKNOWN_MEMBER_ID or
+        STALE_MEMBER_EPOCH.
         """
         group = self.consumer.groups.get(group_id)
         if group is not None:
@@ -180,8 +181,8 @@ class GroupStateMachine:
     ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
         """Return tombstones for these offsets, and the error code of each partition. KIP-496.
 
-        `unstable` are the group's partitions with offsets in open transactions. ApiError: GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP.
+        `unstable` are the group's partitions with offsets in open transactions. Raises ApiError:
+        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
         group = self._group(group_id)
         if (
@@ -245,16 +246,16 @@ class GroupStateMachine:
         return group
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Describe a classic group. ApiError GROUP_ID_NOT_FOUND."""
+        """Describe a classic group. Raises ApiError GROUP_ID_NOT_FOUND."""
         group = self._group(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.describe()
 
     def describe_consumer_group(self, group_id: str, *, only_committed: bool) -> DescribedConsumerGroup:
-        """Describe a consumer group. ApiError GROUP_ID_NOT_FOUND.
+        """Describe a consumer group. Raises ApiError GROUP_ID_NOT_FOUND.
 
-        With `only_committed`, changes are left out whose records are not committed yet.
+        With `only_committed`, changes whose records are not committed yet are omitted.
         """
         group: Group | None
         if only_committed and self._uncommitted.is_pending(group_id):
@@ -295,7 +296,7 @@ class GroupStateMachine:
     def delete_group(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
         """Return tombstones for an empty group and its offsets.
 
-        These include offsets of open transactions (`unstable`). ApiError: GROUP_ID_NOT_FOUND,
+        These include offsets of open transactions (`unstable`). Raises ApiError: GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP.
         """
         group = self._group(group_id)
@@ -326,7 +327,7 @@ class GroupStateMachine:
             self._replay_consumer_group(key, value)
 
     def record_pending(self, key: Message) -> None:
-        """Remember the current state of this key, for responses until the next record is committed."""
+        """Remember the current state of this key. Responses show it until the next record is committed."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.record_pending(key)
         elif type(key) in REPLAY:
@@ -358,7 +359,7 @@ class GroupStateMachine:
         group.replay(key, value)
 
     def _ensure_group(self, group_id: str) -> None:
-        """Create a classic group to hold offsets, unless the group exists."""
+        """Create a classic group that holds offsets, unless the group exists already."""
         if group_id not in self.classic.groups and group_id not in self.consumer.groups:
             self.classic.create(group_id)
 
@@ -400,7 +401,7 @@ def _tombstones(group: Group) -> list[CoordinatorRecord]:
 
 
 def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
-    """Return a function for the start of an offset's retention, or None if no offset may expire now."""
+    """Return a function from an offset to its retention start in ms, or None if no offset may expire now."""
 
     def since_commit(committed: CommittedOffset) -> int:
         return committed.commit_timestamp
@@ -417,6 +418,6 @@ def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
         and group.state is ClassicGroupState.STABLE
         and group.subscribed_topics is not None
     ):
-        # Only offsets of topics without a subscription expire.
+        # Only offsets of topics that no member subscribes to expire.
         return since_commit
     return None

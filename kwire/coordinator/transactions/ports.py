@@ -12,10 +12,13 @@ from kwire.wire.primitives import TopicPartition
 
 
 class TransactionPorts(StatePorts, Protocol):
-    """The broker as the transaction coordinator sees it, in `broker.node.transaction_ports`."""
+    """The broker's services for the transaction coordinator, from `broker.node.transaction_ports`."""
 
     def next_producer_id(self) -> int:
-        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
+        """Return an unused producer id.
+
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet.
+        """
 
     def transaction_version(self) -> int:
         """Return the cluster's level of the feature transaction.version."""
@@ -29,6 +32,6 @@ class TransactionPorts(StatePorts, Protocol):
     ) -> None:
         """Write a marker to the log of each of these partitions.
 
-        Partitions with the same leader share one request. `done` is called with the error code of each
-        partition, in one or several calls, and possibly inside this call. Every partition is reported once.
+        Partitions with the same leader share one request. `done` is called with the error codes by partition,
+        in one or several calls, and possibly inside this call. Each partition is reported exactly once.
         """

@@ -33,11 +33,11 @@ from kwire.wire.registry import decode_version_prefixed
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 1_000
-"""Kept short, since producers and consumers wait for the markers while a partition gets a new leader."""
+"""The longest delay of a marker retry. Short, since clients wait for markers while a leader is elected."""
 COMMIT_TIMEOUT_MS = 5_000
 
 FENCED_ERRORS = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-"""Errors of a log that has seen a later epoch. It will never accept this marker, so a retry is useless."""
+"""Errors of a log that has seen a later epoch. The log will never accept this marker: a retry is useless."""
 
 
 class ServiceConfig(TransactionConfig, Protocol):
@@ -139,7 +139,10 @@ class TransactionCoordinatorService:
         return self._ports.transaction_version()
 
     def next_producer_id(self) -> int:
-        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
+        """Return an unused producer id.
+
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet.
+        """
         return self._ports.next_producer_id()
 
     def _schedule_repeatedly(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
@@ -155,8 +158,8 @@ class TransactionCoordinatorService:
     def find_coordinator(self, transactional_id: str) -> int:
         """Return the broker id of a transactional id's coordinator.
 
-        ApiError COORDINATOR_NOT_AVAILABLE: there is none. If `__transaction_state` does not exist, this call
-        requests its creation.
+        Raises ApiError COORDINATOR_NOT_AVAILABLE if there is no coordinator. If `__transaction_state` does
+        not exist, this call requests its creation.
         """
         index = self._runtime.partition_for(transactional_id)
         if index is None:
@@ -276,7 +279,10 @@ class TransactionCoordinatorService:
     # --- administration
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """Return the state of a transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return the state of a transactional id.
+
+        Raises ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND.
+        """
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         found = self._runtime.shard_for(transactional_id).machine.transactions.get(transactional_id)
@@ -285,7 +291,10 @@ class TransactionCoordinatorService:
         return found
 
     def list_transactions(self) -> Iterator[TransactionMetadata]:
-        """Yield every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS: some are not loaded yet."""
+        """Yield every transactional id.
+
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if some are not loaded yet.
+        """
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         for shard in self._runtime.active_shards():
@@ -366,9 +375,9 @@ class TransactionCoordinatorService:
         try:
             result = shard.machine.abort_timed_out(transactional_id)
         except ApiError as error:
-            # It is tried again at the next check, when a producer id may be available.
+            # The abort is tried again at the next check, when a producer id may be available.
             self._logger.warning(
-                "Timed-out transaction of %s was not aborted, retrying: %s", transactional_id, error
+                "Cannot abort the timed-out transaction of %s, retrying: %s", transactional_id, error
             )
             return
         shard.execute(result)
@@ -381,7 +390,7 @@ class TransactionCoordinatorService:
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the records of a stored batch of `__transaction_state`. CorruptBatch, WireError."""
+    """Yield the records of a stored batch of `__transaction_state`. Raises CorruptBatch or WireError."""
     for record in batch.records(data, 0, batch.read_header(data)):
         if record.key is not None:
             value = (

@@ -86,7 +86,10 @@ class TransactionContext(CoordinatorContext, Protocol):
         """Return the cluster's level of the feature transaction.version."""
 
     def next_producer_id(self) -> int:
-        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
+        """Return an unused producer id.
+
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet.
+        """
 
 
 ProducerDone = Callable[[ProducerIdAndEpoch | ApiError], None]
@@ -148,7 +151,7 @@ class TransactionStateMachine:
     ) -> CoordinatorResult:
         """Assign a producer id and epoch, and fence the previous producer.
 
-        ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
+        Raises ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
         UNKNOWN_SERVER_ERROR.
         """
         now_ms = self._context.now_ms()
@@ -192,9 +195,10 @@ class TransactionStateMachine:
         client_version: int,
         done: Callable[[ErrorCode], None],
     ) -> CoordinatorResult:
-        """Add partitions to the transaction. The first ones start it.
+        """Add partitions to the transaction. The first partitions start the transaction.
 
-        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
+        Raises ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        UNSUPPORTED_VERSION.
         """
         self._check_no_concurrent_transaction(self.transactions.get(transactional_id))
         transaction = self._checked_transaction(transactional_id, producer)
@@ -214,7 +218,7 @@ class TransactionStateMachine:
     ) -> dict[TopicPartition, ErrorCode]:
         """Return NONE for partitions in the transaction, and TRANSACTION_ABORTABLE for all others (KIP-890).
 
-        ApiError: as for `add_partitions`.
+        Raises ApiError as for `add_partitions`.
         """
         transaction = self._checked_transaction(transactional_id, producer)
         if transaction.is_ending:
@@ -249,8 +253,8 @@ class TransactionStateMachine:
     ) -> CoordinatorResult:
         """Commit or abort a transaction. `done` gets the producer id and epoch to continue with.
 
-        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
-        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, INVALID_REQUEST.
+        Raises ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, INVALID_REQUEST.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -296,7 +300,10 @@ class TransactionStateMachine:
         )
 
     def _next_producer_id(self, transaction: TransactionMetadata, client_version: int) -> int:
-        """Return the next producer id if this end exhausts the epochs, else NO_PRODUCER_ID. ApiError."""
+        """Return the next producer id if this end exhausts the epochs, else NO_PRODUCER_ID.
+
+        Raises ApiError.
+        """
         if client_version >= 2 and transaction.is_epoch_exhausted:
             return self._context.next_producer_id()
         return NO_PRODUCER_ID
@@ -309,7 +316,7 @@ class TransactionStateMachine:
         The abort uses the cluster's transaction version, whichever version the producer uses. In version 2,
         the end of a transaction bumps the epoch. So a producer that then aborts a timed-out transaction gets
         a successful response. The response has the epoch to continue with, and another producer id if that
-        was the last epoch. ApiError: no producer id is available.
+        was the last epoch. Raises ApiError if no producer id is available.
         """
         version = self._context.transaction_version()
         return self._prepare_end(
@@ -365,7 +372,7 @@ class TransactionStateMachine:
     def markers_fenced(self, marker: TransactionMarker, partitions: frozenset[TopicPartition]) -> None:
         """Keep a transaction in its prepared state, since logs with a later epoch refused its marker.
 
-        `partitions` are those without a marker. Their markers are tried again when the partition is loaded.
+        `partitions` did not get the marker. Their markers are tried again when this state machine is loaded.
         """
         transaction = self._transaction_ended_by(marker)
         if transaction is not None:
@@ -390,7 +397,8 @@ class TransactionStateMachine:
     def abort_timed_out(self, transactional_id: str) -> CoordinatorResult:
         """Fence the producer of a timed-out transaction and abort it, unless it has ended meanwhile.
 
-        ApiError COORDINATOR_LOAD_IN_PROGRESS: the producer needs a new producer id, and none is available.
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if the producer needs a new producer id, and none is
+        available.
         """
         if not self._is_timed_out(transactional_id):
             return CoordinatorResult()
@@ -422,15 +430,18 @@ class TransactionStateMachine:
     def _check_is_storable(self, transactional_id: str, client_version: int) -> None:
         """Check that the cluster's transaction version has a record for this client version.
 
-        ApiError UNSUPPORTED_VERSION: it is 0. Kafka fails while writing the record, and blocks the id since
-        it waits for the write forever.
+        Raises ApiError UNSUPPORTED_VERSION if the cluster's transaction version is 0. Kafka fails while
+        writing the record, and blocks the id since it waits for the write forever.
         """
         if client_version >= 2 and self._context.transaction_version() == 0:
             self._blocked_ids.add(transactional_id)
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _check_no_concurrent_transaction(self, transaction: TransactionMetadata | None) -> None:
-        """Check that no markers of the previous transaction are pending. ApiError CONCURRENT_TRANSACTIONS."""
+        """Check that no markers of the previous transaction are pending.
+
+        Raises ApiError CONCURRENT_TRANSACTIONS.
+        """
         if transaction is not None and (
             transaction.is_ending or transaction.transactional_id in self._blocked_ids
         ):
@@ -484,7 +495,7 @@ _CLIENT_ERRORS = {
 
 
 def _is_expected_producer(transaction: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-    """Whether the producer id and epoch of a recovering producer can be those of this id. KIP-360."""
+    """Whether the id and epoch of a recovering producer can belong to this transactional id. KIP-360."""
     return (
         transaction.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == transaction.producer_id

@@ -1,7 +1,7 @@
 """The state of one transactional id: its producer, and the state of its transaction.
 
-`TransactionMetadata` is immutable. Each function here returns the next one. The state machine decides when to
-call them, and `VALID_TRANSITIONS` checks every change of state. KIP-98, KIP-360 (the epoch that a producer
+`TransactionMetadata` is immutable. Each function here returns the next state. The state machine decides when
+to call them, and `VALID_TRANSITIONS` checks every change of state. KIP-98, KIP-360 (the epoch that a producer
 expects), KIP-890 (version 2: every end of a transaction bumps the epoch).
 """
 
@@ -111,7 +111,7 @@ class TransactionMetadata(NamedTuple):
 def increment_producer_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> TransactionMetadata | None:
-    """Bump the epoch for InitProducerId. Returns None if `expected_epoch` is not the producer's.
+    """Bump the epoch for InitProducerId. Returns None if `expected_epoch` is not the producer's epoch.
 
     KIP-360: a producer that expects the previous epoch has missed a response, and gets the current epoch.
     """
@@ -152,7 +152,7 @@ def rotate_producer_id(
 def add_partitions_to(
     transaction: TransactionMetadata, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
 ) -> TransactionMetadata:
-    """Add partitions to the transaction. The first ones start it."""
+    """Add partitions to the transaction. The first partitions start the transaction."""
     return transaction.transition_to(TransactionState.ONGOING, now_ms)._replace(
         partitions=transaction.partitions | partitions,
         start_ms=now_ms if transaction.state in _NOT_ONGOING else transaction.start_ms,
@@ -162,7 +162,7 @@ def add_partitions_to(
 
 
 def fence_producer(transaction: TransactionMetadata) -> TransactionMetadata:
-    """Bump the epoch, so that the current producer is fenced. The greatest epoch is kept."""
+    """Bump the epoch, so that the current producer is fenced. The greatest possible epoch is not bumped."""
     epoch = min(transaction.producer_epoch + 1, MAX_PRODUCER_EPOCH)
     return transaction._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
 
@@ -170,7 +170,7 @@ def fence_producer(transaction: TransactionMetadata) -> TransactionMetadata:
 def prepare_end(
     transaction: TransactionMetadata, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
-    """Prepare the end. Once this is committed, markers may be written. The greatest epoch is kept."""
+    """Prepare the end. Once this is committed, markers may be written. The greatest epoch is not bumped."""
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if client_version >= 2 and epoch < MAX_PRODUCER_EPOCH:
         epoch, last = epoch + 1, epoch
@@ -230,7 +230,7 @@ def to_record_value(transaction: TransactionMetadata, version: int) -> Transacti
 
 
 def from_record_value(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
-    """Return the state in a record value. ValueError: unknown transaction state."""
+    """Return the state in a record value. Raises ValueError if the transaction state is unknown."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,

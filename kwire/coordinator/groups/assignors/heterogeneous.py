@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable
 from kwire.coordinator.groups.assignors.spec import Assignment, GroupSpec
 
 MAX_ROUNDS = 16
-"""The limit of rounds, as in Kafka. Each round about halves the imbalance of overlapping subscriptions."""
+"""The maximum number of rounds, as in Kafka. Each round roughly halves the imbalance."""
 
 UNASSIGNED = -1
 
 
 def assign_heterogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assignment:
-    """Return the partitions by member and topic id. The topics in `topic_ids` exist."""
+    """Return the partitions by member and topic id. All topics in `topic_ids` must exist."""
     table = _PartitionTable(spec, topic_ids)
     table.assign_unassigned()
     table.balance()
@@ -31,7 +31,7 @@ def assign_heterogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assig
 
 
 class _PartitionTable:
-    """The owner of each partition. Members are numbers here: their indexes in the group's order."""
+    """The owner of each partition. A member is identified by its index in the group's order."""
 
     def __init__(self, spec: GroupSpec, topic_ids: Collection[bytes]) -> None:
         self._counts = spec.partition_counts
@@ -66,7 +66,7 @@ class _PartitionTable:
                 self._move(topic_id, partition, balancer.next_least_loaded())
 
     def balance(self) -> None:
-        """Move partitions until a complete round over the topics has moved none."""
+        """Move partitions until a round over all topics moves no partition, or until `MAX_ROUNDS`."""
         balancer = _MemberBalancer(self._sizes)
         topics = self._sorted(
             topic_id for topic_id, subscribers in self._subscribers.items() if len(subscribers) > 1
@@ -82,7 +82,7 @@ class _PartitionTable:
     def _balance_topic(self, topic_id: bytes, balancer: _MemberBalancer) -> bool:
         """Balance the subscribers of one topic as far as its partitions allow.
 
-        Returns whether any has moved.
+        Returns True if a partition was moved.
         """
         if balancer.initialize(self._subscribers[topic_id]) <= 1:
             return False
@@ -128,10 +128,11 @@ class _PartitionTable:
 class _MemberBalancer:
     """A topic's subscribers by their number of partitions, and the next source and target of a move.
 
-    Targets are a range of members that starts at the left. All of them are raised to one level in turn, and
-    the range grows to the right when its level reaches that of the next member. Sources are a range that ends
-    at the right, and are lowered in the same way. A source without partitions of this topic is excluded: it
-    is swapped with the last source.
+    Targets are a range of members that starts at the left, at the fewest partitions. Its members get
+    partitions in turn. The range grows to the right when its members have as many partitions as the next
+    member. Sources are a range that ends at the right, at the most partitions. Its members give up partitions
+    in the same way. A source without partitions of this topic is excluded: it is swapped with the last
+    source.
     """
 
     def __init__(self, sizes: list[int]) -> None:
@@ -139,7 +140,7 @@ class _MemberBalancer:
         self._members: list[int] = []
 
     def initialize(self, subscribers: list[int]) -> int:
-        """Start with a topic. Returns the difference between its most and least loaded subscribers."""
+        """Set the subscribers. Returns the difference between their most and fewest partitions."""
         self._members = sorted(subscribers, key=lambda index: (self._sizes[index], index))
         least, most = self._sizes[self._members[0]], self._sizes[self._members[-1]]
         self._targets_end = 0
@@ -152,7 +153,7 @@ class _MemberBalancer:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether one more move would gain nothing."""
+        """Whether another move would not improve the balance."""
         return self._sources_level - self._targets_level <= 1
 
     def next_least_loaded(self) -> int:
@@ -172,7 +173,7 @@ class _MemberBalancer:
         """Return the member that gives up the next partition, or None if none is left."""
         if self._next_source < self._sources_start:
             if 0 < self._sources_start >= self._sources_end:
-                # All sources were excluded. Continue with the next member, at whatever level.
+                # All sources were excluded. Continue with the next member, whatever its number of partitions.
                 self._sources_level = self._sizes[self._members[self._sources_start - 1]]
             else:
                 self._sources_level -= 1

@@ -20,10 +20,13 @@ from kwire.wire.java_strings import string_sort_key
 
 
 def assign(spec: GroupSpec) -> Assignment:
-    """Return the partitions by member and topic id. ApiError UNKNOWN_SERVER_ERROR: a topic does not exist."""
+    """Return the partitions by member and topic id.
+
+    Raises ApiError UNKNOWN_SERVER_ERROR if a topic does not exist.
+    """
     members = sorted(spec.members.items(), key=_rank)
     if spec.homogeneous:
-        # The group may have changed since. Then the first member's subscription is used, as in Kafka.
+        # `homogeneous` may be outdated. As in Kafka, the first member's subscription is used then.
         specs = [member for _, member in members[:1]] * len(members)
     else:
         specs = [member for _, member in members]

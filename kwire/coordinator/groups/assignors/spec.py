@@ -13,17 +13,17 @@ Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 
 
 class MemberSpec(NamedTuple):
-    """A member as assignors see it."""
+    """The properties of a member that assignors use."""
 
     subscribed: Collection[bytes]
-    """The ids of its subscribed topics, including those that its regular expression matches.
+    """The ids of the member's subscribed topics, including topics that its regular expression matches.
 
-    Fast to search.
+    The collection has a fast `in`.
     """
     instance_id: str | None
     rack_id: str | None
     assigned: Partitions
-    """Its current target assignment, which a sticky assignor tries to keep."""
+    """The member's current target assignment. Sticky assignors try to keep it."""
 
 
 class GroupSpec(NamedTuple):
@@ -34,7 +34,7 @@ class GroupSpec(NamedTuple):
 
     members: Mapping[str, MemberSpec]
     homogeneous: bool
-    """Whether all members subscribe to the same topics. The value may predate the last member's join."""
+    """Whether all members subscribe to the same topics. The value may be older than the latest join."""
     partition_counts: Mapping[bytes, int]
     """The partition count of every existing topic. A subscribed topic that is missing here does not exist."""
 
@@ -43,9 +43,9 @@ Assignment: TypeAlias = dict[str, dict[bytes, frozenset[int]]]
 """Partitions by member and topic id."""
 
 Assignor: TypeAlias = Callable[[GroupSpec], Assignment]
-"""A function that computes an assignment. It raises ApiError if Kafka's assignor fails."""
+"""A function that computes an assignment. It raises ApiError where Kafka's assignor fails."""
 
 
 def assignment_failed(reason: str) -> ApiError:
-    """Return the error of an assignor."""
+    """Return the ApiError for a failed assignment."""
     return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, reason)

@@ -3,9 +3,9 @@
 Balance has priority over stickiness. This module serves groups whose members all subscribe to the same
 topics; `heterogeneous.py` serves the others.
 
-A member's quota is the average, rounded down, plus one for as many members as there are partitions in the
-remainder. A member gives up partitions of unsubscribed topics and those beyond its quota. Free partitions go
-to members below their quotas.
+A member's quota is the number of partitions divided by the number of members, rounded down. If r partitions
+remain, r members get one partition more. A member gives up partitions of topics that it does not subscribe
+to, and partitions beyond its quota. Free partitions go to members below their quotas.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from kwire.wire.primitives import Uuid, uuid_to_text
 
 
 def assign(spec: GroupSpec) -> Assignment:
-    """Return the partitions by member and topic id. ApiError UNKNOWN_SERVER_ERROR: a topic does not exist."""
+    """Return the partitions by member and topic id.
+
+    Raises ApiError UNKNOWN_SERVER_ERROR if a topic does not exist.
+    """
     subscriptions = [member.subscribed for member in spec.members.values()]
     if spec.homogeneous:
-        # The group may have changed since. Then the first member's subscription is used, as in Kafka.
+        # `homogeneous` may be outdated. As in Kafka, the first member's subscription is used then.
         subscriptions = subscriptions[:1]
     topic_ids = dict.fromkeys(topic_id for subscribed in subscriptions for topic_id in subscribed)
     for topic_id in sorted(topic_ids):
@@ -53,7 +56,7 @@ def _assign_homogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assign
         has_spare = spare > 0
         owned[member_id], quota = _kept(member.assigned, topic_ids, fewest + has_spare, free)
         if quota > 0 and has_spare and len(spec.members) - index > spare:
-            # A later member may have one more already, and can keep it.
+            # A later member may already have one partition more, and can keep it.
             quota -= 1
             has_spare = False
         missing[member_id] = quota
@@ -87,9 +90,9 @@ def _unowned(spec: GroupSpec, topic_ids: Collection[bytes]) -> list[tuple[bytes,
 def _kept(
     assigned: Partitions, topic_ids: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
 ) -> tuple[dict[bytes, list[int]], int]:
-    """Return the partitions that a member keeps, and the number that it is below its quota.
+    """Return the partitions that a member keeps, and how many partitions are missing to its quota.
 
-    Its other partitions of `topic_ids` are added to `free`.
+    The member's other partitions of `topic_ids` are appended to `free`.
     """
     kept: dict[bytes, list[int]] = {}
     for topic_id, partitions in assigned.items():

@@ -26,7 +26,7 @@ GROUP_METADATA_VERSION = 3
 
 
 class ClassicGroupState(Enum):
-    """The state of a classic group, with its name in responses."""
+    """The states of a classic group. Each value is the state's name in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -46,7 +46,7 @@ VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]
     ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD}),
     ClassicGroupState.DEAD: frozenset(),
 }
-"""The states that may follow each state."""
+"""The valid next states of each state."""
 
 
 class ClassicGroup:
@@ -79,7 +79,7 @@ class ClassicGroup:
         self.state_since_ms: int | None = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
-        """None for a group that has never had members, but only commits of simple consumers."""
+        """None until a member joins. A group that only stores offsets of simple consumers has no type."""
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicGroupMember] = {}
@@ -94,14 +94,14 @@ class ClassicGroup:
         self.subscribed_topics: frozenset[str] | None = None
         """The topics that members subscribe to, or None if they are unknown."""
         self.new_member_added = False
-        """Whether a member joined during the initial rebalance delay, which extends it."""
+        """Whether a member joined during the initial rebalance delay, so that the delay is extended."""
         self.join_timer: TimerHandle | None = None
         self.sync_timer: TimerHandle | None = None
 
     # --- states
 
     def move(self, state: ClassicGroupState, now_ms: int) -> None:
-        """Change to another state. AssertionError: the transition is not valid."""
+        """Change to another state. Raises AssertionError if the transition is not valid."""
         assert state in VALID_TRANSITIONS[self.state], f"{self.id}: {self.state} to {state}"
         self.previous_state = self.state
         self.state = state
@@ -130,7 +130,7 @@ class ClassicGroup:
     # --- members
 
     def add(self, member: ClassicGroupMember) -> None:
-        """Add a member. The first one is the leader until the join phase ends."""
+        """Add a member. The first member is the leader until the join phase ends."""
         if member.instance_id is not None:
             assert member.instance_id not in self.static_member_ids, (
                 "a static member is replaced, not added again"
@@ -172,7 +172,7 @@ class ClassicGroup:
             timer.cancel()
 
     def replace_static(self, instance_id: str, new_member_id: str) -> ClassicGroupMember:
-        """Replace a static member by its next incarnation, and fence requests of the old one that wait."""
+        """Replace a restarted static member, and fence the waiting requests of its old member id."""
         old = self.members.pop(self.static_member_ids[instance_id])
         self.complete_join(
             old, JoinGroupResponse(member_id=old.id, error_code=ErrorCode.FENCED_INSTANCE_ID, members=[])
@@ -198,7 +198,7 @@ class ClassicGroup:
         return new
 
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """Return the member that sent a request. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member that sent a request. Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if instance_id is not None:
             current = self.static_member_ids.get(instance_id)
             if current is None:
@@ -213,7 +213,7 @@ class ClassicGroup:
     def elect_joined_leader(self) -> bool:
         """Elect a leader among the joined members if the leader has not joined.
 
-        False: no member has joined.
+        Returns False if no member has joined.
         """
         if self.leader is None:
             return False
@@ -232,7 +232,7 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Whether the join phase waits for no member."""
+        """Whether all members have joined, so that the join phase can end."""
         return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
@@ -244,7 +244,7 @@ class ClassicGroup:
 
     @staticmethod
     def complete_join(member: ClassicGroupMember, response: JoinGroupResponse) -> bool:
-        """Respond to the member's JoinGroup, if one is waiting. Returns whether it was."""
+        """Respond to the member's waiting JoinGroup. Returns False if no JoinGroup is waiting."""
         done, member.join_done = member.join_done, None
         if done is None:
             return False
@@ -253,7 +253,7 @@ class ClassicGroup:
 
     @staticmethod
     def complete_sync(member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
-        """Respond to the member's SyncGroup, if one is waiting. Returns whether it was."""
+        """Respond to the member's waiting SyncGroup. Returns False if no SyncGroup is waiting."""
         done, member.sync_done = member.sync_done, None
         if done is None:
             return False
@@ -261,7 +261,7 @@ class ClassicGroup:
         return True
 
     def join_response(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
-        """Return the response of the current generation for a member.
+        """Return the JoinGroup response for a member of the current generation.
 
         Only the leader gets the member list.
         """
@@ -288,7 +288,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols can join: all members must support one of them."""
+        """Whether a member with these protocols can join: all members must support at least one of them."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -336,7 +336,7 @@ class ClassicGroup:
     # --- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
-        """Return the group's record, with these assignments or else the members' current ones."""
+        """Return the GroupMetadata record. Without `assignments`, it has the members' current assignments."""
         members = [
             MemberMetadata(
                 member_id=member.id,
@@ -361,7 +361,7 @@ class ClassicGroup:
         return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
     def empty_record(self) -> CoordinatorRecord:
-        """Return the record of a new group without a generation."""
+        """Return the GroupMetadata record of a new group: generation 0 and no members."""
         value = GroupMetadataValue(
             protocol_type="",
             generation=0,
@@ -373,7 +373,7 @@ class ClassicGroup:
         return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
     def tombstone(self) -> CoordinatorRecord:
-        """Return the group's tombstone."""
+        """Return the tombstone of the group's GroupMetadata record."""
         return CoordinatorRecord(GroupMetadataKey(group=self.id), None)
 
     @classmethod
@@ -382,7 +382,7 @@ class ClassicGroup:
         group = cls(group_id, now_ms)
         group.generation = value.generation
         for stored in value.members:
-            # Version 0 has one timeout for both.
+            # Version 0 has one timeout for sessions and rebalances.
             rebalance_timeout_ms = stored.rebalance_timeout
             if rebalance_timeout_ms < 0:
                 rebalance_timeout_ms = stored.session_timeout
@@ -413,7 +413,7 @@ class ClassicGroup:
     def describe(self) -> DescribedGroup:
         """Describe the group for DescribeGroups.
 
-        Protocol and metadata are included only while it is Stable.
+        The protocol and the metadata are included only while the group is Stable.
         """
         stable = self.state is ClassicGroupState.STABLE
         return DescribedGroup(

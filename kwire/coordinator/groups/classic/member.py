@@ -56,22 +56,22 @@ class ClassicGroupMember:
         self.protocols = tuple(protocols)
         self.assignment = assignment
         self.is_new = False
-        """Whether it has joined and never received a generation, so that it cannot send heartbeats yet."""
+        """Whether the member joined but never got a generation, so that it cannot send heartbeats yet."""
         self.join_done: JoinDone | None = None
         self.sync_done: SyncDone | None = None
         self.session: TimerHandle | None = None
 
     @property
     def is_static(self) -> bool:
-        """Whether it has an instance id, and so stays in the group when its process restarts (KIP-345)."""
+        """Whether the member has an instance id, and so stays in the group after a restart (KIP-345)."""
         return self.instance_id is not None
 
     @property
     def ignores_session_timeout(self) -> bool:
-        """Whether it waits for a response, so that it sends no heartbeats and its session cannot time out.
+        """Whether the session cannot time out, because the member waits for a response without heartbeats.
 
-        This does not apply to new members. Their clients may have given up unnoticed, and retries would add
-        more and more dead members to the join phase.
+        This does not apply to new members. A client may give up and join again with each retry, which would
+        add more and more dead members to the join phase.
         """
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
@@ -83,7 +83,7 @@ class ClassicGroupMember:
         return b""
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the first of its protocols that is a candidate. ValueError: none is."""
+        """Return the member's first protocol that is a candidate. Raises ValueError if there is none."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name

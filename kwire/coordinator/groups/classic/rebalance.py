@@ -57,7 +57,7 @@ class JoinRequest(NamedTuple):
     requires_member_id: bool = True
     """Whether a dynamic member first gets a member id and must join with it (v4, KIP-394)."""
     can_skip_assignment: bool = True
-    """Whether the response can make a returning static leader skip the assignment (v9)."""
+    """Whether the response has SkipAssignment, for a static leader that rejoins (v9)."""
 
 
 class SyncRequest(NamedTuple):
@@ -109,7 +109,7 @@ class ClassicGroups:
         return result
 
     def _created(self, group: ClassicGroup, error: ApiError | None) -> None:
-        """Remove a new group whose record was refused."""
+        """Remove a new group if its record was refused."""
         # After a timeout, the record may still be committed.
         if error is None or error.code is ErrorCode.REQUEST_TIMED_OUT:
             return
@@ -186,7 +186,7 @@ class ClassicGroups:
     def leave(
         self, group_id: str, leaving: Sequence[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """Handle LeaveGroup by member id, or for administrators by instance id alone."""
+        """Handle LeaveGroup. Admin clients remove static members by instance id alone."""
         group = self.groups.get(group_id)
         if group is None:
             return EMPTY_RESULT, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, members=[])
@@ -221,7 +221,7 @@ class ClassicGroups:
         return group
 
     def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
-        """Add a converted consumer group, and start a rebalance if `rebalance` is a reason for one."""
+        """Add a group converted from a consumer group. If `rebalance` has a reason, start a rebalance."""
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
@@ -233,7 +233,7 @@ class ClassicGroups:
             for member in list(group.members.values()):
                 self.renew_session(group, member)
             if len(group.members) > self._config.group_max_size:
-                # The limit was lowered. The members that rejoin last are refused.
+                # The size limit was lowered. The members that rejoin last are refused.
                 self._rebalance(group, "the group exceeds group.max.size")
 
     def on_unloaded(self, code: ErrorCode) -> None:
@@ -277,7 +277,7 @@ class ClassicGroups:
         if group.state is State.EMPTY:
             return True
         if group.state is State.PREPARING_REBALANCE:
-            # Count rejoined members, so that the last ones are refused after the limit was lowered.
+            # Count only members that rejoined: if the limit was lowered, the last members are refused.
             if member is not None and member.join_done is not None:
                 return True
             return group.joined_count < self._config.group_max_size
@@ -360,7 +360,7 @@ class ClassicGroups:
         if group.state is State.PREPARING_REBALANCE:
             return self._maybe_complete_join(group)
         if group.state is not State.STABLE or group.select_protocol() != group.protocol:
-            # The leader may be assigning partitions to the old id now, so the new one would get none.
+            # The leader may be assigning partitions to the old member id now, so the new id would get none.
             return self._rebalance(group, f"static member {instance_id} rejoined as {member_id}")
 
         def stored(error: ApiError | None) -> None:
@@ -371,7 +371,7 @@ class ClassicGroups:
                     skip = group.leader == member_id
                     group.complete_join(member, group.join_response(member_id, skip_assignment=skip))
                 else:
-                    # Before v9, only another leader in the response prevents an assignment by this one.
+                    # Before v9, the response must name another leader, or this member computes an assignment.
                     response = group.join_response(member_id)
                     response.leader = old_leader or ""
                     response.members = []
@@ -398,7 +398,7 @@ class ClassicGroups:
     # --- rebalancing
 
     def _rebalance(self, group: ClassicGroup, reason: str) -> CoordinatorResult:
-        """Start a rebalance, or complete the join phase of the current one if it waits for no member."""
+        """Start a rebalance. If one has started already, end its join phase once all members have joined."""
         if not group.can_rebalance:
             return self._maybe_complete_join(group)
         if group.state is State.COMPLETING_REBALANCE:

@@ -1,7 +1,7 @@
 """The consumer embedded protocol: subscriptions and assignments in the opaque fields of the classic protocol.
 
-Each starts with a version of two bytes. A later version than the latest supported one is decoded as that one,
-since versions only append fields. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+Each starts with a version of two bytes. A version above the latest supported version is decoded as the latest
+supported version, since new versions only append fields. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ M = TypeVar("M", bound=Message)
 
 
 class CustomAssignorError(Exception):
-    """An assignment has user data of a custom assignor."""
+    """The error for an assignment with the user data of a custom assignor."""
 
 
 class MalformedProtocolError(Exception):
-    """A subscription or assignment cannot be decoded."""
+    """The error for a subscription or assignment that cannot be decoded."""
 
 
 def decode_version(data: bytes) -> int:
     """Return the version of a subscription or assignment, at most the latest supported one.
 
-    MalformedProtocolError.
+    Raises MalformedProtocolError.
     """
     if len(data) < VERSION.size:
         raise MalformedProtocolError("it is too short to contain a version")
@@ -50,7 +50,7 @@ def decode_version(data: bytes) -> int:
 
 
 def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Return a consumer's subscription. MalformedProtocolError."""
+    """Return a consumer's subscription. Raises MalformedProtocolError."""
     return _decoded(ConsumerProtocolSubscription, data)
 
 
@@ -67,7 +67,7 @@ def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: Topi
 def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
     """Return the partitions of an assignment, of topics that exist.
 
-    MalformedProtocolError, CustomAssignorError.
+    Raises MalformedProtocolError or CustomAssignorError.
     """
     if not data:
         # The member has joined and has not received an assignment.

@@ -48,7 +48,7 @@ SubscriptionCounts = dict[str, tuple[int, int]]
 
 
 class ConsumerGroupState(Enum):
-    """The state of a consumer group, with its name in responses."""
+    """The states of a consumer group. Each value is the state's name in responses."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -61,7 +61,7 @@ class ResolvedRegex(NamedTuple):
 
     topics: frozenset[str]
     version: int
-    """The metadata version in which they were matched."""
+    """The metadata version at which the topics were matched."""
     timestamp_ms: int
 
 
@@ -102,7 +102,7 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.targets: dict[str, Partitions] = {}
         self.partition_epochs: dict[bytes, dict[int, int]] = {}
-        """The epoch of the member that owns each partition, or that has not revoked it yet."""
+        """By topic id and partition: the epoch of the member that owns the partition or must revoke it."""
         self.counts: SubscriptionCounts = {}
         self.regex_counts: dict[str, int] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
@@ -111,7 +111,7 @@ class ConsumerGroup:
         self.classic_protocols: dict[str, int] = {}
         """The number of classic members that support each assignment protocol."""
         self.has_partition_metadata = False
-        """Whether the log has a partition metadata record of a broker before KIP-1101."""
+        """Whether the log has a partition metadata record, which brokers before KIP-1101 wrote."""
         self.refresh_at_ms = 0
         """The monotonic time at which to check the topics even without a metadata change."""
         self.refresh_epoch = 0
@@ -131,7 +131,7 @@ class ConsumerGroup:
 
     @property
     def homogeneous(self) -> bool:
-        """Whether all members subscribe to the same topics, as far as the counts show."""
+        """Whether the subscription counts show that all members subscribe to the same topics."""
         return is_homogeneous(self.regex_counts, self.counts, len(self.members))
 
     def is_subscribed(self, topic: str) -> bool:
@@ -139,7 +139,7 @@ class ConsumerGroup:
         return topic in self.counts
 
     def member(self, member_id: str) -> ConsumerGroupMember:
-        """Return the member with this id. ApiError UNKNOWN_MEMBER_ID."""
+        """Return the member with this id. Raises ApiError UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
             raise ApiError(
@@ -149,12 +149,15 @@ class ConsumerGroup:
         return member
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """Return the member with this instance id, or None. ApiError UNKNOWN_MEMBER_ID: it was removed."""
+        """Return the member with this instance id, or None.
+
+        Raises ApiError UNKNOWN_MEMBER_ID if the member was removed.
+        """
         member_id = self.static_member_ids.get(instance_id)
         return None if member_id is None else self.member(member_id)
 
     def target(self, member_id: str, instance_id: str | None) -> Partitions:
-        """Return a member's target assignment. A static member inherits that of the previous member."""
+        """Return a member's target assignment. A static member inherits the target of its predecessor."""
         if instance_id is not None:
             previous_id = self.static_member_ids.get(instance_id)
             return NO_TARGET if previous_id is None else self.targets.get(previous_id, NO_TARGET)
@@ -169,7 +172,7 @@ class ConsumerGroup:
         return monotonic_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
 
     def request_refresh(self) -> None:
-        """Check the topics at the next heartbeat, since they have changed."""
+        """Make the next heartbeat check the topics for changes."""
         self.refresh_at_ms = 0
         self.refresh_epoch = 0
 
@@ -283,7 +286,7 @@ class ConsumerGroup:
     def tombstones(self, member_ids: Iterable[str] | None = None) -> list[CoordinatorRecord]:
         """Return tombstones for all records of the group.
 
-        `member_ids` are the members in the log, if they are others than `members`.
+        `member_ids` are the members in the log. The default is `members`.
         """
         ids = list(self.members if member_ids is None else member_ids)
         of_members = [removal_records(self.id, member_id) for member_id in ids]
@@ -302,7 +305,7 @@ class ConsumerGroup:
     def replay(self, key: Message, value: Message | None) -> None:
         """Apply a record.
 
-        None is a tombstone. The tombstone of the group itself is handled by the state machine.
+        A value of None is a tombstone. The state machine handles the tombstone of the group itself.
         """
         REPLAY[type(key)](self, key, value)
 
@@ -400,7 +403,8 @@ class ConsumerGroup:
             for partition in partitions:
                 if partition in owners and owners[partition] >= member.epoch:
                     self._logger.error(
-                        "Group %s: partition %d of topic %s assigned to %s at epoch %d before its release",
+                        "Group %s: partition %d of topic %s was assigned to member %s at epoch %d, "
+                        "but its previous owner has not released it",
                         self.id, partition, topic_id.hex(), member.id, member.epoch,
                     )  # fmt: skip
                 owners[partition] = member.epoch

@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat: members join, renew their session, revoke partitions and leave. KIP-848.
 
-One request does all of this. It reports changes of the member, which may bump the group epoch. A new group
-epoch may lead to a new target assignment. Then the member takes its next step towards its target
-(`reconciliation`). Each member has two timers: its session timeout, and its rebalance timeout while it has
-partitions to revoke.
+The same request serves all these purposes. It may change the member's subscription, which bumps the group
+epoch. For a new group epoch, the coordinator computes a new target assignment, possibly after a delay. Then
+the member takes its next step towards its target (`reconciliation`). Each member has two timers: its session
+timeout, and its rebalance timeout while it has partitions to revoke.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ConsumerGroups:
 
     @property
     def default_assignor(self) -> str:
-        """The assignor of a group whose members name none."""
+        """The assignor of a group whose members do not name an assignor."""
         return assignor_names(self._config.group_consumer_assignors)[0]
 
     # --- the request
@@ -104,7 +104,7 @@ class ConsumerGroups:
     ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
         """Return the records of a valid request, and the response to send once they are committed.
 
-        ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+        Raises ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR.
         """
         if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
@@ -163,8 +163,8 @@ class ConsumerGroups:
     def _is_keep_alive(self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity) -> bool:
         """Whether the request only renews the session of a member that has reached its target.
 
-        Most requests do, and the rest of `heartbeat` would change nothing then. If it is time, the group's
-        regular expressions are resolved again.
+        Most requests are such keep-alives, for which the other steps of `heartbeat` would change nothing.
+        This method also resolves the group's regular expressions again if that is due.
         """
         group = self.groups.get(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
@@ -228,7 +228,10 @@ class ConsumerGroups:
         return self.migration.upgrade(classic, records)
 
     def check_size_limit(self, group: ConsumerGroup, member_id: str) -> None:
-        """Check that the member does not exceed the group's maximum size. ApiError GROUP_MAX_SIZE_REACHED."""
+        """Check that the member does not exceed the group's maximum size.
+
+        Raises ApiError GROUP_MAX_SIZE_REACHED.
+        """
         limit = self._config.group_consumer_max_size
         if len(group.members) >= limit and member_id not in group.members:
             raise ApiError(
@@ -237,11 +240,11 @@ class ConsumerGroups:
             )
 
     def new_member_id(self) -> str:
-        """Return an id for a member that has none."""
+        """Return a new member id."""
         while True:
             text = uuid_to_text(Uuid(bytes.fromhex(self._context.new_uuid().replace("-", ""))))
             if not text.startswith("-"):
-                # A leading dash would make it an option of command-line tools.
+                # Command-line tools would take an id with a leading dash for an option.
                 return text
 
     def joining_static_member(
@@ -253,9 +256,9 @@ class ConsumerGroups:
         *,
         is_classic: bool = False,
     ) -> ConsumerGroupMember:
-        """Return the member that joins with an instance id, and replaces the one that has left. KIP-345.
+        """Return the static member that joins, in place of the member that left with its instance id.
 
-        A member of the classic protocol (`is_classic`) replaces one that has not left, too.
+        A member of the classic protocol (`is_classic`) also replaces a member that has not left.
         """
         existing = group.static_member(instance_id)
         if existing is None:
@@ -287,7 +290,8 @@ class ConsumerGroups:
         """Return the member's target assignment and its epoch.
 
         A new target assignment is computed if the group epoch was bumped and the assignment interval has
-        passed. ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that is no longer configured.
+        passed. Raises ApiError UNKNOWN_SERVER_ERROR if most members name an assignor that is no longer
+        configured.
         """
         if group.assignment_epoch < epoch:
             now_ms = self._context.now_ms()
@@ -297,8 +301,8 @@ class ConsumerGroups:
             if not last_ms or not last_ms <= now_ms < last_ms + interval_ms:
                 name = group.preferred_assignor_after(member, updated) or self.default_assignor
                 if name not in assignor_names(self._config.group_consumer_assignors):
-                    # The configuration has changed since the members named it. As in Kafka, they get errors
-                    # until they name another one.
+                    # The configuration was changed after the members named this assignor. As in Kafka, they
+                    # get errors until they name another assignor.
                     self._logger.error(
                         "Group %s: most members name assignor %s, which is not in group.consumer.assignors",
                         group.id,
@@ -383,7 +387,7 @@ class ConsumerGroups:
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
         """Handle LeaveGroup for members of either protocol.
 
-        Requests of administrators have instance ids only.
+        Requests of admin clients contain only instance ids.
         """
         members: dict[str, ConsumerGroupMember] = {}
         responses: list[MemberResponse] = []
@@ -418,7 +422,7 @@ class ConsumerGroups:
     # --- timers
 
     def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """Restart the session of a member, with its own timeout or the group's."""
+        """Restart the session of a member, with `timeout_ms` or else the group's session timeout."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
         if not self._session_timers.postpone(group_id, member_id, timeout_ms):
@@ -473,7 +477,7 @@ class ConsumerGroups:
         self.migration.on_unloaded()
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
-        """Have groups check their subscribed topics, of which these were created, deleted or changed."""
+        """Make the subscribed groups check these topics, which were created, deleted or changed."""
         self.subscriptions.topics_changed(names, created=created)
 
 
@@ -494,9 +498,9 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerG
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return the member with this instance id, which must have this member id.
+    """Return the member with this instance id. The member must have the id `member_id`.
 
-    ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+    Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
     member = group.static_member(instance_id)
     if member is None:
@@ -513,8 +517,8 @@ def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -
     """Check the member epoch in a request.
 
     The previous epoch is accepted if the member owns no partition outside of its current assignment. Such a
-    member may have missed the response with the new epoch. ApiError FENCED_MEMBER_EPOCH: the member must
-    abandon its partitions and rejoin.
+    member may have missed the response with the new epoch. Raises ApiError FENCED_MEMBER_EPOCH if the member
+    must abandon its partitions and rejoin.
     """
     if epoch in (JOINING_EPOCH, member.epoch):
         return

@@ -35,16 +35,16 @@ NONE_ASSIGNED: Final[Assigned] = {}
 
 
 class MemberState(IntEnum):
-    """A member's progress towards its target assignment, with its number in records."""
+    """A member's progress towards its target assignment. Each value is the state's number in records."""
 
     STABLE = 0
-    """It has reached the target assignment of its epoch."""
+    """The member has reached the target assignment of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It must revoke partitions, and has not confirmed that."""
+    """The member must revoke partitions, and has not confirmed the revocation."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have not released."""
+    """The member waits for partitions that other members have not released."""
     UNKNOWN = 127
-    """A later version has stored an unknown state."""
+    """The record is of a later version, with a state that this version does not know."""
 
     @classmethod
     def from_value(cls, value: int) -> MemberState:
@@ -67,7 +67,7 @@ class ConsumerGroupMember(NamedTuple):
     subscribed: frozenset[str] = frozenset()
     """The topics that it subscribes to by name."""
     regex: str | None = ""
-    """The regular expression that it subscribes to as well. None and empty mean none."""
+    """The regular expression that the member also subscribes to. None or empty if there is none."""
     assignor: str | None = None
     assigned: Assigned = NONE_ASSIGNED
     pending_revocation: Assigned = NONE_ASSIGNED
@@ -85,7 +85,7 @@ class ConsumerGroupMember(NamedTuple):
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch since which it owns a partition, including those to revoke, or None."""
+        """Return the epoch at which the member got a partition, or None if the member does not own it."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         if epoch is None:
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
@@ -94,7 +94,7 @@ class ConsumerGroupMember(NamedTuple):
     def advance_to(
         self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned
     ) -> ConsumerGroupMember:
-        """Return the member after a step of its reconciliation."""
+        """Return the member with a new epoch, state and assignment."""
         return self._replace(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -104,9 +104,9 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def after_static_leave(self) -> ConsumerGroupMember:
-        """Return the static member after it left for a while.
+        """Return the static member after a temporary leave.
 
-        It keeps its partitions, but accepts no commits.
+        The member keeps its partitions, but its offset commits are refused.
         """
         return self._replace(
             epoch=STATIC_LEAVING_EPOCH,

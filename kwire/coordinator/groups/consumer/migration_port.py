@@ -20,7 +20,8 @@ class Migration(Protocol):
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible, UNKNOWN_SERVER_ERROR.
+        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible,
+        UNKNOWN_SERVER_ERROR.
         """
 
     def downgrade(

@@ -1,7 +1,8 @@
 """Validation of offset commits and fetches by members of a consumer group. KIP-848, KIP-1251.
 
-A member that has moved to a later epoch may have commits in flight. They are valid for the partitions that it
-has owned since the epoch in the commit, since no other member can have consumed those meanwhile.
+A member that has moved to a later epoch may have commits in flight. Such a commit is valid for partitions
+that the member has owned since the epoch in the commit, since no other member can have consumed them
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional: bool) -> None:
     """Check the sender and epoch of a commit.
 
-    ApiError for the whole commit: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH. The last one is
-    ILLEGAL_GENERATION for classic members and in transactions.
+    Raises ApiError for the whole commit: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH.
+    Classic members and transactions get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
     """
     epoch, member_id = commit.generation, commit.member_id
     if epoch < 0 and not group.members:
@@ -45,9 +46,9 @@ def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Check the sender and epoch of an offset fetch. A client that is no member sends neither.
+    """Check the member id and epoch of an offset fetch. A client outside of the group sends neither.
 
-    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for classic members).
+    Raises ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for classic members).
     """
     if member_id is None and epoch < 0:
         return

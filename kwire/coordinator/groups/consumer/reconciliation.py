@@ -1,8 +1,8 @@
 """A member's next step towards its target assignment. KIP-848, "Reconciliation Process".
 
-A partition moves in three steps. Its owner must revoke it (UNREVOKED_PARTITIONS), then confirms the
-revocation, and only then can the next member get it. Meanwhile the next member has the partitions that are
-free already (UNRELEASED_PARTITIONS). A member reaches the epoch of the target when it has nothing left to
+A partition moves in three steps. Its owner must revoke it (UNREVOKED_PARTITIONS), the owner confirms the
+revocation, and then the next member can get the partition. Meanwhile the next member has the partitions that
+are free already (UNRELEASED_PARTITIONS). A member reaches the epoch of the target when it has nothing left to
 revoke. `STEPS` has a function for each state.
 """
 
@@ -37,7 +37,7 @@ class Situation(NamedTuple):
     """Returns the epoch of the member that owns a partition, or NO_EPOCH if it is free."""
 
     def still_owns(self, assigned: Assigned) -> bool:
-        """Whether the member may still consume one of these partitions. True if it reports none."""
+        """Whether the member may still consume one of these partitions. True if `owned` is None."""
         if self.owned is None:
             return True
         return any(
@@ -50,7 +50,7 @@ class Situation(NamedTuple):
 def next_step(situation: Situation) -> ConsumerGroupMember:
     """Return the member after its next step, or unchanged if it must wait.
 
-    ApiError FENCED_MEMBER_EPOCH: its state is unknown and it must rejoin.
+    Raises ApiError FENCED_MEMBER_EPOCH if the member has an unknown state and must rejoin.
     """
     return STEPS[situation.member.state](situation)
 
@@ -92,7 +92,7 @@ STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] =
     MemberState.UNRELEASED_PARTITIONS: _unreleased,
     MemberState.UNKNOWN: _unknown,
 }
-"""The function for each state that returns the member after its next step."""
+"""For each state, the function that returns the member after its next step."""
 
 
 def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
@@ -121,7 +121,7 @@ def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
 
 
 def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
-    """Revoke the partitions that are not in the target, then add those of the target that are free."""
+    """Revoke the partitions that are not in the target, then add the free partitions of the target."""
     member = now.member
     kept: dict[bytes, Mapping[int, int]] = {}
     lost: dict[bytes, Mapping[int, int]] = {}
@@ -132,7 +132,7 @@ def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
         current = member.assigned.get(topic_id, {})
         own_pending = member.pending_revocation.get(topic_id, {})
         keeps = {partition: since for partition, since in current.items() if partition in target}
-        # Partitions that this member was to revoke itself are free for it.
+        # Partitions that this member itself must revoke are free for it.
         takes = [
             partition
             for partition in sorted(target.difference(current))

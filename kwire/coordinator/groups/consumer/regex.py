@@ -1,8 +1,8 @@
 """Regular expressions of subscriptions. KIP-848.
 
-Kafka uses RE2/J and this module uses RE2. Neither backtracks, so no expression can block the broker. If they
-differ, this module behaves like RE2/J, with one exception: nested repetitions of more than a thousand in
-total are refused. RE2/J accepts them, and needs memory for each.
+Kafka uses RE2/J and this module uses RE2. Neither backtracks, so no expression can block the broker. If
+RE2 and RE2/J differ, this module behaves like RE2/J, with one exception: it refuses nested repetitions of
+more than a thousand in total. RE2/J accepts them, and needs memory for each repetition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAULTS: Final = {
     "trailing \\": "trailing backslash at end of expression",
     "unexpected )": "regexp/syntax: internal error",
 }
-"""RE2's error messages, before a colon and the position, and those of RE2/J."""
+"""The error messages of RE2, without the colon and the position, and the messages of RE2/J for them."""
 
 TOKEN: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)"
@@ -44,7 +44,7 @@ TOKEN: Final = re.compile(
 
 
 def check(pattern: str) -> None:
-    """Check that a regular expression is valid. ApiError INVALID_REGULAR_EXPRESSION."""
+    """Check that a regular expression is valid. Raises ApiError INVALID_REGULAR_EXPRESSION."""
     try:
         _compiled(pattern)
     except _error() as error:

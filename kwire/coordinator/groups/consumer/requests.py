@@ -30,7 +30,7 @@ class ClientIdentity(NamedTuple):
 def check_request(
     request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
-    """Check the fields of a request. ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Check the fields of a request. Raises ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if api_version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
         _check_not_blank(request.member_id, "MemberId")

@@ -20,12 +20,12 @@ class ConsumerDefaults(Protocol):
 
 
 def assignor_names(configured: Iterable[str]) -> list[str]:
-    """Return the short names of assignors. The configuration may have Kafka's class names."""
+    """Return the short names of assignors. The configuration may contain Kafka's class names."""
     return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 class BrokerSettings:
-    """`coordinator.ports.GroupSettings` from the broker's configuration alone."""
+    """An implementation of `coordinator.ports.GroupSettings` that uses only the broker's configuration."""
 
     def __init__(self, config: ConsumerDefaults) -> None:
         self._config = config

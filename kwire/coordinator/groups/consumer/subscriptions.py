@@ -1,8 +1,8 @@
 """Subscriptions of consumer groups by name and by regular expression, and changes of their topics.
 
 A group stores a hash of its topics (KIP-1101). A changed subscription or a changed hash bumps the group
-epoch. Regular expressions are matched against all topics outside of the request that brings them, since that
-may take long. They are matched again when topics are created, and at an interval.
+epoch. A new regular expression is matched against all topics after the request that contains it, since the
+match may take long. Regular expressions are matched again when topics are created, and at an interval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 MIN_RESOLVE_INTERVAL_MS: Final = 10_000
-"""The least time between two resolutions of a group's regular expressions; Kafka's constant."""
+"""The minimum time between two resolutions of a group's regular expressions; Kafka's constant."""
 
 REFRESH_INTERVAL_MS: Final = 2**31 - 1
 """The interval at which a group's topics are checked without a metadata change; Kafka's constant."""
@@ -43,7 +43,7 @@ class SubscriptionChange(NamedTuple):
 
     subscription: bool
     raises_epoch: bool
-    """False while a new regular expression is not resolved yet."""
+    """Whether the group epoch is bumped. False until a new regular expression is resolved."""
 
 
 class Subscriptions:
@@ -76,7 +76,7 @@ class Subscriptions:
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
     ) -> SubscriptionChange:
-        """Add the record of a changed member to `records`. ApiError INVALID_REGULAR_EXPRESSION."""
+        """Add the record of a changed member to `records`. Raises ApiError INVALID_REGULAR_EXPRESSION."""
         names_changed = False
         if updated != member:
             records.append(updated.metadata_record(group.id))
@@ -120,7 +120,7 @@ class Subscriptions:
         if group.id in self._resolving:
             return
         last = next(iter(group.resolved.values()), None)
-        # The stored time may be in the future, if another broker's clock was ahead. Then it is ignored.
+        # If another broker's clock was ahead, the stored time is in the future, and is ignored.
         age_ms = 0 if last is None else self._context.now_ms() - last.timestamp_ms
         if last is not None and 0 <= age_ms <= MIN_RESOLVE_INTERVAL_MS:
             return
@@ -166,7 +166,7 @@ class Subscriptions:
     def removal_records(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
-        """Return the records of a removal of members: their regular expressions and the next group epoch."""
+        """Return the records for removed members: their regular expressions and the next group epoch."""
         leaving: dict[str, int] = {}
         for member in members:
             if member.regex:
@@ -222,7 +222,7 @@ class Subscriptions:
         return known
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
-        """Have groups check their subscribed topics, of which these were created, deleted or changed."""
+        """Make the subscribed groups check these topics, which were created, deleted or changed."""
         if created:
             self._new_topics_version = self._topics.version
         gone = set(names)
@@ -236,7 +236,7 @@ class Subscriptions:
         try:
             regex.check(expression)
         except ApiError as error:
-            # Another broker with other rules has stored it.
-            self._logger.error("Stored regular expression matches no topics: %s", error)
+            # The broker that stored the expression may have had other rules.
+            self._logger.error("Stored regular expression is invalid and matches no topics: %s", error)
             return frozenset()
         return regex.matching(expression, names)

@@ -23,8 +23,8 @@ def build_target_assignment(
 ) -> tuple[list[CoordinatorRecord], Partitions]:
     """Compute the target assignment at `epoch`, with one member updated.
 
-    Returns the records of the changes, and that member's target. A static member that replaces another one
-    inherits its target. ApiError: the assignor failed.
+    Returns the records of the changes, and that member's target. A static member that replaces another member
+    inherits the target of that member. Raises ApiError if the assignor failed.
     """
     specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}

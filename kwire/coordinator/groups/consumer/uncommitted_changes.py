@@ -1,4 +1,4 @@
-"""The states of consumer groups before each record that is not committed yet.
+"""Earlier states of consumer groups: the state before each record that is not committed yet.
 
 Commands see the group after all records. Descriptions contain only committed state, and do not wait for
 replicas. Apache Kafka does the same with snapshots of its complete state.
