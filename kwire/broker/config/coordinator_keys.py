@@ -99,7 +99,7 @@ COORDINATOR_KEYS: Final = (
             "members: upgrade, downgrade, bidirectional, or disabled."),
     Key("group.consumer.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of consumer.assignment.interval.ms: the minimum time, in milliseconds, between two "
-            "assignments of a consumer group."),
+            "assignments of a consumer group. With 0, the group is assigned at once."),
     Key("group.consumer.min.assignment.interval.ms", INT, "0", at_least(0),
         doc="The minimum, in milliseconds, of consumer.assignment.interval.ms."),
     Key("group.consumer.max.assignment.interval.ms", INT, "15000", at_least(0),
@@ -127,7 +127,7 @@ COORDINATOR_KEYS: Final = (
         doc="The assignor of share groups, by name (simple) or class."),
     Key("group.share.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of share.assignment.interval.ms: the minimum time, in milliseconds, between two "
-            "assignments of a share group."),
+            "assignments of a share group. With 0, the group is assigned at once."),
     Key("group.share.min.assignment.interval.ms", INT, "0", at_least(0),
         doc="The minimum, in milliseconds, of share.assignment.interval.ms."),
     Key("group.share.max.assignment.interval.ms", INT, "15000", at_least(0),
@@ -158,10 +158,11 @@ COORDINATOR_KEYS: Final = (
         doc="The maximum of streams.num.standby.replicas."),
     Key("group.streams.initial.rebalance.delay.ms", INT, "3000", at_least(0),
         doc="The default of streams.initial.rebalance.delay.ms: the time, in milliseconds, that an empty "
-            "streams group waits for further members after the first one joins."),
+            "streams group waits for further members after the first one joins. With 0, the group does not "
+            "wait."),
     Key("group.streams.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of streams.assignment.interval.ms: the minimum time, in milliseconds, between two "
-            "assignments of a streams group."),
+            "assignments of a streams group. With 0, the group is assigned at once."),
     Key("group.streams.min.assignment.interval.ms", INT, "0", at_least(0),
         doc="The minimum, in milliseconds, of streams.assignment.interval.ms."),
     Key("group.streams.max.assignment.interval.ms", INT, "15000", at_least(0),

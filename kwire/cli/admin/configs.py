@@ -69,7 +69,8 @@ def describe_configs(
 ) -> Iterator[Row]:
     """Yield the keys of one resource, with value and source.
 
-    `changed_only` skips keys that are not set on the resource itself. Raises ApiError, Disconnected.
+    `changed_only` skips keys with a default value or a value from server.properties.
+    Raises ApiError or Disconnected.
     """
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)],
@@ -244,7 +245,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
             | ({"value": "(secret)"} if row["sensitive"] else {})
             for row in rows
         ]
-    output.show(rows, empty="every key has its default value: --all shows them")
+    output.show(rows, empty="no key is set dynamically: --all shows all keys")
 
 
 def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:

@@ -62,7 +62,7 @@ def test_configs_of_one_broker_and_of_all_brokers(run: RunCommand, admin: AdminC
     assert [row["key"] for row in rows] == ["min.insync.replicas"]  # set when the cluster is formatted
     run("topics", "create", "as-by-default")
     result = run("configs", "describe", "topic", "as-by-default")
-    assert (result.out, result.err) == ("", "every key has its default value: --all shows them\n")
+    assert (result.out, result.err) == ("", "no key is set dynamically: --all shows all keys\n")
 
 
 def test_delete_of_an_unknown_key_is_refused(run: RunCommand) -> None:
