@@ -1,1 +1,1 @@
-"""A node, which is a broker, a controller or both: its parts, their wiring, and its life cycle."""
+"""The parts of a node (a broker, a controller or both), their wiring, and the node's life cycle."""

@@ -1,9 +1,9 @@
-"""Verification of transactions by coordinators on other brokers. KIP-890.
+"""Verification of transactions with transaction coordinators on other brokers. KIP-890.
 
-Brokers send AddPartitionsToTxn v4-5: the leader of a partition before it appends the first batch of a
-transaction, and a group coordinator before it commits offsets in one. While a verification for a transaction
-is pending, Apache Kafka rejects other verifications of that transaction. This manager puts them into the same
-request or the next.
+Brokers send AddPartitionsToTxn v4-5. The leader of a partition sends it before it appends the first batch of
+a transaction, and a group coordinator before it commits offsets in a transaction. While Apache Kafka verifies
+a transaction, it rejects other verifications of that transaction. This manager instead puts them into the
+same request or into the next one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _PendingVerification(NamedTuple):
 
 
 class AddPartitionsToTxnManager:
-    """The verifications that this broker requests from transaction coordinators on other brokers."""
+    """The verifications that this broker sends to transaction coordinators on other brokers."""
 
     purpose: Final = "verification"
 
@@ -67,9 +67,9 @@ class AddPartitionsToTxnManager:
         adds: bool,
         callback: VerificationCallback,
     ) -> None:
-        """Verify that a partition is part of a transaction; with `adds`, add it.
+        """Verify that a partition is part of a transaction. With `adds`, also add it to the transaction.
 
-        `callback` is called once, and never in this call. For one transaction, callbacks are called in order.
+        `callback` is called once, later than this call. The callbacks of a transaction are called in order.
         """
         transaction = _TransactionKey(transactional_id, producer, adds)
         self._batcher.submit(coordinator_id, _PendingVerification(transaction, partition, callback))
@@ -79,7 +79,7 @@ class AddPartitionsToTxnManager:
     def select_batch(
         self, waiting: list[_PendingVerification]
     ) -> tuple[list[_PendingVerification], list[_PendingVerification]]:
-        """Select a batch with one entry per transactional id, which the protocol requires."""
+        """Select a batch with at most one entry per transactional id, as the protocol requires."""
         batch: list[_PendingVerification] = []
         rest: list[_PendingVerification] = []
         transactions: dict[str, _TransactionKey] = {}
@@ -110,7 +110,7 @@ class AddPartitionsToTxnManager:
         assert isinstance(response, AddPartitionsToTxnResponse)
         top_level = error_code(response.error_code)
         if top_level is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # The client is not at fault: the broker lacks access, and the partition was not verified.
+            # The coordinator denied access to this broker, not to the client. The partition was not verified.
             top_level = ErrorCode.INVALID_TXN_STATE
         codes = {
             (result.transactional_id, topic.name, partition.partition_index): partition.partition_error_code

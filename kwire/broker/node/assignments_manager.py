@@ -1,4 +1,4 @@
-"""Reports about log directories to the controller, as in Kafka's AssignmentsManager. KIP-858."""
+"""Reports of log directories and their replicas to the controller, as in AssignmentsManager. KIP-858."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NodeAssignmentsManager:
         self._node_id = node_id
 
     def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
-        """Report the directories of replicas with AssignReplicasToDirs."""
+        """Report the log directories of replicas to the controller with AssignReplicasToDirs."""
         self._controller.submit(
             AssignReplicasToDirs(self._node_id, self._lifecycle.broker_epoch, assignments),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),

@@ -1,8 +1,8 @@
-"""The parts common to all nodes, with broker role, controller role or both.
+"""The parts common to all nodes: brokers, controllers, and nodes with both roles.
 
 A node is synchronous and does I/O only through its `Host` and its `Disk`. The network layer calls
-`handle_frame` for each request, calls `end_turn` when a turn of the loop ends, and sends the responses that
-the channels hold. Tests run the same node on a virtual host.
+`handle_frame` for each request. At the end of each turn of the event loop it calls `end_turn` and sends the
+responses that the channels hold. Tests run the same node on a virtual host.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class NodeBase(ABC):
-    """A node. `start` must return before anything else is called."""
+    """A node. Callers must call `start` before any other method."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class NodeBase(ABC):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_unfenced` is called when the broker is unfenced and clients may connect.
+        """`on_unfenced` is called when the broker has been unfenced and clients may connect.
 
-        `on_fatal` is called with the reason for which the node cannot continue and should be shut down.
+        `on_fatal` is called with the reason why the node cannot continue. The caller then shuts it down.
         """
         self.config = config
         self.host = host
         self.node_id = config.node_id
         self.bound_ports: dict[str, int] = {}
-        """The bound port of each listener, by name. The network layer sets this."""
+        """The bound port of each listener by name. The network layer sets this attribute."""
         self.host_name = "localhost"
-        """The name to advertise for listeners on all interfaces. The network layer sets this, too."""
+        """The host name to advertise for listeners on all interfaces. The network layer sets it."""
         self.config_changed: list[Callable[[], None]] = []
-        """Called after dynamic settings of the node have changed."""
+        """Callbacks to call after dynamic settings of the node have changed."""
         self.log_manager = log_manager
         self.stopping = False
         self._logger = host.logger("kwire.node")
@@ -95,7 +95,7 @@ class NodeBase(ABC):
         """The active controller, on this node or another one."""
         self.forwarding = self._metadata.remote
         self.sessions: SaslSessions | None = None
-        """The SASL sessions, once there has been a connection to a SASL listener."""
+        """The SASL sessions; None until a client has connected to a SASL listener."""
         self.quorum = self._metadata.quorum
         self.lifecycle = self._metadata.lifecycle
         self.token_hmacs = self._metadata.token_hmacs
@@ -105,9 +105,9 @@ class NodeBase(ABC):
     # --- life cycle
 
     def start(self) -> None:
-        """Replay the metadata, after formatting the directories of a new combined node.
+        """Replay the metadata. On a new combined node, format the log directories first.
 
-        FormatError, StorageError (including StartRefused), CorruptMetadata.
+        Raises FormatError, StorageError (including StartRefused) or CorruptMetadata.
         """
         config, rng = self.config, self.host.random("formatting")
         owners = load_meta_properties(self._disk, all_directories(config))
@@ -132,9 +132,9 @@ class NodeBase(ABC):
             self._metadata.start(self.bound_ports, self.host_name)
 
     def controlled_shutdown(self, on_done: Callable[[], None]) -> None:
-        """Have the controller move this broker's leaders, and resign as controller; then call `on_done`.
+        """Wait for the controller to move this broker's leaders, resign as controller, then call `on_done`.
 
-        KIP-631, KIP-595. There is nothing to move for a single broker that is its own controller.
+        KIP-631, KIP-595. A single broker that is its own controller has no leaders to move.
         """
         others = self.image.brokers.keys() - {self.node_id}
         hands_over = self.lifecycle.stage is LifecycleStage.UNFENCED and (
@@ -167,22 +167,22 @@ class NodeBase(ABC):
     @property
     @abstractmethod
     def as_served(self) -> CombinedRole:
-        """This node, as request handlers see it."""
+        """This node with the interface that request handlers use."""
 
     @abstractmethod
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended. `send_responses` is called before follow-up appends are written."""
+        """Write the appends of this turn. `send_responses` is called before follow-up appends are written."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        """Handle one request, without its size prefix. WireError: the connection must be closed."""
+        """Handle a request (without its size prefix). If it raises WireError, close the connection."""
         self._dispatcher.dispatch(channel, frame, self.host.now_ms())
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        """Whether a request must wait until earlier requests of its connection are answered."""
+        """Return whether the request must wait for the responses to earlier requests of its connection."""
         return self._dispatcher.must_wait(channel, frame)
 
     def channel_opened(self, channel: Channel) -> None:
-        """Prepare a new connection. On a SASL listener it must authenticate first."""
+        """Prepare a new connection. A client of a SASL listener must authenticate first."""
         security = listener_security(self.config, channel.listener)
         if security is not None:
             if self.sessions is None:
@@ -193,7 +193,7 @@ class NodeBase(ABC):
             self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Clean up after a closed connection, and cancel its delayed request."""
+        """Clean up after a closed connection and cancel its delayed request."""
         interrupt = channel.interrupt
         channel.close()
         if interrupt is not None:
@@ -203,7 +203,7 @@ class NodeBase(ABC):
 
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller of this node. Only handlers of controller APIs use it."""
+        """The controller on this node. Only handlers of controller APIs use it."""
         assert self._metadata.runtime is not None
         return self._metadata.runtime
 
@@ -213,8 +213,8 @@ class NodeBase(ABC):
 
     @cached_property
     def users(self) -> ImageUsers:
-        """The users with known credentials or delegation tokens."""
-        # Imported here, with OpenSSL, to shorten the start of nodes without SASL.
+        """The users that have SCRAM credentials or delegation tokens."""
+        # Imported here, because it loads OpenSSL, to shorten the start of nodes without SASL.
         from kwire.broker.security.delegation_tokens import token_settings
         from kwire.broker.security.image_users import ImageUsers
 
@@ -236,7 +236,7 @@ class NodeBase(ABC):
         return self._metadata.publisher.image
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Return the endpoints of these brokers on a listener; brokers without one are omitted."""
+        """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""
         brokers = self.image.brokers
         return [
             Endpoint(node_id, endpoint.host, endpoint.port, broker.rack)
@@ -246,11 +246,11 @@ class NodeBase(ABC):
         ]
 
     def loggers(self) -> dict[str, logging.Logger]:
-        """Return the loggers of the process. All nodes in the process share them."""
+        """Return the loggers of the process, which all nodes in the process share."""
         return known_loggers()
 
     def features(self) -> Features:
-        """Return the feature levels for ApiVersions."""
+        """Return the feature levels that ApiVersions responses contain."""
         image = self.image
         served = served_features()
         finalized = {name: level for name, level in image.features.items() if name in served}

@@ -2,19 +2,20 @@
 
 - STARTING: the broker is not registered.
 - REGISTERED: the controller has written the registration and assigned a broker epoch.
-- CAUGHT_UP: the local metadata includes the registration, so the logs can be opened.
-- OPEN: the logs are open, and the replicas have their roles.
+- CAUGHT_UP: the local metadata includes the registration, so the broker can open its logs.
+- OPEN: the logs are open, and the replicas are leaders or followers.
 - UNFENCED: the broker may lead partitions, and clients may connect.
 - CONTROLLED_SHUTDOWN: the controller moves the broker's leaders to other brokers.
 - STOPPED: the broker may stop.
 
-The broker sends heartbeats to the active controller, on this node or another one. A heartbeat contains what
-the broker wants, and the response what it may do. One request is in flight at a time. Failed requests are
-retried with exponential backoff as in Apache Kafka, but heartbeats at least once per heartbeat interval.
+The broker sends heartbeats to the active controller, on this node or another one. A heartbeat contains the
+state that the broker wants, and the response contains the state that the controller allows. One request is in
+flight at a time. Failed requests are retried with exponential backoff as in Apache Kafka, but heartbeats are
+sent at least once per heartbeat interval.
 
-A lost session only fences the broker: its next heartbeat unfences it. If the metadata shows that the broker
-was fenced after heartbeats had failed, it sends one at once. If the controller does not know the registration
-any more, the broker registers again.
+If its session times out, the broker is only fenced: the next heartbeat unfences it. If the metadata shows
+that the broker was fenced after failed heartbeats, the broker sends a heartbeat at once. If the controller no
+longer knows the registration, the broker registers again.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_BACKOFF_MS: Final = 100
-"""The first pause after an error of the controller. It doubles with each further error."""
+"""The backoff after the first error of the controller. It doubles with each further error."""
 RETRY_JITTER: Final = 0.02
 CATCH_UP_INTERVAL_MS: Final = 10
-"""The heartbeat interval while the broker only waits for its metadata to catch up."""
+"""The heartbeat interval while the broker waits only for its metadata to catch up."""
 FIRST_SHUTDOWN_INTERVAL_MS: Final = 50
-"""The pause after the first heartbeat of a controlled shutdown. Usually the leaders have moved by then."""
+"""The pause after the first heartbeat of a controlled shutdown. Most shutdowns need no longer pause."""
 SHUTDOWN_INTERVAL_MS: Final = 500
-"""The interval of further heartbeats. The shutdown waits until other brokers have the new metadata."""
+"""The interval of further heartbeats, while the shutdown waits until other brokers have the new metadata."""
 SESSION_END_INTERVAL_MS: Final = 500
-"""The interval of registration attempts while the session of the broker's last run has not ended.
+"""The interval of registration attempts while the session of the broker's previous run has not timed out.
 
-Kafka's controllers wait for the end of that session even after a clean shutdown. Exponential backoff would
-wait up to twice as long.
+Even after a clean shutdown, Kafka's controllers wait until that session times out. With exponential backoff,
+the registration could take up to twice as long.
 """
 REGISTRATION_LOST: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
-"""Errors that mean that the controller does not know the registration any more."""
+"""The errors with which the controller reports that it no longer knows the registration."""
 
 
 class LifecycleStage(Enum):
@@ -68,7 +69,7 @@ class LifecycleStage(Enum):
 
 
 class LifecycleEvent(Enum):
-    """An event that changes the stage."""
+    """An event that moves the broker to another stage."""
 
     REGISTRATION_WRITTEN = auto()
     REGISTRATION_SEEN = auto()
@@ -99,7 +100,7 @@ TRANSITIONS: Final[dict[LifecycleStage, dict[LifecycleEvent, LifecycleStage]]] =
     LifecycleStage.CONTROLLED_SHUTDOWN: {LifecycleEvent.SHUTDOWN_ALLOWED: LifecycleStage.STOPPED},
     LifecycleStage.STOPPED: {},
 }
-"""All legal transitions; any other is a bug of kwire. A fenced broker leads nothing and can stop at once."""
+"""All legal transitions; any other is a bug of kwire. A fenced broker has no leaders and can stop at once."""
 
 
 KAFKA_STATES: Final = {
@@ -111,7 +112,7 @@ KAFKA_STATES: Final = {
     LifecycleStage.CONTROLLED_SHUTDOWN: 6,
     LifecycleStage.STOPPED: 7,
 }
-"""Kafka's BrokerState: starting, recovery, running, pending controlled shutdown, shutting down."""
+"""Kafka's BrokerState numbers: starting, recovery, running, pending controlled shutdown, shutting down."""
 
 
 class LifecycleSettings(NamedTuple):
@@ -119,11 +120,11 @@ class LifecycleSettings(NamedTuple):
 
     heartbeat_interval_ms: int
     session_timeout_ms: int
-    """Also the longest backoff."""
+    """The session timeout, which is also the longest backoff."""
     registration_timeout_ms: int
-    """The time after which a broker that could not register gives up."""
+    """The time after which a broker gives up if no controller has registered it."""
     directory_timeout_ms: int
-    """The time after which a broker that could not report a failed log directory gives up."""
+    """The time after which a broker gives up if no controller accepts its report of a failed directory."""
 
 
 class BrokerLifecycleManager:
@@ -145,15 +146,15 @@ class BrokerLifecycleManager:
     ) -> None:
         """`image` returns the current metadata.
 
-        `is_only_broker` returns whether the broker is the only one and its node the only controller: then no
-        heartbeats are needed. `on_caught_up` is called when the logs can be opened; call `opened` afterwards.
-        `on_unfenced` is called when clients may connect, `on_shutdown_allowed` when the broker may stop, and
-        `on_failed` with the reason for which it must stop. All are called from the loop, never within another
-        call.
+        `is_only_broker` returns whether this is the only broker and its node the only controller. Such a
+        broker needs no heartbeats. `on_caught_up` is called when the logs can be opened; the caller must then
+        call `opened`. `on_unfenced` is called when clients may connect, `on_shutdown_allowed` when the broker
+        may stop, and `on_failed` with the reason why it must stop. All callbacks are called from the event
+        loop, never within a call of this class.
         """
         self.stage = LifecycleStage.STARTING
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        """The epoch of the registration."""
+        """The broker epoch of the current registration."""
         self._controller = controller
         self._host = host
         self._node_id = node_id
@@ -168,7 +169,7 @@ class BrokerLifecycleManager:
         self._is_registered = False
         self._in_flight = False
         self._send_again = False
-        """Whether to send another request as soon as the one in flight is answered."""
+        """Whether to send another request as soon as the one in flight has its response."""
         self._failures = 0
         """The number of consecutive errors from the controller."""
         self._logged_refusal: str | None = None
@@ -189,7 +190,7 @@ class BrokerLifecycleManager:
 
     @property
     def not_ready_reason(self) -> str:
-        """The reason why clients should not use the broker; empty if they may."""
+        """The reason why clients should not use the broker. It is empty if they may."""
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
             return "the broker is in controlled shutdown"
         if self.stage is not LifecycleStage.UNFENCED:
@@ -197,7 +198,7 @@ class BrokerLifecycleManager:
         return ""
 
     def start(self, registration: RegisterBroker) -> None:
-        """Start to register."""
+        """Start to register the broker."""
         self._registration = registration
         self._deadlines.append(
             self._host.internode_clock.schedule(
@@ -207,7 +208,7 @@ class BrokerLifecycleManager:
         self._send_next()
 
     def opened(self) -> None:
-        """Request to be unfenced: the logs are open, and the replicas have their roles."""
+        """Request to be unfenced, after the logs were opened and the replicas became leaders or followers."""
         if self.stage is LifecycleStage.CAUGHT_UP:
             self._transition(LifecycleEvent.OPENED)
             self._send_next()
@@ -229,7 +230,10 @@ class BrokerLifecycleManager:
             self._send_next()
 
     def begin_controlled_shutdown(self) -> None:
-        """Have the controller move the leaders if the broker is unfenced; `on_shutdown_allowed` follows."""
+        """Wait for the controller to move this broker's leaders, then call `on_shutdown_allowed`.
+
+        A fenced broker may stop at once.
+        """
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
             return
         self._transition(LifecycleEvent.SHUTDOWN_REQUESTED)
@@ -247,12 +251,12 @@ class BrokerLifecycleManager:
         self._cancel_all()
 
     def send_now(self) -> None:
-        """Send the next request now instead of after its pause."""
+        """Send the next request now, without waiting for the interval or the backoff."""
         if self.stage is not LifecycleStage.STOPPED:
             self._send_next()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Check the new metadata for the registration, its loss, or a fence."""
+        """Check in new metadata whether this broker was registered, lost its registration, or was fenced."""
         if self.stage is LifecycleStage.REGISTERED:
             self._check_registration(image)
         elif delta.features_changed and self._lacks_directories(image):
@@ -260,9 +264,9 @@ class BrokerLifecycleManager:
             self._send_next()
         elif self.stage is LifecycleStage.UNFENCED and not self._in_flight:
             if self._timer is None:
-                self._schedule_next(0)  # there may be other brokers now
+                self._schedule_next(0)  # heartbeats may be needed now, because of another broker
             elif self._failures and self._is_fenced(image):
-                # The sender of this metadata is reachable again. Clients may lack a broker meanwhile.
+                # The controller is reachable again. Until the broker is unfenced, clients cannot use it.
                 self._send_next()
 
     def _is_fenced(self, image: MetadataImage) -> bool:
@@ -270,7 +274,7 @@ class BrokerLifecycleManager:
         return known is not None and known.broker_epoch == self.broker_epoch and known.fenced
 
     def _lacks_directories(self, image: MetadataImage) -> bool:
-        """Whether the cluster supports log directory ids now, but did not when the broker registered."""
+        """Whether the cluster supports log directory ids now but did not when the broker registered."""
         known = image.brokers.get(self._node_id)
         return (
             self._registration is not None
@@ -291,7 +295,7 @@ class BrokerLifecycleManager:
     # --- requests
 
     def _send_next(self) -> None:
-        """Send the next request now, or as soon as the one in flight is answered."""
+        """Send the next request now, or as soon as the one in flight has its response."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -358,7 +362,7 @@ class BrokerLifecycleManager:
         assert self._registration is not None
         self._failures, self._logged_refusal, self._duplicate_since_ms = 0, None, None
         self._is_registered, self.broker_epoch = True, reply
-        # KIP-966: if it has to register again, it has lost no records since.
+        # KIP-966: if the broker has to register again, it has lost no records since this registration.
         self._registration = self._registration._replace(previous_broker_epoch=reply)
         self._logger.info("Registered broker %d with broker epoch %d", self._node_id, reply)
         if self.stage is LifecycleStage.STARTING:
@@ -367,29 +371,29 @@ class BrokerLifecycleManager:
         self._schedule(0)
 
     def _log_refusal(self, refusal: ApiError) -> None:
-        """Log why the broker cannot register, and what to do. The same reason is logged once."""
+        """Log why the broker cannot register and what to do. Each reason is logged once."""
         if refusal.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             self._check_duplicate()
             return
         elif refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
             text = (
-                "the controller belongs to another cluster than these log directories: set "
+                "The controller belongs to another cluster than these log directories: set "
                 "controller.quorum.voters or controller.quorum.bootstrap.servers to the right controllers"
             )
         elif refusal.code is ErrorCode.UNSUPPORTED_VERSION:
-            text = f"the controller rejects this broker: {self._unsupported_feature()}"
+            text = f"The controller rejects this broker: {self._unsupported_feature()}"
         else:
-            text = f"the controller did not register this broker, will retry: {refusal}"
+            text = f"The controller did not register this broker, will retry: {refusal}"
         self._log_once(text, refusal)
 
     def _check_duplicate(self) -> None:
-        """Handle that this broker id has a live session: that of the last run, or of a second broker."""
+        """Handle that another session uses this broker id: the previous run's or that of a second broker."""
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms
             self._logger.info("Waiting for the session of this broker's last run to time out")
         elif now_ms - self._duplicate_since_ms > 2 * self._settings.session_timeout_ms:
-            text = f"another broker runs with node.id {self._node_id}: give one of the two another node.id"
+            text = f"Another broker runs with node.id {self._node_id}: change the node.id of one of them"
             if text != self._logged_refusal:
                 self._logged_refusal = text
                 self._logger.error("%s", text)
@@ -397,12 +401,12 @@ class BrokerLifecycleManager:
     def _log_once(self, text: str, refusal: ApiError) -> None:
         if text != self._logged_refusal:
             self._logged_refusal = text
-            # There may be no active controller for a while, which is no problem.
+            # A cluster may be without an active controller for a while. That alone is not a problem.
             level = logging.INFO if refusal.code is ErrorCode.NOT_CONTROLLER else logging.WARNING
             self._logger.log(level, "%s", text)
 
     def _unsupported_feature(self) -> str:
-        """Describe the features of the cluster that this broker does not support, by its current metadata."""
+        """Describe which features of the cluster this broker does not support, according to its metadata."""
         assert self._registration is not None
         offered = self._registration.features
         levels = {
@@ -412,10 +416,10 @@ class BrokerLifecycleManager:
         }
         if not levels:
             return "the cluster has finalized a feature level that this release does not support"
-        shown = ", ".join(f"{name} is at level {level}" for name, level in levels.items())
+        shown = ", ".join(f"{name} at level {level}" for name, level in levels.items())
         downgrades = " ".join(f"--feature {name}={offered.get(name, (0, 0))[1]}" for name in levels)
         return (
-            f"in the cluster {shown}, which this release does not support; to downgrade, run "
+            f"the cluster has {shown}, which this release does not support; to downgrade, run "
             f"kafka-features downgrade {downgrades}, or format the cluster with {downgrades}"
         )
 
@@ -426,7 +430,7 @@ class BrokerLifecycleManager:
         if self._is_stopped():
             return
         if isinstance(reply, ApiError):
-            self._log_once(f"the controller returned an error for a heartbeat: {reply}", reply)
+            self._log_once(f"The controller returned an error for a heartbeat: {reply}", reply)
             if reply.code in REGISTRATION_LOST:
                 self._is_registered = False
             self._schedule_after_failure(self._settings.heartbeat_interval_ms)

@@ -31,7 +31,7 @@ class ControllerNode(NodeBase):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For `on_fatal` see `NodeBase`. `on_unfenced` is called once the controller has started."""
+        """`on_unfenced` is called once the controller has started. For `on_fatal`, see `NodeBase`."""
         log_manager = LogManager(
             disk,
             all_directories(config),
@@ -68,7 +68,7 @@ class ControllerNode(NodeBase):
             self._apply_configs()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """Stop the node if the directory of the metadata log has failed; other directories are unused."""
+        """Stop the node if the metadata log's directory has failed. A controller uses no other directory."""
         if directory.path == metadata_directory(self.config):
             reason = f"the log directory of the metadata log has failed: {error}"
             self.host.call_soon(lambda: self._on_fatal(reason))

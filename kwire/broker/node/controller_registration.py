@@ -1,6 +1,6 @@
 """The registration of a controller with the active controller. KIP-919.
 
-A controller registers once the metadata.version supports controller registrations, and again if its
+A controller registers once the metadata.version supports controller registrations. It registers again if its
 registration is removed or replaced. Failures are retried with exponential backoff, as in Apache Kafka.
 """
 
@@ -29,7 +29,7 @@ class ControllerRegistration:
         self._command = command
         self._in_flight = False
         self._is_accepted = False
-        """Whether the registration was accepted but is not in the local metadata yet."""
+        """Whether the controller has accepted the registration but the local metadata lacks it."""
         self._failures = 0
         self._timer: Timer | None = None
         self._image = MetadataImage()
@@ -37,26 +37,26 @@ class ControllerRegistration:
         self._is_stopped = False
 
     def register(self) -> None:
-        """Register now, whatever the metadata says. For a sole voter, which is active itself."""
+        """Register now without checking the metadata. A sole voter uses this, because it is active itself."""
         self._in_flight = True
         self._controller.submit(self._command, self._handle_reply)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending registrations."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Register if the new metadata requires it."""
+        """Register if the new metadata shows that it is necessary."""
         self._image = image
         if self._is_known():
-            self._is_accepted = False  # register again if the registration is removed
+            self._is_accepted = False  # so that the controller registers again if its registration is removed
         elif self._timer is None and not self._is_accepted:
             self._register_if_due()
 
     def retry_now(self) -> None:
-        """Retry without backoff: there is a new active controller."""
+        """Retry without backoff, because there is a new active controller."""
         self._failures, self._is_accepted = 0, False
         self._register_if_due()
 

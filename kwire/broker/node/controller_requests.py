@@ -1,4 +1,4 @@
-"""Commands as requests to an active controller on another node, and its responses as replies."""
+"""Translation of controller commands to requests to another node, and of the responses to replies."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ LOCAL_ADDRESS: Final = "127.0.0.1"
 
 
 class ControllerRequest(NamedTuple):
-    """A command as a request, and the function that reads the response."""
+    """The request for a command, and the function that turns the response into a reply."""
 
     purpose: str
-    """The purpose of the connection."""
+    """The purpose of the connection that sends the request."""
     request: Message
     read: Callable[[Any], Any]
 
 
 def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
-    """Return the request for a command of this node."""
+    """Return the request with which this node sends a command to a remote active controller."""
     match command:
         case RegisterController():
             return ControllerRequest(COMMANDS, _controller_registration(command), lambda response: None)
@@ -74,7 +74,7 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
             )
             return ControllerRequest(COMMANDS, request, _producer_ids)
         case CreateTopics():
-            # In an Envelope, whose top-level NOT_CONTROLLER makes the caller retry with the new controller.
+            # The request is sent in an Envelope. On its top-level NOT_CONTROLLER, the caller retries.
             topics = CreateTopicsRequest(
                 topics=list(command.topics),
                 timeout_ms=TOPICS_TIMEOUT_MS,
@@ -86,7 +86,7 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
 
 
 def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequest:
-    """Return an Envelope with a request's frame (without its size), its principal and its address."""
+    """Return an Envelope with a client's request (without its size prefix), principal and address."""
     data = DefaultPrincipalData(
         type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated
     )
@@ -98,7 +98,7 @@ def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequ
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the error with this code; UNKNOWN_SERVER_ERROR for codes of later releases."""
+    """Return the error with this number, or UNKNOWN_SERVER_ERROR if only later releases know the number."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -1,9 +1,9 @@
 """Formatting of log directories for a node and a new cluster, as Kafka's storage tool does.
 
-Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`. The latter is a snapshot with the
-features and SCRAM credentials with which the cluster starts (KIP-778, KIP-900). If the quorum is dynamic, the
-directory of the metadata log also gets the first snapshot of that log, with the voters (KIP-853).
-`meta.properties` is written last: a directory that has it is complete.
+Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`. `bootstrap.checkpoint` is a snapshot
+with the features and SCRAM credentials with which the cluster starts (KIP-778, KIP-900). If the quorum is
+dynamic, the directory of the metadata log also gets the first snapshot of that log, with the voters
+(KIP-853). `meta.properties` is written last: a directory that has this file is complete.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MAX_KRAFT_VERSION = 1
 
 
 class FormatError(Exception):
-    """A directory cannot be formatted. The message says which one, and what to do."""
+    """A directory cannot be formatted. The message names the directory and the remedy."""
 
 
 class AlreadyFormatted(FormatError):
-    """A directory is formatted already, for this node and this cluster."""
+    """A directory is already formatted for this node and this cluster."""
 
 
 def metadata_directory(config: BrokerConfig) -> str:
@@ -57,7 +57,7 @@ def metadata_directory(config: BrokerConfig) -> str:
 
 
 def all_directories(config: BrokerConfig) -> list[str]:
-    """Return log.dirs and, if it is none of them, metadata.log.dir."""
+    """Return log.dirs, and also metadata.log.dir if it is not in log.dirs."""
     return list(dict.fromkeys([*map(_plain, config.log_dirs), metadata_directory(config)]))
 
 
@@ -66,14 +66,14 @@ def _plain(path: str) -> str:
 
 
 def separate_directory(config: BrokerConfig) -> str | None:
-    """Return the directory of the metadata log if it is not in log.dirs."""
+    """Return the directory of the metadata log if it is not in log.dirs, otherwise None."""
     home = metadata_directory(config)
     return None if home in map(_plain, config.log_dirs) else home
 
 
 @contextmanager
 def name_metadata_directory_in_errors(config: BrokerConfig) -> Iterator[None]:
-    """Turn StorageErrors into StartRefused with the config key of the metadata log's directory."""
+    """Turn each StorageError into a StartRefused that names the config key of the metadata directory."""
     try:
         yield
     except StorageError as error:
@@ -87,20 +87,20 @@ def name_metadata_directory_in_errors(config: BrokerConfig) -> Iterator[None]:
 
 
 class InitialMetadata(NamedTuple):
-    """The contents of a new cluster's metadata."""
+    """The initial contents of a new cluster's metadata."""
 
     features: Mapping[str, int] = {}
-    """Feature levels that differ from those of the release."""
+    """The feature levels that differ from those of the release."""
     release_version: str | None = None
-    """The Kafka release whose feature levels to use. The default is the newest known release."""
+    """The Kafka release that determines the feature levels; None means the newest known release."""
     voters: Sequence[VotersVoter] = ()
-    """The voters of a dynamic quorum (KIP-853); none if controller.quorum.voters is set."""
+    """The voters of a dynamic quorum (KIP-853). It is empty if controller.quorum.voters is set."""
     credentials: Sequence[UserScramCredentialRecord] = ()
-    """SCRAM credentials (KIP-900)."""
+    """The SCRAM credentials to create (KIP-900)."""
 
 
 def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
-    """Return this node as the only voter. FormatError: it has no controller listener."""
+    """Return this node as the only voter. Raises FormatError if the node has no controller listener."""
     endpoints = controller_endpoints(config)
     if not endpoints:
         raise FormatError(
@@ -111,7 +111,7 @@ def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
 
 
 def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
-    """Parse voters of the form `id@host:port:directory,...`. FormatError."""
+    """Parse voters of the form `id@host:port:directory,...`. Raises FormatError."""
     names = config.controller_listener_names
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
@@ -143,13 +143,13 @@ _VOTER = re.compile(
     re.DOTALL,
 )
 _ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
-"""The exclusive upper bound of the last number in an IPv4 address of one to four numbers."""
+"""The exclusive upper bounds of the last number in an IPv4 address of one, two, three or four numbers."""
 
 
 def _host(text: str) -> str:
-    """Return a host in the form that java.net.InetSocketAddress has for it, which Kafka stores.
+    """Return a host in the form in which Kafka stores it, which is java.net.InetSocketAddress's form.
 
-    Addresses are written in full. A zone that is an interface name is not resolved.
+    Addresses are written in full. If the zone of an address is an interface name, it is not resolved.
     """
     if not text:
         return "localhost"
@@ -169,7 +169,7 @@ def _host(text: str) -> str:
 
 
 def _ipv4(text: str) -> str | None:
-    """Return the IPv4 address for up to four decimal numbers; the last number fills the remaining bytes."""
+    """Return the IPv4 address for one to four decimal numbers. The last number fills the remaining bytes."""
     numbers = text.split(".")
     if len(text) > 15 or len(numbers) > 4 or not all(part.isascii() and part.isdecimal() for part in numbers):
         return None
@@ -183,7 +183,7 @@ def _ipv4(text: str) -> str | None:
 
 
 def parse_feature(text: str) -> tuple[str, int]:
-    """Parse a feature name and level of the form `FEATURE=LEVEL`. FormatError."""
+    """Parse a feature name and level of the form `FEATURE=LEVEL`. Raises FormatError."""
     name, equals, level = text.partition("=")
     try:
         value = parse_integer(level.strip(BLANKS), bits=16)
@@ -206,7 +206,7 @@ def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) ->
 
 
 def needs_voters(config: BrokerConfig) -> bool:
-    """Whether the node has controller listeners, but the configuration names no voters."""
+    """Return whether the node has controller listeners but its configuration names no voters."""
     return not config.value("controller.quorum.voters") and bool(controller_endpoints(config))
 
 
@@ -229,14 +229,15 @@ def format_directories(
     ignore_formatted: bool = False,
     initial_metadata: InitialMetadata | None = None,
 ) -> list[str]:
-    """Format all directories that are not formatted yet; return a line for each directory.
+    """Format all log directories that are not formatted yet. Return one line of output per directory.
 
-    `cluster_id` defaults to that of formatted directories, or else a random id. `initial_metadata` defaults
-    to the newest release, with this node as the only voter if the configuration names none.
+    `cluster_id` defaults to the id in formatted directories, or a random id if there are none.
+    `initial_metadata` defaults to the feature levels of the newest release. Its voter is this node if the
+    configuration names no voters.
 
-    FormatError: the initial metadata is invalid, or a directory belongs to another node or cluster, or is
-    formatted already (unless `ignore_formatted`). As in Kafka, unreadable directories are skipped.
-    StorageError: no directory is readable, or one cannot be written.
+    Raises FormatError if the initial metadata is invalid, a directory belongs to another node or cluster, or
+    a directory is already formatted (unless `ignore_formatted`). Raises StorageError if no directory is
+    readable or a directory cannot be written. As in Kafka, single unreadable directories are skipped.
     """
     if initial_metadata is None:
         initial_metadata = InitialMetadata(
@@ -272,7 +273,7 @@ def format_directories(
     else:
         # Kafka's tool writes UTF-8, which brokers of Kafka and kwire read as ISO-8859-1.
         cluster_id = cluster_id.encode("utf-8", "replace").decode("iso-8859-1")
-    # Build all contents before anything is written.
+    # Build all file contents before the first file is written.
     content = _bootstrap(levels, initial_metadata.credentials, now_ms)
     voters = _voters_snapshot(initial_metadata.voters, now_ms) if initial_metadata.voters else None
     for directory in owners.unformatted:
@@ -281,7 +282,7 @@ def format_directories(
         if directory == home and voters is not None:
             _write_voters(disk, directory, voters)
         disk.replace(join(directory, BOOTSTRAP_CHECKPOINT), content, sync=True)
-    # The metadata directory comes last: until then its bootstrap file shows that formatting is incomplete.
+    # The metadata directory comes last. Until then, its bootstrap file shows that formatting is incomplete.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)
         for voter in initial_metadata.voters:
@@ -295,7 +296,7 @@ def format_directories(
 def _owners(
     disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None
 ) -> MetaPropertiesEnsemble:
-    # As in Kafka, a file without ids counts as formatted and does not conflict with anything.
+    # As in Kafka, a `meta.properties` without ids counts as formatted and conflicts with no ids.
     otherwise = None if cluster_id is None else MetaProperties(cluster_id, node_id, None, version=0)
     try:
         owners = load_meta_properties(disk, directories, otherwise)
@@ -326,7 +327,7 @@ def _write_voters(disk: Disk, directory: str, content: bytes) -> None:
 def _bootstrap(
     levels: Sequence[tuple[str, int]], credentials: Sequence[UserScramCredentialRecord], now_ms: int
 ) -> bytes:
-    """Return the contents of `bootstrap.checkpoint`, which are the same in every directory."""
+    """Return the contents of `bootstrap.checkpoint`, which is the same in every directory."""
     writer = SnapshotWriter(0, now_ms=now_ms, last_timestamp_ms=0)
     records = [StoredRecord(FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels]
     records += map(StoredRecord, credentials)

@@ -1,4 +1,4 @@
-"""ISR changes as commands to the active controller."""
+"""ISR changes, sent as commands to the active controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeIsrController:
         changes: Sequence[IsrChange],
         done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
-        """Submit the changes; `done` is called once, and never before this returns."""
+        """Submit ISR changes. `done` is called once, after this call has returned."""
 
         def on_done(reply: list[AlteredPartition] | ApiError) -> None:
             if isinstance(reply, ApiError):

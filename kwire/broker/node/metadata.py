@@ -1,9 +1,9 @@
 """The metadata of a node: quorum, publisher, controller, snapshots, and the broker's life cycle.
 
-The quorum maintains the metadata log, whether the node is a voter or an observer. Committed records go to the
-publisher, whose image all other parts read. While this node is the active controller, its controller runtime
+The quorum maintains the metadata log on voters and observers. The publisher applies committed records to the
+metadata image, which all other parts read. While this node is the active controller, its controller runtime
 handles commands and appends to the log. Otherwise commands are sent to the active controller. The snapshotter
-writes snapshots of the image. The broker's life cycle uses the active controller, wherever that is.
+writes snapshots of the image. The broker's life cycle uses the active controller on any node.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from kwire.broker.node.remote_controller import RemoteController
 
 MAX_SHUTDOWN_HEARTBEATS = 3
-"""The limit for heartbeats of a stopping node to its own controller. Two are sufficient."""
+"""The limit for heartbeats from a stopping broker to a controller on the same node. Two usually suffice."""
 
 
 class NodeMetadata:
-    """The metadata of one node. `start` must return before anything else is called."""
+    """The metadata of one node. Callers must call `start` before any other method."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class NodeMetadata:
         on_shutdown_allowed: Callable[[], None] = lambda: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For the first three callbacks see `BrokerLifecycleManager`.
+        """For the first three callbacks, see `BrokerLifecycleManager`.
 
-        `on_failed` is called with the reason for which the metadata cannot be written or read any more.
+        `on_failed` is called with the reason why the metadata can no longer be written or read.
         """
         self._config = config
         self._host = host
@@ -87,15 +87,15 @@ class NodeMetadata:
         )
         self.token_hmacs = TokenHmacs(token_settings(config).secret)
         self.runtime = self._new_runtime() if config.is_controller else None
-        """The controller of this node if it has the controller role."""
+        """The controller on this node; None if the node does not have the controller role."""
         self.remote: RemoteController | None = None
-        """The connection to an active controller that may be on another node."""
+        """The client of an active controller on another node; None if no other node can be the controller."""
         self.controller: ControllerPort
         """The active controller, on this node or another one."""
         if self.runtime is None or controller_endpoints(config):
             self.controller = self.remote = self._new_remote_controller()
         else:
-            self.controller = self.runtime  # no other node can reach the quorum
+            self.controller = self.runtime  # no other node can be a voter or an observer of this quorum
         self._registration: ControllerRegistration | None = None
         self.lifecycle = BrokerLifecycleManager(
             self.controller,
@@ -155,13 +155,13 @@ class NodeMetadata:
         )
 
     def start(self, bound_ports: Mapping[str, int], host_name: str = "localhost") -> None:
-        """Open the metadata log, and start to register this node.
+        """Open the metadata log and start to register this node.
 
-        A sole voter replays the log, becomes leader in a new epoch, and has registered its broker when this
+        A sole voter replays the log, becomes leader in a new epoch, and registers its broker before this
         returns. Any other node starts to follow the quorum and registers later.
 
-        `bound_ports` are the ports of listeners by name, and `host_name` is the host name to advertise.
-        CorruptMetadata, StorageError.
+        `bound_ports` has the port of each listener by name, and `host_name` is the host name to advertise.
+        Raises CorruptMetadata or StorageError.
         """
         config, host = self._config, self._host
         directories = self._log_manager.directories()
@@ -199,7 +199,7 @@ class NodeMetadata:
                     config.node_id,
                     new_uuid(rng),
                     broker_endpoints(config, bound_ports, host_name),
-                    # A sole voter accepts its own features without a check.
+                    # A sole voter accepts its own features without checking them.
                     registered_features() if quorum.is_sole_voter else broker_features(),
                     config.broker_rack,
                     [directory_id for directory_id in ids.values() if directory_id is not None],
@@ -212,12 +212,12 @@ class NodeMetadata:
         self.publisher.subscribe(self._snapshotter.image_changed)
 
     def _leader_changed(self) -> None:
-        """Send a heartbeat to a new active controller at once."""
+        """Send a heartbeat to the new active controller at once."""
         if not self.quorum.leads:
             self.lifecycle.send_now()
 
     def _previous_broker_epoch(self) -> int:
-        """Return the broker epoch of the last clean shutdown if all directories agree, else -1. KIP-966."""
+        """Return the broker epoch of the last clean shutdown; -1 if the directories disagree. KIP-966."""
         directories = self._log_manager.directories()
         epochs = {
             directory.last_broker_epoch for directory in directories if not directory.holds_only_metadata
@@ -225,7 +225,10 @@ class NodeMetadata:
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
     def opened(self) -> None:
-        """Request to be unfenced: the logs are open, and the replicas have their roles. StorageError."""
+        """Request to be unfenced, after the logs were opened and the replicas got their roles.
+
+        Raises StorageError.
+        """
         self.lifecycle.opened()
         self.quorum.settle()
 
@@ -233,17 +236,17 @@ class NodeMetadata:
         return self.quorum.is_sole_voter and self.publisher.image.brokers.keys() <= {self._config.node_id}
 
     def resign(self, on_resigned: Callable[[], None]) -> None:
-        """Resign as quorum leader, if this node is the leader, then call `on_resigned`."""
+        """Resign if this node is the quorum leader, then call `on_resigned`."""
         self.quorum.leave(on_resigned)
 
     def complete_delayed_fetches(self) -> None:
-        """Complete delayed fetches of the metadata log."""
+        """Complete all delayed fetches of the metadata log."""
         self.quorum.end_waits()
 
     def shutdown(self) -> None:
-        """Stop, after a controlled shutdown of a broker that is its own controller. Never raises.
+        """Stop, after the controlled shutdown of a broker that is its own controller. Never raises.
 
-        Records that this node has appended as a controller are synced.
+        All records that this node has appended as a controller are synced to disk.
         """
         if self._snapshotter is not None:
             self._snapshotter.stop()
@@ -253,9 +256,9 @@ class NodeMetadata:
             self.lifecycle.stop()
             self.quorum.stop()
             return
-        with suppress(StorageError):  # the quorum has reported it
+        with suppress(StorageError):  # the quorum has already reported the error
             self.quorum.settle()
-            # Publish no further images: the broker stops anyway, and need not apply the move of its leaders.
+            # Publish no further images: the broker is stopping, and need not apply the move of its leaders.
             self.publisher.close()
             self.runtime.release()
             self.lifecycle.begin_controlled_shutdown()

@@ -1,7 +1,7 @@
-"""A broker: its logs, coordinators and partitions and their wiring. It may be a controller, too.
+"""A broker, or a broker that is also a controller: its logs, coordinators and partitions, and their wiring.
 
-The broker opens its logs once its metadata includes its registration, and is unfenced afterwards (see
-`broker_lifecycle`). If this node is the active controller itself, both are done when `start` returns.
+The broker opens its logs once its metadata includes its registration, and is unfenced after that (see
+`broker_lifecycle`). If this node is the active controller itself, it is unfenced before `start` returns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 FETCH_SESSION_EVICTION_MS = 120_000
 HOUSEKEEPING_MS = 1_000
-"""The interval for deleting files whose deletion delay has passed, among other things."""
+"""The interval of periodic work, such as deleting files whose deletion delay has passed."""
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
 
@@ -68,7 +68,7 @@ class Node(NodeBase):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For `on_unfenced` and `on_fatal` see `NodeBase`."""
+        """For `on_unfenced` and `on_fatal`, see `NodeBase`."""
         log_manager = LogManager(
             disk,
             all_directories(config),
@@ -90,9 +90,9 @@ class Node(NodeBase):
             on_fatal=on_fatal,
         )
         self.is_open = False
-        """Whether the logs are open and the replicas have their roles."""
+        """Whether the logs are open and the replicas are leaders or followers."""
         self.has_telemetry_receiver = False
-        """Whether client metrics are exported. The HTTP port sets this."""
+        """Whether this node exports client metrics. The HTTP port sets this attribute."""
         self._telemetry: ClientTelemetry | None = None
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
@@ -167,7 +167,7 @@ class Node(NodeBase):
             self._open()
 
     def _caught_up(self) -> None:
-        """Open the logs now that the metadata has caught up, unless `start` has done so."""
+        """Open the logs now that the metadata has caught up, unless `start` has already opened them."""
         if self.is_open or self.stopping:
             return
         try:
@@ -179,9 +179,9 @@ class Node(NodeBase):
             self._on_fatal("an internal error, see the log")
 
     def _open(self) -> None:
-        """Open the logs and apply the roles of all replicas. StorageError.
+        """Open the logs and make all replicas leaders or followers. Raises StorageError.
 
-        The metadata comes first, because logs are opened with the configurations of their topics.
+        The metadata is loaded first, because a log is opened with the configuration of its topic.
         """
         config = self.config
         self._apply_configs()
@@ -256,7 +256,7 @@ class Node(NodeBase):
         return self
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended, acknowledge it, and complete delayed requests."""
+        """Write and acknowledge the appends of this turn, and complete delayed requests."""
         self.replica_manager.end_turn(send_responses)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -266,7 +266,7 @@ class Node(NodeBase):
 
     @property
     def telemetry(self) -> ClientTelemetry:
-        """The client metrics. The module is imported and the object created on first use."""
+        """The client metrics. The object is created, and its module imported, on first use."""
         if self._telemetry is None:
             from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
 
@@ -279,7 +279,7 @@ class Node(NodeBase):
     # --- metadata
 
     def _log_offline(self) -> None:
-        """Log, after a start, which log directories and partitions are offline."""
+        """Log which log directories and partitions are offline after a start."""
         for directory in self.log_manager.directories():
             if directory.offline:
                 self._logger.error("Log directory %s is offline: %s", directory.path, directory.failure)
@@ -298,16 +298,16 @@ class Node(NodeBase):
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})
 
     def _apply_configs(self) -> None:
-        """Apply the dynamic configuration of the cluster and of this broker, also to all topics."""
+        """Apply the dynamic configuration of the cluster and of this broker, including topic defaults."""
         super()._apply_configs()
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
         self.log_dirs.apply_cordoned()
         self.replica_manager.broker_config_changed()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """Take all replicas in a log directory offline.
+        """Take all replicas in a failed log directory offline.
 
-        The broker stops if it was the last directory or that of the metadata log.
+        The node stops if no other log directory is online, or if the directory contains the metadata log.
         """
         self.replica_manager.directory_failed(error)
         if all(known.offline for known in self.log_manager.directories()):
@@ -328,7 +328,7 @@ def new_node(
     on_unfenced: Callable[[], None] = lambda: None,
     on_fatal: Callable[[str], None] = lambda reason: None,
 ) -> Node | ControllerNode:
-    """Create the node for process.roles."""
+    """Create a node with the roles of process.roles."""
     if config.is_broker:
         kind: type[Node | ControllerNode] = Node
     else:

@@ -1,8 +1,8 @@
 """Producer ids, which the controller allocates to this broker in blocks. KIP-730.
 
-No request waits for a block. If none is available, the error makes clients retry, as for a coordinator that
-is still loading. As in Apache Kafka, the first producer causes the request for the first block, and the next
-block is requested when 90% of a block are used.
+A request does not wait for a block. If no block is available, the broker returns an error on which clients
+retry, as for a coordinator that is still loading. As in Apache Kafka, the broker requests the first block for
+the first producer, and each further block when 90% of the current one are used.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 
 RETRY_BACKOFF_MS = 50
-"""The pause after an error of the controller."""
+"""The pause before a retry after the controller has returned an error."""
 PREFETCH_PERCENT = 90
 
 
 class ProducerIdManager:
-    """The producer ids of one broker. Each id is used once: a restart drops the rest of a block."""
+    """The producer ids of one broker. Each id is used once: after a restart, unused ids are lost."""
 
     def __init__(
         self, controller: ControllerPort, host: Host, node_id: int, *, broker_epoch: Callable[[], int]
@@ -32,13 +32,13 @@ class ProducerIdManager:
         self._node_id = node_id
         self._block = ProducerIdBlock(0, 0)
         self._allocated = 0
-        """The number of ids of the block that are used."""
+        """The number of used ids in the current block."""
         self._next_block: ProducerIdBlock | None = None
         self._in_flight = False
         self._retry_at_ms: int | None = None
 
     def next(self) -> int:
-        """Return an unused id. ApiError COORDINATOR_LOAD_IN_PROGRESS: a block is being requested."""
+        """Return an unused id. Raises ApiError COORDINATOR_LOAD_IN_PROGRESS until a block is available."""
         if self._allocated == self._block.size:
             if self._next_block is None:
                 self._request_block()

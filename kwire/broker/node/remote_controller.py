@@ -1,16 +1,16 @@
-"""Requests to an active controller on another node: this node's commands, and forwarded requests of clients.
+"""Requests to an active controller on another node: this node's commands, and clients' forwarded requests.
 
 A command is sent once. If there is no active controller, or its node is unreachable or no longer active, the
-result is NOT_CONTROLLER, and the caller retries. Requests of clients are forwarded in an Envelope (KIP-590)
-and retried here until they time out, as in Apache Kafka's brokers.
+result is NOT_CONTROLLER, and the caller retries. Clients' requests are forwarded in an Envelope (KIP-590). As
+in Apache Kafka, the broker itself retries a forwarded request until it times out.
 
-A former active controller, for example a partitioned one, may never respond. So pending requests to it fail
-with NOT_CONTROLLER as soon as there is a new active controller, which may be this node.
+A former active controller, for example a partitioned one, may never respond. So requests that wait for its
+response fail with NOT_CONTROLLER as soon as there is a new active controller, which may be this node.
 
-If this node is the active controller itself, commands and forwarded requests are handled locally.
+If this node is the active controller itself, it handles commands and forwarded requests locally.
 
-Heartbeats, commands and forwarded requests use separate connections: the controller handles the requests of a
-connection in order, and no kind of request should wait for the others.
+Heartbeats, commands and forwarded requests use separate connections, because the controller handles the
+requests of a connection in order, and one kind of request should not delay another kind.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, en
 from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
-"""The timeout for forwarding a client's request. As in Kafka, it does not depend on the client's timeout."""
+"""The timeout for forwarding a client's request. As in Kafka, the timeout in the request does not matter."""
 NOT_CONTROLLER_MS: Final = 50
 
 
 class RemoteController:
-    """`ControllerPort` and `ForwardingManager` of a node that may not be the active controller."""
+    """`ControllerPort` and `ForwardingManager` of a node when another node may be the active controller."""
 
     def __init__(
         self,
@@ -47,27 +47,27 @@ class RemoteController:
         cluster_id: Callable[[], str],
         local_controller: ControllerPort | None = None,
     ) -> None:
-        """`local_controller` is the controller of this node if it has the controller role."""
+        """`local_controller` is the controller on this node; None without the controller role."""
         self._local_controller = local_controller
         self._config = config
         self._host = host
         self._quorum = quorum
         self._cluster_id = cluster_id
         self._in_flight: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
-        """The node that a pending request was sent to, by the callback of the request."""
+        """The node to which each pending request was sent, by the callback of the request."""
         quorum.subscribe_leader(self._leader_changed)
 
     # --- commands
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Submit a command to the active controller; `on_done` gets the reply or an ApiError.
+        """Submit a command to the active controller. `on_done` gets the reply or an ApiError.
 
-        `on_done` is never called before this returns.
+        `on_done` is called after this call has returned.
         """
         if self._local_controller is not None and self._quorum.leads:
             self._local_controller.submit(command, on_done)
             return
-        # Imported here and below to shorten the start of a single controller, which does not need it.
+        # Imported here and below to shorten the start of a node that is the only controller.
         from kwire.broker.node.controller_requests import HEARTBEATS, controller_request
 
         sent = controller_request(command, self._cluster_id())
@@ -106,7 +106,7 @@ class RemoteController:
 
         def handle(response: Message | PeerUnreachable) -> None:
             if self._in_flight.pop(handle, None) is None:
-                return  # the request has failed already
+                return  # the request has already failed because of a new active controller
             if isinstance(response, PeerUnreachable):
                 on_response(ApiError(ErrorCode.NOT_CONTROLLER, str(response)))
                 return
@@ -139,9 +139,9 @@ class RemoteController:
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Forward a client's request to the active controller, with retries until it is found.
+        """Forward a client's request to the active controller, with retries while there is none.
 
-        `locally` handles the request while this node is the active controller.
+        If this node is the active controller, `locally` handles the request.
         """
         deadline_ms = self._host.internode_clock.monotonic_ms() + FORWARDING_TIMEOUT_MS
 
@@ -169,12 +169,12 @@ class RemoteController:
                 else:
                     context.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             elif response.code is ErrorCode.UNSUPPORTED_VERSION:
-                # The versions that this broker has advertised are outdated: the client must request them
-                # again.
+                # This broker has advertised outdated versions. After a reconnect, the client requests the
+                # current ones.
                 context.close_connection()
             else:
                 self._host.logger("kwire.dispatch").error(
-                    "The controller rejected a forwarded request: %s", response
+                    "The active controller rejected a forwarded request: %s", response
                 )
                 context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -187,14 +187,16 @@ class RemoteController:
                 API_VERSIONS[header.api_key].response_class, header.api_version, envelope.response_data or b""
             )
         except WireError as error:
-            self._host.logger("kwire.dispatch").error("Cannot decode the controller's response: %s", error)
+            self._host.logger("kwire.dispatch").error(
+                "Cannot decode the active controller's response to a forwarded request: %s", error
+            )
             context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         context.complete(response)
 
 
 class _LocalRequest:
-    """A client's request that this node handles as the active controller. NOT_CONTROLLER makes it retry."""
+    """A client's request that this node handles as active controller. It is retried on NOT_CONTROLLER."""
 
     def __init__(self, context: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
         self._context = context
@@ -202,7 +204,7 @@ class _LocalRequest:
 
     @property
     def header(self) -> RequestHeader:
-        """The header of the client's request, like all properties here."""
+        """The header of the client's request. All properties are those of that request."""
         return self._context.header
 
     @property
@@ -226,14 +228,14 @@ class _LocalRequest:
         return self._context.listener
 
     def complete(self, response: Message) -> None:
-        """Send the response to the client, or retry on NOT_CONTROLLER."""
+        """Send the response to the client, or retry if it is NOT_CONTROLLER."""
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._on_refused(ApiError(ErrorCode.NOT_CONTROLLER))
         else:
             self._context.complete(response)
 
     def refuse(self, error: ApiError) -> None:
-        """Send an error response to the client, or retry on NOT_CONTROLLER."""
+        """Send an error response to the client, or retry if the error is NOT_CONTROLLER."""
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._on_refused(error)
         else:

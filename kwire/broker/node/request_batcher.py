@@ -1,7 +1,7 @@
-"""Batching of requests to other brokers, with one request at a time per broker.
+"""Batching of items into requests to other brokers, with one request at a time per broker.
 
-Items for a broker with a request in flight go into its next request. Nothing is retried here: after a
-failure, the caller decides whether and to which broker to send the item again.
+While a request to a broker is in flight, new items for that broker wait for the next request. The batcher
+does not retry: after a failure, the caller decides whether to send the item again and to which broker.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.schema import Message
 
 MAX_BATCHED: Final = 1_000
-"""The limit for items per request."""
+"""The largest number of items in a request."""
 
 Q = TypeVar("Q")
 
 
 class BatchedApi(Protocol[Q]):
-    """One kind of request to other brokers."""
+    """The API of the requests: how to choose items, build a request and handle its response."""
 
     @property
     def purpose(self) -> str:
-        """The purpose of the connections."""
+        """The purpose of the connections that send the requests."""
 
     def select_batch(self, waiting: list[Q]) -> tuple[list[Q], list[Q]]:
-        """Split waiting items into those for the next request, possibly none, and the rest."""
+        """Return the items for the next request (may be empty) and the items that must wait longer."""
 
     def build_request(self, batch: Sequence[Q]) -> Message:
-        """Return the request for a batch, which is not empty."""
+        """Return the request for a batch of at least one item."""
 
     def handle_response(self, batch: Sequence[Q], response: Message | PeerUnreachable) -> None:
-        """Handle the response to the request for a batch, or its failure."""
+        """Handle the response to the request for a batch, or the failure of the request."""
 
 
 class RequestBatcher(Generic[Q]):
-    """The waiting and pending items of one API, by broker."""
+    """The items of one API that wait to be sent or for a response, by broker."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RequestBatcher(Generic[Q]):
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`timeout_ms` returns the request timeout."""
+        """`timeout_ms` returns the current request timeout."""
         self._api = api
         self._host = host
         self._address_of = address_of
@@ -55,7 +55,7 @@ class RequestBatcher(Generic[Q]):
         self.in_flight: dict[int, Sequence[Q]] = {}
 
     def submit(self, broker_id: int, item: Q) -> None:
-        """Send an item, in one request with others of this turn or until the broker has responded."""
+        """Send an item at the end of this turn, or after the response to the request in flight."""
         waiting = self.waiting.setdefault(broker_id, [])
         waiting.append(item)
         if len(waiting) == 1 and broker_id not in self.in_flight:

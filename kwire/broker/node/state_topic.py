@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 
 
 class StateTopicNode(Protocol):
-    """The node, as far as a state topic needs it."""
+    """The part of a node that a state topic uses."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -35,28 +35,28 @@ class StateTopicNode(Protocol):
     def controller(self) -> ControllerPort: ...
 
     def partition(self, topic: str, index: int, /) -> Partition | None:
-        """Return this broker's replica of a partition, or None."""
+        """Return this broker's replica of a partition; None if the broker has no replica."""
 
 
 class StateTopic:
-    """`StatePorts` of a coordinator, on a node."""
+    """`StatePorts` of a coordinator, implemented by a node."""
 
     def __init__(self, node: StateTopicNode, topic: str, *, needs_isr: bool = True) -> None:
-        """`needs_isr`: reject appends while the ISR is smaller than min.insync.replicas.
+        """With `needs_isr`, appends are rejected while the ISR is smaller than min.insync.replicas.
 
-        Otherwise they are appended, and committed once the ISR is large enough, as for groups in Apache
-        Kafka.
+        Without it, the records are appended, and committed once the ISR is large enough. Apache Kafka's group
+        coordinator works in this way.
         """
         self._node = node
         self._topic = topic
         self._needs_isr = needs_isr
         self._creating = False
         self._logged_failure = ""
-        """The logged reason for which the topic could not be created."""
+        """The last logged reason why the topic could not be created."""
         self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append to a partition that this broker leads. ApiError: the append is rejected."""
+        """Append to a partition that this broker leads. Raises ApiError if the append is rejected."""
         self._leader_partition(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
@@ -66,7 +66,7 @@ class StateTopic:
         )
 
     def max_batch_bytes(self, index: int) -> int:
-        """Return the largest batch size for an append. ApiError: no append is possible now."""
+        """Return the largest size of a batch in bytes. Raises ApiError if appends are not possible now."""
         config = self._leader_partition(index).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
@@ -79,14 +79,16 @@ class StateTopic:
         return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Yield every batch in offset order, including appends during the read. ApiError, CorruptBatch.
+        """Yield every batch in offset order, including those appended meanwhile.
 
-        A new leader does not know how much of its log is committed: it may be all of it. The log is read in
-        parts, and a transaction marker may be appended between two parts. A coordinator that is still loading
-        learns of such a marker only from this read.
+        A new leader yields the whole log, because it does not know yet up to which offset it is committed.
+        The log is read in parts. A transaction marker that is appended between two parts is yielded too: a
+        coordinator that is still loading learns of it in no other way.
+
+        Raises ApiError or CorruptBatch.
         """
         log = self._leader_partition(index).log
-        self.partition_count()  # fix the count: the stored state depends on it
+        self.partition_count()  # fixes the count, because the location of the stored state depends on it
         offset = log.log_start_offset
         while offset < (end_offset := log.written_end_offset):
             try:
@@ -103,20 +105,23 @@ class StateTopic:
                 offset = header.next_offset
                 position = end
             if not position:
-                # Compaction has removed everything from here to the end.
+                # Compaction has removed all batches from here to the end.
                 return
-            log = self._leader_partition(index).log  # it may have moved to another log directory
+            log = self._leader_partition(index).log  # the replica may have moved to another log directory
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call back when the current log of a partition is committed. ApiError: not the leader."""
+        """Call `on_committed` once everything in the partition's log so far is committed.
+
+        Raises ApiError if this broker is not the leader.
+        """
         self._leader_partition(index).when_committed(_ignore_min_isr(on_committed))
 
     def partition_count(self) -> int | None:
-        """Return the number of partitions when the topic was first seen; None if there is no such topic.
+        """Return the number of partitions when this broker first saw the topic; None if it does not exist.
 
-        The number decides on the partition of each group or transactional id. As in Apache Kafka, added
-        partitions count only after a restart: otherwise most ids would be looked up in another partition than
-        they are in.
+        The number determines the partition of each group or transactional id. As in Apache Kafka, added
+        partitions count only after a restart. Otherwise most ids would be looked up in a partition that does
+        not contain their state.
         """
         topic = self._node.image.topics.get(self._topic)
         if topic is None:
@@ -126,12 +131,12 @@ class StateTopic:
         return self._count
 
     def leader(self, index: int) -> int | None:
-        """Return the broker id of a partition's leader; None if there is none."""
+        """Return the broker id of a partition's leader; None if the partition has no leader."""
         partition = self._node.image.partition(self._topic, index)
         return None if partition is None or partition.leader == NO_LEADER else partition.leader
 
     def create_topic(self) -> None:
-        """Have the controller create the topic, unless a request is pending."""
+        """Let the controller create the topic, unless an earlier request is pending."""
         if self._creating:
             return
         self._creating = True
@@ -148,7 +153,7 @@ class StateTopic:
                 self._log_failure(f"{ErrorCode(result.error_code).name} ({result.error_message})")
 
     def _log_failure(self, why: str) -> None:
-        """Log a failure once: clients retry for as long as it lasts, for example with too few brokers."""
+        """Log a failure once, because clients retry as long as it lasts, for example with too few brokers."""
         if why != self._logged_failure:
             self._logged_failure = why
             logger = self._node.host.logger("kwire.coordinator")
@@ -156,7 +161,7 @@ class StateTopic:
 
 
 def _ignore_min_isr(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:
-    """Report NOT_ENOUGH_REPLICAS_AFTER_APPEND as success: the batch is below the high watermark."""
+    """Return a callback to which NOT_ENOUGH_REPLICAS_AFTER_APPEND is success, as the batch is committed."""
 
     def callback(error: ApiError | None) -> None:
         is_committed = error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

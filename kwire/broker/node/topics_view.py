@@ -1,4 +1,4 @@
-"""The topics in the metadata image, as the group coordinator uses them."""
+"""The topics of the metadata image, in the form that the group coordinator uses."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kwire.wire.primitives import Uuid
 
 
 class NodeTopics:
-    """`TopicsView` of the group coordinator, on a node."""
+    """`TopicsView` of the group coordinator, implemented by a node."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     @property
     def version(self) -> int:
-        """The metadata offset of the image."""
+        """The offset of the last metadata record in the image."""
         return self._image().offset
 
     def by_name(self, name: str) -> Topic | None:
-        """Return the topic with this name, if there is one."""
+        """Return the topic with this name; None if there is none."""
         return _topic(self._image().topics.get(name))
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """Return the topic with this id, if there is one."""
+        """Return the topic with this id; None if there is none."""
         return _topic(self._image().topics_by_id.get(Uuid(topic_id)))
 
     def names(self) -> Iterable[str]:
@@ -33,7 +33,7 @@ class NodeTopics:
         return self._image().topics.keys()
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
-        """Return the racks of the replicas of each partition."""
+        """Return the racks of the replicas of each partition, in partition order."""
         image = self._image()
         found = image.topics.get(topic.name)
         partitions = () if found is None else found.partitions

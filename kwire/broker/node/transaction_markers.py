@@ -1,8 +1,8 @@
 """Transaction markers for partitions that other brokers lead: WriteTxnMarkers v1-2. KIP-98.
 
-If a partition gets a new leader, pending markers for the old leader fail, so that the coordinator sends them
-to the new one. If the old leader still writes a marker, the marker is truncated, or is in the log twice,
-which has no effect.
+If a partition gets a new leader, the markers that wait for the old leader fail, so that the coordinator sends
+them to the new leader. The old leader may still write a marker. Then the marker is either truncated, or
+appears twice in the log, which has no effect.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 
 OUTCOMES: Final = {
-    # The broker may not know the topic yet. The coordinator knows itself whether the topic was deleted.
+    # The broker may not know the topic yet. The coordinator checks in its own metadata for a deleted topic.
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     # A log in an old message format has no records of the transaction.
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: ErrorCode.NONE,
     ErrorCode.UNSUPPORTED_VERSION: ErrorCode.NONE,
 }
-"""Error codes of other brokers that mean something else to the coordinator."""
+"""The error codes of other brokers that have another meaning to the coordinator, and that meaning."""
 
 
 class _Marker:
-    """The marker of one transaction for one broker."""
+    """The marker of a transaction for all its partitions on one broker."""
 
     __slots__ = ("callback", "coordinator_epoch", "partitions", "txn_marker")
 
@@ -47,13 +47,13 @@ class _Marker:
         callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         self.partitions = dict.fromkeys(partitions)
-        """Partitions without a result yet."""
+        """The partitions that have no result yet."""
         self.txn_marker = txn_marker
         self.coordinator_epoch = coordinator_epoch
         self.callback = callback
 
     def complete(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Report the results of partitions that have none yet."""
+        """Report the results of those partitions that have none yet."""
         news = {partition: code for partition, code in codes.items() if partition in self.partitions}
         for partition in news:
             del self.partitions[partition]
@@ -62,7 +62,7 @@ class _Marker:
 
 
 class TransactionMarkerSender:
-    """The markers that this broker's transaction coordinator has other brokers write."""
+    """The markers that this broker's transaction coordinator sends to other brokers."""
 
     purpose: Final = "markers"
 
@@ -74,7 +74,7 @@ class TransactionMarkerSender:
         leader_of: Callable[[TopicPartition], int],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`leader_of` returns the broker id of a partition's leader in the current metadata."""
+        """`leader_of` returns the broker id of a partition's leader according to the current metadata."""
         self._leader_of = leader_of
         self._batcher: RequestBatcher[_Marker] = RequestBatcher(self, host, address_of, timeout_ms)
 
@@ -86,11 +86,14 @@ class TransactionMarkerSender:
         coordinator_epoch: int,
         callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Have a broker write a marker; `callback` gets each partition's result once, possibly in parts."""
+        """Send a marker to a broker. `callback` gets the result of each partition once.
+
+        The results may arrive in several calls of `callback`.
+        """
         self._batcher.submit(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, callback))
 
     def leaders_changed(self) -> None:
-        """Fail pending markers of partitions whose leader has changed."""
+        """Fail the pending markers of partitions whose leader has changed."""
         batcher = self._batcher
         for by_broker in (batcher.in_flight, batcher.waiting):
             for broker_id, markers in list(by_broker.items()):

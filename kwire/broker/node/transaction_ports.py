@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
 VERSION_THAT_ADDS: Final = 2
-"""The transaction version in which a write adds its partition to the transaction (KIP-890)."""
+"""The transaction version from which on a produce request adds its partition to the transaction (KIP-890)."""
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -35,7 +35,7 @@ _VERSION, _ABORT, _COMMIT = 0, 0, 1
 
 
 class TransactionNode(StateTopicNode, Protocol):
-    """The node, as far as the transaction coordinator needs it."""
+    """The part of a node that the transaction coordinator uses."""
 
     @property
     def producer_ids(self) -> ProducerIdManager: ...
@@ -44,14 +44,14 @@ class TransactionNode(StateTopicNode, Protocol):
     @property
     def transactions(self) -> TransactionCoordinatorService: ...
     def peer_address(self, broker_id: int, /) -> PeerAddress | None:
-        """Return the address of a broker, or None if the broker is not registered."""
+        """Return the address of a broker; None if the broker is not registered."""
 
     def led_partition(self, topic: str, index: int, /) -> Partition:
-        """Return a partition that this broker leads. ApiError: it is not the leader."""
+        """Return a partition that this broker leads. Raises ApiError if it is not the leader."""
 
 
 class NodeTransactionPorts(StateTopic):
-    """`TransactionPorts` of the transaction coordinator, on a node."""
+    """`TransactionPorts` of the transaction coordinator, implemented by a node."""
 
     def __init__(self, node: TransactionNode) -> None:
         super().__init__(node, TRANSACTION_STATE_TOPIC)
@@ -60,11 +60,11 @@ class NodeTransactionPorts(StateTopic):
         self._txn_manager: AddPartitionsToTxnManager | None = None
 
     def next_producer_id(self) -> int:
-        """Return a new producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
+        """Return a new producer id. Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet."""
         return self._node.producer_ids.next()
 
     def transaction_version(self) -> int:
-        """Return the cluster's level of the feature transaction.version."""
+        """Return the cluster's level of the transaction.version feature."""
         return self._node.image.features.get("transaction.version", 0)
 
     def write_markers(
@@ -74,7 +74,7 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write a transaction marker to each partition, or have its leader write it."""
+        """Write a transaction marker to partitions that this broker leads, and send it to other leaders."""
         here: list[TopicPartition] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -96,7 +96,7 @@ class NodeTransactionPorts(StateTopic):
             self.write_marker(partition, txn_marker, coordinator_epoch, partial(written, partition))
 
     def leaders_changed(self) -> None:
-        """Handle changes of partition leaders, and deleted partitions."""
+        """Handle that partitions were deleted or have new leaders."""
         if self._marker_sender is not None:
             self._marker_sender.leaders_changed()
 
@@ -105,7 +105,7 @@ class NodeTransactionPorts(StateTopic):
         return NO_LEADER if image is None else image.leader
 
     def _timeout_ms(self) -> int:
-        """Return the request timeout, at most a session: a broker that is silent for longer is fenced."""
+        """Return the request timeout, limited to the session timeout: a silent broker is fenced by then."""
         config = self._node.config
         return min(config.request_timeout_ms, config.broker_session_timeout_ms)
 
@@ -129,9 +129,10 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write one marker to a partition that this broker leads, unless it is outdated.
+        """Write one marker to a partition that this broker leads, unless the marker is outdated.
 
-        `done` is called exactly once, possibly in this call. REQUEST_TIMED_OUT: it may still be committed.
+        `done` is called exactly once, possibly within this call. After REQUEST_TIMED_OUT, the marker may
+        still be committed.
         """
         groups, host = self._node.groups, self._node.host
         now_ms = host.now_ms()
@@ -150,14 +151,14 @@ class NodeTransactionPorts(StateTopic):
                 waiting.cancel()
             is_committed = error is None or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             if is_of_groups and is_committed:
-                # Offsets that were committed in the transaction become valid or are dropped.
+                # The offsets that were committed in the transaction become valid, or are dropped on an abort.
                 groups.on_transaction_completed(index, txn_marker.producer_id, commit=txn_marker.commit)
             complete(error)
 
         waiting: Timer | None = None
         try:
             if is_of_groups:
-                # Records that groups have batched before the end of the transaction go before the marker.
+                # Groups first write the records that they have batched: these come before the marker.
                 groups.flush_batch(index)
             led = self._node.led_partition(topic, index)
             led.append(
@@ -187,10 +188,10 @@ class NodeTransactionPorts(StateTopic):
         adds: bool,
         callback: Callable[[ErrorCode], None],
     ) -> None:
-        """Verify that a partition is part of a transaction; with `adds`, add it. KIP-890.
+        """Verify that a partition is part of a transaction. With `adds`, also add it. KIP-890.
 
-        `callback` is called once, possibly at once: with NONE, the error of the transaction's coordinator, or
-        the error of finding it.
+        `callback` is called once, possibly within this call. It gets NONE, the error from the transaction
+        coordinator, or the error of looking up the transaction coordinator.
         """
         transactions = self._node.transactions
         try:
@@ -225,7 +226,7 @@ class NodeTransactionPorts(StateTopic):
 
 
 def marker_batch(txn_marker: TransactionMarker, coordinator_epoch: int, now_ms: int) -> bytearray:
-    """Return a batch with the control record that ends a transaction."""
+    """Return a batch with the control record that commits or aborts a transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if txn_marker.commit else _ABORT)
     value = _VALUE.pack(_VERSION, coordinator_epoch)
     return batch.build(
