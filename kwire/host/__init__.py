@@ -1,1 +1,1 @@
-"""The operating system as a node sees it: clocks, timers, random numbers, worker threads and loggers."""
+"""The services of the operating system that a node uses: clocks, timers, random numbers, threads, loggers."""

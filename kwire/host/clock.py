@@ -17,7 +17,7 @@ class Clock(Protocol):
     """A source of wall time and monotonic time."""
 
     on_jump: Callable[[], None] | None
-    """Called after `advance`, in the thread that called it, so that the loop can check its timers."""
+    """Called after `advance`, in the same thread, so that the event loop checks its timers."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970."""
@@ -86,9 +86,9 @@ class QueuedTimer:
     ) -> None:
         self.queue = queue
         self.deadline_after = deadline_after
-        """Converts a delay to a deadline, for timers of a clock that can be paused; None for all others.
+        """Converts a delay to a deadline, for a timer of a clock that can be paused. None for other timers.
 
-        `TimerQueue.shift` moves such timers.
+        `TimerQueue.shift` moves timers with this function.
         """
         self.callback: Callable[[], None] | None = callback
         self.deadline_ms = deadline_ms
@@ -118,8 +118,8 @@ class TimerQueue:
     """Timers by deadline. Timers of equal deadlines run in the order in which they were scheduled.
 
     Every heartbeat postpones a session timeout that rarely expires, so postponing must be cheap. A postponed
-    timer keeps its entry in the heap, which is moved to the new deadline when it reaches the front and is
-    due. `next_deadline_ms` moves such entries as well; `wakeup_ms` does not.
+    timer keeps its old entry in the heap. The entry is moved to the new deadline when it reaches the front of
+    the heap and is due. `next_deadline_ms` moves such entries as well; `wakeup_ms` does not.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
@@ -134,7 +134,7 @@ class TimerQueue:
         return len(self._heap) - self._canceled
 
     def next_order(self) -> int:
-        """Return the next position among equal deadlines."""
+        """Return the next `order`: the position of a new timer among equal deadlines."""
         self.last_order += 1
         return self.last_order
 
@@ -148,7 +148,7 @@ class TimerQueue:
         callback: Callable[[], None],
         deadline_after: Callable[[int], int] | None = None,
     ) -> QueuedTimer:
-        """Schedule `callback` for a time. `shift` moves timers that have `deadline_after`."""
+        """Schedule `callback` for the time `deadline_ms`. `shift` moves timers that have `deadline_after`."""
         order = self.next_order()
         timer = QueuedTimer(self, deadline_ms, order, callback, deadline_after)
         heappush(self._heap, (deadline_ms, order, timer))
@@ -168,7 +168,8 @@ class TimerQueue:
     def timer_canceled(self) -> None:
         """Count a canceled entry.
 
-        Canceled entries are removed in bulk, so that those with distant deadlines do not use memory for long.
+        Canceled entries are removed in bulk, so that entries with distant deadlines do not use memory for
+        long.
         """
         self._canceled += 1
         if self._canceled > 64 and self._canceled > len(self._heap) // 2:
@@ -179,7 +180,7 @@ class TimerQueue:
     def wakeup_ms(self) -> int | None:
         """Return a time before which no timer is due, or None if there is none.
 
-        It may be earlier than the next deadline, and costs less than `next_deadline_ms`.
+        The time may be earlier than the next deadline. The call costs less than `next_deadline_ms`.
         """
         heap = self._heap
         while heap and heap[0][2].callback is None:
@@ -196,7 +197,7 @@ class TimerQueue:
     def pop_due(self, now_ms: int) -> Callable[[], None] | None:
         """Remove the earliest timer that is due and return its callback, or None if none is due.
 
-        Callers run each callback before they take the next, since it may cancel that one.
+        Callers must run a callback before they pop the next timer, since the callback may cancel that timer.
         """
         while (deadline_ms := self.wakeup_ms()) is not None and deadline_ms <= now_ms:
             if not self._move_postponed():
@@ -206,7 +207,7 @@ class TimerQueue:
         return None
 
     def _move_postponed(self) -> bool:
-        """Move the first entry to its timer's deadline. Returns False if it is there already."""
+        """Move the first entry to its timer's deadline. Returns False if the entry is there already."""
         _, order, timer = self._heap[0]
         if timer.order == order:
             return False

@@ -5,7 +5,7 @@ that waits or that is not deterministic. `broker.net.loop` implements it on the 
 `kwire.testing.virtual_host` implements it on virtual time, so a test waits a week in a millisecond and
 gives the same result every time.
 
-All callbacks run on the loop, one at a time, and never inside the call that registered them.
+All callbacks run on the event loop, one at a time, and never inside the call that registered them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Timer(Protocol):
     """A scheduled call."""
 
     def cancel(self) -> None:
-        """Cancel the call. Does nothing if it was made already."""
+        """Cancel the call. Does nothing if the call was made already."""
 
     def postpone(self, delay_ms: int) -> bool:
         """Reschedule the call to `delay_ms` from now, and return whether that was possible.
@@ -52,14 +52,14 @@ class Host(TimerClock, Protocol):
         """Return the random number generator for a purpose. Simulations seed each of them independently."""
 
     def logger(self, name: str) -> NodeLogger:
-        """Return this node's logger of that name."""
+        """Return this node's logger with the given name, such as `kwire.node`."""
 
     def now_ms(self) -> int:
         """Return the wall-clock time in milliseconds since 1970, for timestamps in records and files."""
 
     @property
     def internode_clock(self) -> TimerClock:
-        """The clock for everything that one node waits for from another.
+        """The clock for timeouts between nodes, such as sessions and long polls of followers.
 
         Tests pause it while they advance the time of all nodes at once.
         """
@@ -67,7 +67,7 @@ class Host(TimerClock, Protocol):
     def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """`schedule` for a periodic check, whose callback schedules the next run.
 
-        It may run later than scheduled while a test advances the clock.
+        The check may run later than scheduled while a test advances the clock.
         """
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
@@ -77,7 +77,7 @@ class Host(TimerClock, Protocol):
         """
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in this turn of the loop or the next, after the current callback."""
+        """Call `callback` in this or the next turn of the event loop, after the current callback."""
 
     @property
     def peers(self) -> Peers:
@@ -95,7 +95,7 @@ class PeerAddress(NamedTuple):
 
 
 class PeerUnreachable(Exception):
-    """Another node could not be reached, or did not respond in time. It may have processed the request.
+    """Another node could not be reached, or did not respond in time. The node may have processed the request.
 
     The exception's text is the reason.
     """
@@ -124,19 +124,19 @@ class Peers(Protocol):
     ) -> None:
         """Send a request, and call `on_response` once: with the response, or by `deadline_ms` with an error.
 
-        Each purpose ("metadata", "fetch-0") has a connection of its own to each address. Requests of one
-        purpose are served in order, and never wait for those of another purpose. The deadline is a time of
+        Each purpose ("metadata", "fetch-0") has its own connection to each address. Requests of one purpose
+        are served in order, and never wait for requests of another purpose. `deadline_ms` is a time of
         `Host.internode_clock`. The request's version is the highest that both nodes support, at most
         `max_version`.
 
         `to_controller` means that the address is a controller listener, not the inter-broker listener, which
-        may use another security protocol. It is the same for all requests of one purpose.
+        may use another security protocol. All requests of one purpose must pass the same value.
         """
 
     def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         """Return the API version ranges of a node by API key, from its last ApiVersions response.
 
-        They are empty if no open connection to it has received one.
+        The mapping is empty if no open connection to the node has received an ApiVersions response.
         """
 
 

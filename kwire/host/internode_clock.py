@@ -1,9 +1,9 @@
 """A clock for timeouts between nodes, which tests can pause while they advance all other time.
 
-Timeouts between nodes (fetch long polls, heartbeats, broker sessions, replica lag, retries) count on this
-clock. It runs with the host's monotonic clock. A test that makes a whole cluster a week older pauses it. No
-messages are exchanged during that week, so without the pause each node would time out all others
-(docs/decisions/0026).
+Timeouts between nodes (fetch long polls, heartbeats, broker sessions, replica lag, retries) use this clock.
+It runs with the host's monotonic clock. A test pauses it while it advances a whole cluster, for example by a
+week. The nodes exchange no messages during that week, so without the pause each node would time out all other
+nodes (docs/decisions/0026).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class InternodeClock:
         return timer
 
     def host_deadline_ms(self, delay_ms: int) -> int:
-        """Return the time on the host's clock at which `delay_ms` will have passed on this one."""
+        """Return the time on the host's clock at which `delay_ms` will have passed on this clock."""
         return self.monotonic_ms() + self._lag_ms + delay_ms
 
     def pause(self, delay_ms: int) -> None:
-        """Stop for the next `delay_ms` of the host's clock, which the caller is about to advance."""
+        """Stop this clock while the caller advances the host's clock by `delay_ms`."""
         self._paused_at_ms = self.monotonic_ms()
         self._add_lag(delay_ms)
 
     def resume(self, remaining_ms: int) -> None:
-        """Continue. `remaining_ms` is the part of the announced delay that did not pass."""
+        """Continue this clock. `remaining_ms` is the part of the delay by which the host did not advance."""
         self._add_lag(-remaining_ms)
 
     def _add_lag(self, delay_ms: int) -> None:

@@ -34,7 +34,7 @@ LOGGER_NAMES: Final = (
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that prefixes messages with a node's name, and sets it as `node` in each record.
 
-    Messages about a request pass its id in `extra`, as `request`.
+    A message about a request has the request's id in `extra`, as `request`.
     """
 
     def __init__(self, name: str, node: str) -> None:
@@ -57,7 +57,7 @@ STORAGE_LOGGER: Final = NodeLogger("kwire.storage", "")
 
 
 def known_loggers() -> dict[str, logging.Logger]:
-    """Return the root logger and kwire's, by name, those that have not logged yet included."""
+    """Return the root logger and all loggers of kwire by name, including loggers that have not logged yet."""
     for name in LOGGER_NAMES:
         logging.getLogger(name)
     known = logging.root.manager.loggerDict

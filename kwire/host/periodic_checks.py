@@ -14,7 +14,7 @@ from typing import Final
 from kwire.host.clock import QueuedTimer, TimerQueue
 
 MAX_CHECKS_PER_ADVANCE: Final = 200
-"""The most runs of one check while the clock is advanced once."""
+"""The maximum number of runs of one check while the clock is advanced once."""
 
 
 class DelayedCheck:
@@ -27,7 +27,7 @@ class DelayedCheck:
     ) -> None:
         self.checks = checks
         self.due_ms = due_ms
-        """The time for which it was scheduled."""
+        """The time for which the check was scheduled."""
         self.timer = timer
         self.callback = callback
 
@@ -45,7 +45,7 @@ class PeriodicChecks:
     def __init__(self, timers: TimerQueue) -> None:
         self._timers = timers
         self._min_interval_ms = 0
-        """Zero unless the clock is advancing."""
+        """The minimum interval between runs of a check, in ms. Zero unless the clock is advancing."""
         self.delayed: dict[DelayedCheck, None] = {}
 
     def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer | DelayedCheck:

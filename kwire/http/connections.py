@@ -2,7 +2,7 @@
 
 Hypercorn's own `serve` accepts connections itself. Here the HTTP port accepts them and peeks at the first
 bytes to choose between the broker's pages and the console process (docs/decisions/0022). Therefore each
-connection is closed after one request: the next request may be for the other one.
+connection is closed after one request: the next request may belong to the other process.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ def is_local_name(host: str) -> bool:
 
 
 def is_known_name(host: str, names: Collection[str]) -> bool:
-    """Return whether a Host header is one of the names, localhost or any address, which no site can have."""
+    """Return whether a Host header is localhost, an IP address, or one of `names`.
+
+    A foreign site needs a host name of its own, so it can have none of these.
+    """
     name = _name_of(host)
     try:
         ip_address(name)

@@ -55,7 +55,8 @@ class BlockingClient:
     ) -> None:
         """Create a client without connecting. Raises ValueError unless servers are given as host:port.
 
-        The client calls `sleep` with a number of seconds before each retry. An exception ends the retries.
+        The client calls `sleep` with a number of seconds before each retry. An exception of `sleep` ends the
+        retries.
         """
         self._cluster = ClusterClient(
             [_parse_address(text) for text in bootstrap_servers.split(",")],
@@ -230,7 +231,7 @@ class BlockingClient:
         def is_known(node_id: int) -> bool:
             return any(one.token_id == made.token_id for one in describe_tokens(self._cluster, None, node_id))
 
-        # Wait for all brokers that respond. The others are no reason to lose the token, which exists.
+        # Wait only for brokers that respond. The token exists, even if other brokers are down.
         self._cluster.stale_brokers(is_known, self._cluster.timeout_seconds)
         return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
 
@@ -296,9 +297,9 @@ class BlockingClient:
 
 
 def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
-    """Read from a partition; no records are left before `end` if none are returned.
+    """Return the next records of a partition. An empty list means that no record is left before `end`.
 
-    Raises ApiError, Disconnected.
+    Raises ApiError or Disconnected.
     """
     before = reader.positions[one]
     found = [record for _, record in reader.poll([one])]

@@ -95,7 +95,7 @@ class Broker(EmbeddedKafka):
         """Start the broker and return once it serves requests.
 
         After `crash` the broker keeps its data, its address and its clock. Raises ConfigError, BindError or
-        whatever else prevents the start.
+        any other error that prevents the start.
         """
         if self.is_running:
             raise RuntimeError("the broker is already running")
@@ -140,9 +140,9 @@ class Broker(EmbeddedKafka):
             raise
 
     def stop(self) -> None:
-        """Shut the broker down cleanly. Without effect if it is not running.
+        """Shut the broker down cleanly. Does nothing if the broker is not running.
 
-        If the broker has failed before, raises the failure.
+        If the broker has failed before, this method raises the failure.
         """
         try:
             self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))
@@ -178,13 +178,13 @@ class Broker(EmbeddedKafka):
         self._resumed = resumed
 
     def resume(self) -> None:
-        """Continue a broker that was suspended by `hang`. It then handles the requests that have arrived."""
+        """Continue a broker that `hang` suspended. The broker then handles the requests that have arrived."""
         hanging, self._resumed = self._resumed, None
         if hanging is not None:
             hanging.set()
 
     def fill_disk(self) -> None:
-        """Let every write fail as on a full disk, until `free_disk`.
+        """Make every write fail as on a full disk, until `free_disk`.
 
         Like Apache Kafka, a broker stops when it has no usable log directory left. It can be started again
         after `free_disk`.
@@ -192,14 +192,14 @@ class Broker(EmbeddedKafka):
         self._disk_space.is_full = True
 
     def free_disk(self) -> None:
-        """Let writes succeed again."""
+        """Make writes succeed again."""
         self._disk_space.is_full = False
 
     def advance(self, delay_ms: int) -> None:
         """Move the broker's clock forward by `delay_ms`, running each timer at its own time.
 
-        Returns once everything that became due is done: responses are queued, and writes are finished. Can
-        be called from any thread. The clocks of clients do not move.
+        Returns once everything that became due is done: responses are queued, and writes are finished. This
+        method can be called from any thread. The clocks of clients do not move.
 
         Periodic tasks, such as retention, run at most 200 times and once at the end, however long `delay_ms`
         is, so a week takes milliseconds. If this call is interrupted, the clock stops where it is.

@@ -43,7 +43,7 @@ class BrokerThread(threading.Thread):
         self._failure: BaseException | None = None
         self._stop_requested: LoopEvent | None = None
         self._may_close = threading.Event()
-        """Set when the thread that requested the end no longer uses the loop, which can be closed then."""
+        """Set once the thread that requested the end no longer uses the event loop, which can be closed."""
 
     def run(self) -> None:
         """Run the broker until it ends, and keep its failure."""
@@ -85,7 +85,7 @@ class BrokerThread(threading.Thread):
         yield from running.shut_down()
 
     def wait_until_started(self) -> None:
-        """Wait until the broker serves requests. Raises the failure that prevents it."""
+        """Wait until the broker serves requests. Raises the failure that prevents the start."""
         if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
             raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
         if self._failure is not None:
@@ -93,11 +93,11 @@ class BrokerThread(threading.Thread):
             raise self._failure
 
     def stop(self, *, keeps_data: bool) -> None:
-        """Shut the broker down cleanly, or discard its data. Raises its failure if it failed before."""
+        """Shut the broker down cleanly, or discard its data. Raises the broker's failure if it has failed."""
         self._request_end("CLEAN" if keeps_data else "DISCARDED")
 
     def kill(self) -> None:
-        """End the broker as if its process were killed. Raises its failure if it failed before."""
+        """End the broker as if its process were killed. Raises the broker's failure if it has failed."""
         self._request_end("KILLED")
 
     def _request_end(self, ending: str) -> None:

@@ -8,7 +8,8 @@
         cluster.isolate(2)      # from the other brokers, until `heal`; clients still reach it
 
 Each broker is also a controller. Topics have one replica per broker, at most three. `min.insync.replicas` is
-one less, at least 1. Each broker has its own faults and its own clock; `Cluster.advance` moves all clocks.
+one less than the number of replicas, at least 1. Each broker has its own faults and its own clock;
+`Cluster.advance` moves all clocks.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Cluster(EmbeddedKafka):
         return ",".join(f"{HOST}:{port}" for port in self._ports.values())
 
     def start(self) -> None:
-        """Start all brokers and return once they serve. Raises the first failure."""
+        """Start all brokers and return once they serve requests. Raises the first failure."""
         if self.brokers:
             raise RuntimeError("the cluster is already running")
         self._create_directory()
@@ -165,7 +166,7 @@ class Cluster(EmbeddedKafka):
         return self.brokers[self._call(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
-        """Make broker `to` the leader of a partition, and return once it is.
+        """Make broker `to` the leader of a partition, and return once it is the leader.
 
         The broker must have a replica, otherwise this raises LookupError. To move a group's coordinator, move
         its partition of `__consumer_offsets`.
@@ -176,8 +177,8 @@ class Cluster(EmbeddedKafka):
         """Move the clocks of all brokers forward by `delay_ms`, as `Broker.advance` does for one.
 
         Brokers that can reach each other do not time out. If a broker is down, suspended or disconnected, the
-        first minute passes in steps of 250 ms for all brokers together, so that its timeouts expire. That
-        takes half a second.
+        first minute passes in steps of 250 ms for all brokers together, so that timeouts of that broker
+        expire. These steps take half a second of real time.
         """
         check_delay(delay_ms)
         nodes, rest_ms = self.brokers.values(), delay_ms

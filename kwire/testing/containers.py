@@ -248,14 +248,14 @@ class KafkaContainer:
 
 
 def _check_arguments(kwargs: Mapping[str, object]) -> None:
-    """Raise NotImplementedError for container arguments that would be missed."""
+    """Raise NotImplementedError for container arguments that have no equivalent in a broker."""
     for name in ("network", "network_aliases", "command", "volumes"):
         if kwargs.get(name):
             raise NotImplementedError(_unsupported_message(name))
 
 
 def _check_security(settings: Mapping[str, str]) -> None:
-    """Raise NotImplementedError for security settings that the broker does not have."""
+    """Raise NotImplementedError for security settings that this class does not support."""
     listeners = settings.get("listener.security.protocol.map", "").split(",")
     named = [settings.get("security.inter.broker.protocol"), *(one.partition(":")[2] for one in listeners)]
     for protocol in filter(None, named):

@@ -4,8 +4,8 @@ A write is visible at once, and the disk knows what has been synced. `kill` simu
 process: all writes survive, and one write may be interrupted. `power_cut` simulates the death of the machine,
 after which only synced data is certain: see `kwire.testing.power_loss`.
 
-Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), let the process
-die during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then
+Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), kill the
+process during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then
 syncs the rest. Linux may drop such pages instead. That is not modeled: the broker never continues after a
 failed sync.
 """
@@ -27,7 +27,7 @@ class ProcessDied(BaseException):
 
 
 class MemoryFile:
-    """An open file. It stays valid after a removal or rename, but not after the death of its process."""
+    """An open file. It can be used after a removal or rename, but not after the death of its process."""
 
     __slots__ = ("_content", "_crash_count", "_disk", "path")
 
@@ -96,32 +96,32 @@ class MemoryDisk:
     ) -> None:
         """Create an empty disk.
 
-        `rng` decides how much of a failed or interrupted operation is done; without it, `torn_bytes` of a
-        write. `note` receives a line for each fault.
+        `rng` decides how much of a failed or interrupted operation is done. Without `rng`, `torn_bytes` bytes
+        of a failed write are written. `note` receives a line for each fault.
         """
         self.now_ms = 0
         """The modification time of writes."""
         self.crash_count = 0
-        """The number of crashes. Files that were opened before are invalid."""
+        """The number of crashes. Files that were opened before the last crash are invalid."""
         self.locks: set[str] = set()
         self.changes = 0
         """The number of operations that changed or synced something."""
         self.syncs = 0
         """The number of syncs of files."""
         self.dies_after: int | None = None
-        """After how many more changes the process dies, during the next one."""
+        """The number of changes before the one during which the process dies. None means never."""
         self.fails_after: int | None = None
-        """After how many more operations the next ones fail."""
+        """The number of operations before the first one that fails. None means never."""
         self.remaining_failures: int | None = None
         """The number of operations that fail before the disk works again. None means all."""
         self.torn_bytes = 0
-        """The bytes of a write that are written if it is the first operation to fail."""
+        """The number of bytes that a write still writes if it is the first operation to fail."""
         self.fails_reading = True
         """Whether reads fail, too."""
         self.free_bytes: int | None = None
         """The free space in bytes. None means unlimited."""
         self.broken_directories: dict[str, bool] = {}
-        """Failed directories: writes in them fail, and reads if the value is true."""
+        """Failed directories. Writes in them fail; reads fail too if the value is true."""
         self._rng = rng
         self._note = note
         self._root = DirectoryContent()
@@ -188,12 +188,12 @@ class MemoryDisk:
         content.sync()
 
     def before_read(self, path: str) -> None:
-        """Count a read. Raises StorageError if it fails."""
+        """Count a read. Raises StorageError if the read must fail."""
         if self.fails_reading:
             self._may_fail(f"read {path}", reads=True)
 
     def before_change(self, what: str) -> None:
-        """Count an operation before it is done. Raises StorageError if it fails, or ProcessDied."""
+        """Count an operation before it is done. Raises StorageError or ProcessDied if it must fail."""
         if self._count_change(what):
             raise ProcessDied
         self._may_fail(what)
@@ -444,7 +444,7 @@ class MemoryDisk:
         entry.sync()
 
     def lock(self, path: str) -> _Lock | None:
-        """Lock a file, and return None if it is locked already."""
+        """Lock a file. Returns None if the file is locked already."""
         if path in self.locks:
             return None
         self.open(path, create=True)

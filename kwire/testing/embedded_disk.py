@@ -24,7 +24,7 @@ class EmbeddedFile(RealFile):
         super().write_at(position, buffers)
 
     def sync(self) -> None:
-        """Sync the file if the disk syncs at all."""
+        """Sync the file, unless the disk is configured not to sync."""
         if self.disk.syncs:
             super().sync()
 
@@ -64,6 +64,6 @@ class EmbeddedDisk(RealDisk):
         super().replace(path, content, sync=sync and self.syncs)
 
     def sync_directory(self, path: str) -> None:
-        """Sync the names in a directory if the disk syncs at all."""
+        """Sync the names in a directory, unless the disk is configured not to sync."""
         if self.syncs:
             super().sync_directory(path)

@@ -49,16 +49,16 @@ class EmbeddedKafka(Kafka):
 
     @abstractmethod
     def start(self) -> None:
-        """Start, and return once requests are served."""
+        """Start, and return once all brokers serve requests."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop. Without effect if it is not running."""
+        """Stop. Does nothing if it is not running."""
 
     # --- authentication
 
     def client_config(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
-        """Return the settings of a client that authenticates as a user, by default the first one.
+        """Return the settings of a client that authenticates as a user, by default the first user.
 
         Raises LookupError if there is no such user or mechanism.
         """
@@ -81,7 +81,7 @@ class EmbeddedKafka(Kafka):
     ) -> ClientConfig:
         """Create a delegation token and return the settings of a client that authenticates with it.
 
-        The owner is a user, by default the first one. The token is known to all brokers that respond. It
+        The owner is a user, by default the first user. All brokers that respond know the token. It
         expires after a day unless it is renewed, and after `max_lifetime_ms` at the latest
         (`delegation.token.expiry.time.ms`, `delegation.token.max.lifetime.ms`).
         """

@@ -28,11 +28,11 @@ TopicNames = Mapping[Uuid, str]
 CLIENT_ID: Final = "kwire.testing"
 """The client id of the test's own requests, which are neither recorded nor affected by faults."""
 MAX_RECORDS_SHOWN: Final = 10
-"""The most records that the text shows of each partition."""
+"""The maximum number of records that the text shows of each partition."""
 MAX_VALUE_CHARACTERS: Final = 200
-"""The most characters that the text shows of a key or value."""
+"""The maximum number of characters that the text shows of a key or value."""
 MAX_MESSAGE_CHARACTERS: Final = 1_000
-"""The most characters that the text shows of a request or response."""
+"""The maximum number of characters that the text shows of a request or response."""
 HIDDEN: Final = "[hidden]"
 SECRET_FIELDS: Final = {"auth_bytes", "hmac", "salted_password"}
 SECRET_KEY_SUFFIXES: Final = (
@@ -61,7 +61,7 @@ class Exchange:
         self.version = header.api_version
         self.client_id = header.client_id or ""
         self.outcome: str | None = None
-        """Empty if a response was sent, the reason if not, and None while the request is in progress."""
+        """Empty if a response was sent, else the reason why not. None while the request is in progress."""
         self.fault = ""
         """The injected fault, if there is one."""
         self.duration_ms = 0.0
@@ -74,7 +74,7 @@ class Exchange:
     def complete(
         self, duration_ms: float, response: bytes | None, response_bytes: int, outcome: str = ""
     ) -> None:
-        """Set the outcome. `response` is the frame with its size, or None if it is missing or too long."""
+        """Set the outcome. `response` is the frame with its size prefix, or None if missing or too long."""
         self.duration_ms, self._response_frame, self.response_bytes = duration_ms, response, response_bytes
         self.outcome = outcome
 
@@ -113,7 +113,7 @@ class Exchange:
         return None if message is None else _fields_dict(message, self.version, self._names)
 
     def set_fetched_partitions(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Set the partitions of a Fetch, including those that its fetch session implies."""
+        """Set the partitions of a Fetch, including partitions that only its fetch session names."""
         self.partitions = frozenset(TopicPartition(*one) for one in partitions)
 
     @cached_property
@@ -158,7 +158,7 @@ class Exchange:
 
 
 def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartition]:
-    """Yield the partitions that a message names at any depth, or -1 for topics without partitions."""
+    """Yield the partitions that a message names at any depth. A topic without partitions has number -1."""
     if "Topic" in type(message).__name__:
         name = _topic_name_of(message, names)
         if name:

@@ -50,7 +50,7 @@ Kind = Literal["return_error", "delay", "drop_response", "truncate_response", "i
 
 
 class FaultOptions(TypedDict, total=False):
-    """Which requests a fault affects, and how many: `times` is 1 by default, and None for all."""
+    """The requests that a fault affects, and their number: `times` is 1 by default; None means all."""
 
     times: int | None
     client_id: str | None
@@ -124,8 +124,8 @@ class Fault:
 class SeededFault(Fault):
     """Random faults for a share of all requests.
 
-    Each client and API has a random stream of its own. So the seventh Produce of a client gets the same fault
-    whenever it arrives, whatever other clients do.
+    Each client and API has its own random stream. So the seventh Produce of a client gets the same fault
+    regardless of when it arrives and of what other clients do.
     """
 
     def __init__(self, seed: int, probability: float, options: FaultOptions) -> None:
@@ -134,13 +134,13 @@ class SeededFault(Fault):
         self._rngs: dict[tuple[str, str], random.Random] = {}
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """Draw whether a request gets a fault, and which."""
+        """Decide at random whether a request gets a fault, and which fault."""
         if api not in RETRIABLE_ERRORS or not self.matches(api, client_id, partitions):
             return None
         rng = self._rngs.get((api, client_id))
         if rng is None:
             rng = self._rngs[api, client_id] = random.Random(f"{self._seed} {api} {client_id}")
-        # Drawn for every request, so that the probability changes how many faults there are, but not which.
+        # Draw for every request, so that the probability changes the number of faults, but not the faults.
         fault = self._draw(api, rng)
         if rng.random() >= self._probability:
             return None
@@ -202,7 +202,7 @@ class Faults:
         seconds: float,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Delay the request, and all later ones on its connection, on the broker's clock."""
+        """Delay the request and all later requests on its connection, by the broker's clock."""
         if not seconds >= 0:
             raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
         fault = Fault(
@@ -247,7 +247,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Never process the request nor later ones on its connection, and keep the connection open."""
+        """Never process the request or later requests on its connection, and keep the connection open."""
         fault = Fault(
             "ignore",
             api,

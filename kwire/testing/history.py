@@ -54,11 +54,11 @@ Partition = tuple[str, int]
 Read = tuple[Partition, int, bytes]
 """A record as a reader gets it: its partition, offset and value."""
 ANY_OFFSET = UNKNOWN_OFFSET = -1
-"""The offset if the caller does not know it."""
+"""An offset that the caller does not know."""
 MAX_RECORDS_SHOWN = 5
-"""The most records that an anomaly shows."""
+"""The maximum number of records that an anomaly shows."""
 MAX_ANOMALIES_SHOWN = 50
-"""The most anomalies that a failure shows."""
+"""The maximum number of anomalies that a failure shows."""
 
 
 class Outcome(Enum):
@@ -110,7 +110,7 @@ class _Sent:
 
 
 class _Delivery(NamedTuple):
-    """A record that a reader got. Without a value, a new position of the reader."""
+    """A record that a reader got. If the value is None, the reader's new position after a seek."""
 
     partition: Partition
     offset: int
@@ -119,7 +119,7 @@ class _Delivery(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """An offset commit of a group. `may_go_back` after a reset of its offsets."""
+    """An offset commit of a group. `may_go_back` is set after a reset of the group's offsets."""
 
     partition: Partition
     offset: int
@@ -187,7 +187,7 @@ class History:
             self._sent[value].is_idempotent = False
 
     def on_reject(self, value: bytes) -> None:
-        """Record that a send failed with an error that excludes success. A timeout does not."""
+        """Record that a send failed with an error that excludes success. Do not call this after a timeout."""
         with self._lock:
             self._sent[value].outcome = Outcome.REJECTED
 
@@ -209,7 +209,7 @@ class History:
             self._expected_readers.append(readers)
 
     def on_poll(self, reader: str, records: Iterable[Read]) -> None:
-        """Record what a reader with read_committed got, in this order."""
+        """Record the records that a read_committed reader got, in this order."""
         records = list(records)
         _check_partitions(*(record[0] for record in records))
         with self._lock:
@@ -236,7 +236,7 @@ class History:
             self._commits[group].append(_Commit(partition, offset, may_go_back, self._now_s()))
 
     def on_assign(self, group: str, member: str, partitions: Iterable[Partition]) -> None:
-        """Record partitions that a member was assigned in addition to those it owns."""
+        """Record partitions that a member was assigned in addition to the partitions that it owns."""
         self._record_ownership(group, member, partitions, assigned=True)
 
     def on_revoke(self, group: str, member: str, partitions: Iterable[Partition]) -> None:
@@ -441,7 +441,10 @@ def _is_rejected(sent: _Sent) -> bool:
 
 
 def _offsets_between(offsets: list[int], first: int, end: int) -> list[int]:
-    """Return the offsets of final records from `first` on and below `end`, without control records."""
+    """Return the offsets of final records from `first` up to, but not including, `end`.
+
+    Offsets of control records are not included.
+    """
     if first == end:
         return []
     return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]

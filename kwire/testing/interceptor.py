@@ -1,8 +1,8 @@
 """Records requests and injects faults between a broker's connections and its node.
 
 The interceptor takes the node's place in the server. It sees each request before the node does. It sees
-responses when the loop's turn ends, before they are sent: a response that is complete by then has not left
-the process. Requests of other nodes, and of the test itself, bypass it.
+responses at the end of each turn of the event loop: a response that is complete then has not been sent yet.
+Requests of other nodes, and of the test itself, bypass the interceptor.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Interceptor:
             self._handle(channel, frame, exchange, fault)
 
     def end_turn(self, respond: Callable[[], None] | None = None) -> None:
-        """End the turn of the node, and record the responses that are complete."""
+        """End the node's turn of the event loop, and record the responses that are complete."""
 
         def check_and_respond() -> None:
             self._check_pending()
@@ -195,7 +195,7 @@ class Interceptor:
             interrupt()
 
     def _track_fetch_session(self, channel: Channel, exchange: Exchange) -> None:
-        """Track the partitions of a fetch session. Incremental requests name only those that change."""
+        """Track the partitions of a fetch session. Incremental requests name only changed partitions."""
         try:
             request: Any = exchange.request_message
         except WireError:
@@ -298,7 +298,7 @@ class Interceptor:
 
 
 def _is_from_node(channel: Channel, exchange: Exchange) -> bool:
-    """Return whether another node sent a request: its client id and its software name show that."""
+    """Return whether another node sent a request, judged by its client id and its software name."""
     if not NODE_CLIENT_ID.match(exchange.client_id):
         return False
     from kwire.broker.net.peer_link import SOFTWARE_NAME  # not needed by a single broker, so imported late

@@ -37,7 +37,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
 MAX_RECORDS_SHOWN = 10
-"""The most records that a failure shows."""
+"""The maximum number of records that a failure shows."""
 
 
 class Kafka:
@@ -236,7 +236,7 @@ class Kafka:
     def wait_until(
         self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
     ) -> T:
-        """Call `wait_until` of this module with the timeout of this client."""
+        """Call the function `wait_until` of this module with the timeout of this client."""
         __tracebackhide__ = True
         return wait_until(
             condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, description=description

@@ -12,9 +12,9 @@ while it is open. But it can break at any time: then frames in flight may or may
 have been processed although its response is lost. Frames on a cut link wait until the link heals, like
 retransmissions of TCP, and the sender may time out. Without `rng`, each frame takes 1 ms and no fault occurs.
 
-Nodes and clients have names: a node that of its host, a client the one that it passes. A `PeerAddress` is
-resolved when a connection is opened. A process that dies resets its connections. A machine that loses power
-does not, so its peers have to time out.
+Nodes and clients have names: a node has the name of its host, and a client passes its name. A `PeerAddress`
+is resolved when a connection is opened. A process that dies resets its connections. A machine that loses
+power does not, so its peers have to time out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 MAX_IN_TRANSIT = 10_000
-"""The most frames that can be in flight in one direction of a connection."""
+"""The maximum number of frames that can be in flight in one direction of a connection."""
 UNKNOWN_HOST = "nobody"
 
 
@@ -77,12 +77,12 @@ class Network:
         """Create a network without nodes. `note` receives a line for each fault."""
         self.events = events
         self.faults = faults
-        """Can be changed at any time."""
+        """The current faults. Tests can replace them at any time."""
         self.note = note
         self._rng = rng
         self._listeners: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
-        """The machine of each address, also while its process is down."""
+        """The machine of each address, including machines whose process is down."""
         self._powered_off: set[str] = set()
         """Machines without power."""
         self._cuts: set[tuple[str, str]] = set()
@@ -137,7 +137,7 @@ class Network:
     # --- connections
 
     def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents) -> Connection:
-        """Connect a node to another node. With the host bound, a `kwire.broker.net.peer_link.Dial`."""
+        """Connect a node to another node. With `host` bound, this is a `kwire.broker.net.peer_link.Dial`."""
         return Connection(self, to, handler, host.name, host.call_soon, host)
 
     def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
@@ -187,18 +187,18 @@ class Network:
             connection.break_off(is_noted=True)
 
     def delay_ms(self) -> int:
-        """Draw how long a frame is in flight."""
+        """Return a random time for which a frame is in flight."""
         faults = self.faults
         if self._happens(faults.slow):
             return self._between(faults.longest_ms, faults.slowest_ms)
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
-        """Draw when the connection breaks while a frame is in flight, or None."""
+        """Return the random time at which the connection breaks while a frame is in flight, or None."""
         return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
     def surviving_count(self, most: int) -> int:
-        """Draw how many of the frames in flight still arrive when their connection breaks."""
+        """Return a random number of the frames in flight that still arrive when their connection breaks."""
         return self._between(0, most)
 
     def _happens(self, likely: float) -> bool:
@@ -350,7 +350,7 @@ class Connection:
     # --- the server's end
 
     def _accept(self) -> None:
-        """Accept the connection. The kernel does that also for a process that is paused."""
+        """Accept the connection. The kernel accepts connections even for a paused process."""
         network = self._network
         if network.is_powered_off(self.server):
             self._undelivered = self._accept
@@ -400,7 +400,7 @@ class Connection:
     # --- faults
 
     def break_off(self, *, is_noted: bool = False) -> None:
-        """Break the connection. Frames in flight may be lost, and each end learns of it in its own time."""
+        """Break the connection. Frames in flight may be lost, and each end notices the break separately."""
         if self._broken or self not in self._network.connections:
             return
         self._broken = True
@@ -412,7 +412,7 @@ class Connection:
         self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
     def on_process_end(self, host: VirtualHost, *, silently: bool) -> None:
-        """Close the end of a process that has died. With `silently`, the other end does not learn of it."""
+        """Close the end of a process that has died. With `silently`, the other end is not notified."""
         if self._client_host is host:
             self._handler = None
             if not silently:
@@ -449,7 +449,7 @@ class ServerConnection:
         listener.node.channel_opened(self._channel)
 
     def receive(self, frame: bytes) -> None:
-        """Queue a frame for the process, which handles it once it runs."""
+        """Queue a frame. The process handles the frame once it runs."""
 
         def take() -> None:
             self._waiting.append(memoryview(bytearray(frame))[4:])

@@ -40,7 +40,7 @@ FEW_PARTITIONS = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.
 """Fewer internal partitions, so that the first group and the first transaction start sooner."""
 MAX_PREFIX_CHARACTERS = 100
 MAX_REQUESTS_SHOWN = 100
-"""The most requests that a failure report shows."""
+"""The maximum number of requests that a failure report shows."""
 
 DEFAULT_SEEDS = 10
 """The number of seeds of a simulated test, unless its mark or the command line sets them."""
@@ -59,7 +59,7 @@ _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
 class BrokerData(NamedTuple):
-    """The data directory of some brokers. It is kept if a test that used them has failed."""
+    """The data directory of a fixture's brokers. It is kept if a test that used the brokers has failed."""
 
     directory: Path
     brokers: Mapping[str, Broker]
@@ -70,8 +70,8 @@ class BrokerData(NamedTuple):
 class SkipAssertionRewriting(MetaPathFinder):
     """Finds kwire's modules before pytest does, so that their assertions are not rewritten.
 
-    pytest rewrites all modules of a distribution that has a plugin. For a complete broker that takes a second
-    unless it is cached.
+    pytest rewrites all modules of a distribution that has a plugin. For kwire's modules, that takes a second
+    unless the result is cached.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
@@ -162,7 +162,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def kwire_config() -> Mapping[str, object]:
-    """Broker configs for all brokers and clusters of the test suite. Override this fixture to set some."""
+    """Broker configs for all brokers and clusters of the test suite. Override this fixture to set configs."""
     return {}
 
 
@@ -289,7 +289,10 @@ def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[
 
 
 def _parse_seeds(wanted: str) -> range:
-    """Parse `--kwire-seeds`: a number of seeds or a range. Raises ArgumentTypeError if it is empty."""
+    """Parse `--kwire-seeds`: a number of seeds, or a range such as 100-199.
+
+    Raises ArgumentTypeError if the value is invalid or has no seeds.
+    """
     first, is_range, last = wanted.partition("-")
     try:
         seeds = range(int(first), int(last) + 1) if is_range else range(int(wanted))
@@ -301,7 +304,7 @@ def _parse_seeds(wanted: str) -> range:
 
 
 def _rerun_instructions(item: pytest.Item) -> str:
-    """Return the command that reproduces a failure. PYTHONHASHSEED decides the order of sets of strings."""
+    """Return the command that reproduces a failure, with PYTHONHASHSEED, which orders sets of strings."""
     hash_seed = os.environ.get("PYTHONHASHSEED", "random")
     again = f"pytest {item.nodeid!r}"
     if item.config.getoption("--kwire-seeds"):  # the mark alone may not have this seed
@@ -323,7 +326,7 @@ def _remove_data(data: BrokerData) -> None:
 
 
 def _repair(broker: Broker) -> None:
-    """Remove the faults that a test has left in the shared broker, and start it if it is down."""
+    """Remove the faults that a test left in the shared broker, and start the broker if it is down."""
     broker.faults.clear()
     broker.resume()
     broker.free_disk()

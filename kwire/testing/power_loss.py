@@ -4,17 +4,17 @@ Files and directories have a volatile state, which readers see, and a durable st
 power failure only the durable state is left, together with a random choice of the operations since the last
 sync:
 
-- File contents: the writes since the last sync survive completely, or not at all, or up to some operation
+  - File contents: the writes since the last sync survive completely, or not at all, or up to some operation
   with a torn last write, or as any combination of sectors. The file may have the size that all writes would
   have given it, with zeros in sectors that did not survive. A truncation survives only with all operations
   before it. Writes after a truncation usually survive only with the truncation, since the journal orders
   them. But a sector that was written in place may survive while the truncation before it is lost. Then the
-  rest of that sector is zeros, and the sectors after it have their content from before the truncation.
-- Names in a directory: a prefix of the changes since the last sync survives. Directories are independent of
+  rest of that sector is zeros, and the sectors after it have their content from before the truncation. -
+  Names in a directory: a prefix of the changes since the last sync survives. Directories are independent of
   each other and of the contents of their files. A sync of a file does not make its name durable, and a sync
-  of a directory does not make contents durable. ext4 gives more: it keeps the order over all directories.
-  POSIX gives no order at all, which no log could survive, Kafka's included.
-- A rename within a directory is atomic, and so is each creation and removal.
+  of a directory does not make contents durable. ext4 guarantees more: it keeps the order over all
+  directories. POSIX guarantees no order at all. No log could survive that, including Kafka's. - A rename
+  within a directory is atomic, and so is each creation and removal.
 """
 
 from __future__ import annotations

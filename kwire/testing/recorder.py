@@ -70,7 +70,7 @@ class Recorder:
         ]
 
     def format(self, *, since_s: float = 0.0, limit: int | None = None) -> str:
-        """Return the exchanges since a time in seconds since 1970, or the last `limit` of them, as text."""
+        """Format the exchanges since `since_s`, in seconds since 1970, or only the last `limit` of them."""
         found = [one for one in self if one.received_at_s >= since_s]
         left_off = 0 if limit is None else max(0, len(found) - limit)
         first = [f"({left_off} earlier requests)"] if left_off else []

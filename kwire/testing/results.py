@@ -36,7 +36,7 @@ class Token(NamedTuple):
 
     id: str
     password: str
-    """Its HMAC in base64."""
+    """The token's HMAC in base64."""
     owner: str
     expires_ms: int
     """The time in ms since 1970 when the token expires unless it is renewed."""

@@ -7,8 +7,8 @@
 
 Several hosts can share one `EventQueue`. They then have one clock and one order of events.
 
-Worker tasks run at once by default. To find races, a test can hold them back (`hold_work`), run each task and
-deliver its result when it likes, or let a seed decide the delays (`work_delays`).
+Worker tasks run at once by default. To find races, a test can hold them back (`hold_work`), and then run each
+task and deliver its result at any time. It can also draw random delays (`work_delays`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WorkerTask:
                 self._results.append(error)
 
     def deliver(self) -> None:
-        """Call back with the result at the next `run_pending` or `advance`."""
+        """Schedule the callback with the result for the next `run_pending` or `advance`."""
         self.run()
         self._host.call_soon(self._call_done)
 
@@ -89,7 +89,7 @@ class WorkerTask:
 
 
 class HostTimer:
-    """A scheduled call. If it becomes due while its process is paused, it is made after `resume`."""
+    """A scheduled call. If the call becomes due while its process is paused, it is made after `resume`."""
 
     __slots__ = ("_callback", "_host", "_queued")
 
@@ -150,16 +150,16 @@ class VirtualHost:
         self.events = events if events is not None else EventQueue(now_ms)
         self.clock = self.events.clock
         self.skew_ms = skew_ms
-        """The lead of the wall clock over the shared clock. Can be changed at any time."""
+        """The lead of the wall clock over the shared clock, in ms. Can be changed at any time."""
         self._speed_percent = speed_percent
         self._started_ms = self.clock.monotonic_ms()
         self.end_turn: Callable[[], None] | None = None
         self.held_work: list[WorkerTask] | None = None
         """The tasks that a test holds back, oldest first, or None."""
         self.is_dead = False
-        """Whether the process has died. None of its callbacks run then."""
+        """Whether the process has died. The callbacks of a dead process do not run."""
         self.on_death: Callable[[], None] | None = None
-        """Called when the process died in a disk operation. While unset, `ProcessDied` is raised."""
+        """Called when the process dies in a disk operation. If it is None, `ProcessDied` is raised."""
         self._held_calls: list[Callable[[], None]] | None = None
         self.peers: Peers = NoPeers(self.call_soon)
         """The links to other nodes. Without a network, all requests fail."""
@@ -185,7 +185,7 @@ class VirtualHost:
         return self.clock.monotonic_ms() + self._clock_gain_ms()
 
     def _clock_gain_ms(self) -> int:
-        """Return how far the clocks have run ahead of the shared clock."""
+        """Return how far the clocks have run ahead of the shared clock, in ms."""
         if self._speed_percent == 100:
             return 0
         return (self.clock.monotonic_ms() - self._started_ms) * (self._speed_percent - 100) // 100
@@ -197,10 +197,10 @@ class VirtualHost:
     @property
     def internode_clock(self) -> TimerClock:
         """The clock for timeouts between nodes, which is the host's own."""
-        return self  # the embedded broker has two, since a test can advance its time without its peers'
+        return self  # the embedded broker has two clocks, since a test can advance it without its peers
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
-        """Call back after a delay."""
+        """Call `callback` after `delay_ms` of this host's clock."""
         return HostTimer(self, delay_ms, callback)
 
     def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
@@ -208,7 +208,7 @@ class VirtualHost:
         return self.schedule(delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` at once, or when the test or the seed decides, and call back with its result."""
+        """Run `work` at once, or after a delay, and call `done` with the result of `work`."""
         task = WorkerTask(self, work, done)
         if self.held_work is not None:
             self.held_work.append(task)
@@ -221,12 +221,12 @@ class VirtualHost:
             timers.add(begins_ms + rng.randrange(self.max_work_ms), task.deliver)
 
     def hold_work(self) -> list[WorkerTask]:
-        """Hold all later tasks back, and return the list that collects them."""
+        """Hold back all later tasks, and return the list that collects the tasks."""
         self.held_work = []
         return self.held_work
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back at the next `run_pending` or `advance`."""
+        """Call `callback` at the next `run_pending` or `advance`."""
         self.events.soon.append(lambda: self.call(callback))
 
     def die(self) -> None:
@@ -264,7 +264,7 @@ class VirtualHost:
         self.events.advance(delay_ms)
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Make a call in the process: now, or after `resume`, or never if the process is dead."""
+        """Call `callback` in the process: now, or after `resume`, or never if the process is dead."""
         if self.is_dead:
             return
         if self._held_calls is not None:

@@ -93,7 +93,7 @@ class VirtualNode:
     # --- start and stop
 
     def start(self) -> None:
-        """Start a process on the disk as it is, at first or again."""
+        """Start a process on the current disk, for the first time or again."""
         config = load(None, {}, {"log.index.size.max.bytes": str(INDEX_BYTES), **self.settings})
         self.host = host = VirtualHost(
             seed=self._seed,
@@ -138,7 +138,7 @@ class VirtualNode:
         join(ListenerRole.CONTROLLER)
 
     def die(self, *, power_failure: random.Random | None = None) -> None:
-        """Kill the process. With `power_failure`, the machine loses power, and that decides what is kept."""
+        """Kill the process. With `power_failure`, the machine loses power, as this generator decides."""
         self.host.die()
         if power_failure is None:
             self.disk.kill()
@@ -179,7 +179,7 @@ class VirtualNode:
     ) -> VirtualClient:
         """Open a connection. With `principal`, it is authenticated without SASL.
 
-        It is anonymous if the node has no listener of this name.
+        The connection is anonymous if the node has no listener of this name.
         """
         config = self.node.config
         known = (*config.listener_endpoints(), *config.controller_endpoints(), *config.running_listeners())
@@ -194,7 +194,7 @@ class VirtualNode:
         return client.receive(version, type(request))
 
     def turn(self) -> None:
-        """End the turn of the loop, and make all calls that are due now."""
+        """End the turn of the event loop, and make all calls that are due now."""
         self.node.end_turn()
         self.host.run_pending()
 

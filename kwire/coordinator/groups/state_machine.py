@@ -128,7 +128,7 @@ class GroupStateMachine:
         A transactional commit (KIP-447) may come from a producer without member information, and may arrive
         during a rebalance.
 
-        ApiError for the whole commit. Classic groups: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION,
+        Raises ApiError for the whole commit. Classic groups: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS. Consumer groups: UNKNOWN_MEMBER_ID,
         STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION. Both: INVALID_REQUEST, as in `Offsets.commit`.
         """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedBroker:
-    """A broker that a test can kill and start. Its methods have no effect if an injected fault came first."""
+    """A broker that a test can kill and start. A method has no effect if a fault did that before."""
 
     def __init__(self, environment: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id

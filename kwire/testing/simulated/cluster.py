@@ -1,9 +1,10 @@
 """A cluster on virtual time, chosen by a seed, in which programs that use asyncio run unchanged.
 
     with SimulatedCluster(seed=7) as cluster:
-        cluster.create_topic("orders", partitions=2) cluster.run(produce(cluster.bootstrap_servers))     # a
-        coroutine that uses aiokafka, or your own client cluster.stop_faults() assert
-        len(cluster.records("orders")) == 100
+        cluster.create_topic("orders", partitions=2)
+        cluster.run(produce(cluster.bootstrap_servers))     # a coroutine that uses aiokafka, for example
+        cluster.stop_faults()
+        assert len(cluster.records("orders")) == 100
 
 The seed decides the delay of each response and the pieces in which it arrives. It also decides which
 connections break, and which brokers crash, pause, lose their network, their power or their disk, and when.
@@ -51,14 +52,14 @@ NO_CONNECTION_HINT: Final = (
     "such as those of aiokafka; kafka-python and confluent-kafka have sockets and threads of their own"
 )
 MAX_LINES_SHOWN: Final = 40
-"""The most lines of the transcript that a failure shows."""
+"""The maximum number of lines of the transcript that a failure shows."""
 CREATE_TOPICS_VERSION: Final = 7
 REQUEST_TIMEOUT_MS: Final = 2_000
 """The timeout of one request of the test."""
 
 
 class SimulatedCluster:
-    """A simulated cluster. Must be used in one thread, and only one at a time."""
+    """A simulated cluster. Must be used in one thread. Only one cluster can be in use at a time."""
 
     def __init__(
         self,
@@ -220,7 +221,7 @@ class SimulatedCluster:
         self._environment.network.heal()
 
     def stop_faults(self) -> None:
-        """Stop all faults, and return once all replicas are in sync. Raises Violation if they never are."""
+        """Stop all faults, and return once all replicas are in sync. Raises Violation after a timeout."""
         environment = self._environment
         if self._injector is None:
             self._injector = FaultInjector(environment, self._rng("trouble"))
@@ -235,7 +236,8 @@ class SimulatedCluster:
     def check(self) -> None:
         """Stop all faults, and check that all replicas are equal. Raises Violation.
 
-        That acknowledged records are in the log, once and in order, is checked after every step.
+        The simulation also checks after every event that acknowledged records are in the log, once and in
+        order.
         """
         self.stop_faults()
         different = replica_differences(self._environment)
@@ -260,7 +262,7 @@ class SimulatedCluster:
         request = CreateTopicsRequest(topics=[topic])
         was_there = name in environment.invariants.image.topics
         [result] = self._send_to_any_broker(CREATE_TOPICS_VERSION, request).topics
-        # The response to a first attempt may be lost. Then the topic exists at the second one.
+        # The response to the first attempt may be lost. Then the second attempt finds that the topic exists.
         if result.error_code and (was_there or result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS):
             raise ApiError(ErrorCode(result.error_code), result.error_message)
 
@@ -276,7 +278,7 @@ class SimulatedCluster:
         return name
 
     def _send_to_any_broker(self, version: int, request: Any) -> Any:
-        """Send a request to one broker after the other, until one responds. Raises Violation if none does."""
+        """Send a request to each broker in turn, until a broker responds. Raises Violation if none does."""
         environment = self._environment
         ends_ms = environment.now_ms + MAX_CONVERGENCE_MS
         for node_id in cycle(environment.spec.brokers):

@@ -1,15 +1,13 @@
-"""Invariants of all nodes of a simulated cluster, which are checked after each step.
+"""Invariants of all nodes of a simulated cluster, which are checked after each event.
 
-- A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase.
-- The high watermark of a leader does not decrease. Below it, all replicas have the same batches as far as
-  their own high watermark goes: same offsets, leader epochs and CRCs.
-- The high watermark is only above records that at least `min.insync.replicas` replicas have.
-- Each replica in the ISR has every committed record, if it runs with the broker epoch that the controller
-  knows.
-- Leaders are elected from the ISR or the ELR. With unclean leader election, records that the new leader lacks
-  are lost, but no others.
+- A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase. - The
+high watermark of a leader does not decrease. Below its own high watermark, each replica has the same batches
+as the leader: same offsets, leader epochs and CRCs. - The high watermark is only above records that at least
+`min.insync.replicas` replicas have. - Each replica in the ISR has every committed record, if it runs with the
+broker epoch that the controller knows. - Leaders are elected from the ISR or the ELR. An unclean leader
+election loses the records that the new leader lacks, but no other records.
 
-Only nodes that have done something are checked, and only the new part of their logs.
+Only nodes that have run since the last check are checked, and only the new part of their logs.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ class ClusterInvariants:
         self._brokers: dict[int, str] = {}
 
     def check(self) -> None:
-        """Check all nodes that have done something. Raises Violation."""
+        """Check all nodes that have run since the last check. Raises Violation."""
         for node in self._nodes.values():
             if node.needs_check:
                 node.needs_check = False
@@ -106,7 +104,7 @@ class ClusterInvariants:
     # --- metadata
 
     def _check_image(self, node: ClusterNode) -> None:
-        """Use the latest image of any controller. An image may not go back while its process runs."""
+        """Use the latest image of any controller. An image must not go back while its process runs."""
         image = node.node.image
         known = self._images.get(node.node_id, (0, -1))
         if known[0] == node.start_count and image.offset < known[1]:
@@ -174,7 +172,7 @@ class ClusterInvariants:
             del self._observed[node_id, topic_partition]
 
     def _check_caught_up(self, broker: BrokerImage) -> None:
-        """Check that an unfenced broker has the metadata up to its own registration."""
+        """Check that an unfenced broker has replayed the metadata log up to its own registration."""
         node = self._nodes[broker.broker_id]
         if node.is_running and node.node.lifecycle.broker_epoch == broker.broker_epoch:
             offset = node.node.image.offset
@@ -187,7 +185,7 @@ class ClusterInvariants:
     def _check_unclean_election(
         self, topic_partition: TopicPartition, before: PartitionImage, now: PartitionImage
     ) -> None:
-        """Check a leader from outside the ISR and ELR. It may be the last known leader: KIP-966."""
+        """Check an elected leader from outside the ISR and ELR. KIP-966 allows the last known leader."""
         if topic_partition.topic in self._lossy_topics:
             self._note(f"controller: unclean leader election of {topic_partition}")
             self._oracle.committed_in(topic_partition).awaits_unclean_leader = True
@@ -227,7 +225,7 @@ class ClusterInvariants:
     # --- replicas
 
     def _check_ended_node(self, node: ClusterNode) -> None:
-        """Record the partitions of a node that stopped in the step in which its disk failed."""
+        """Record the partitions of a node that stopped during the same event in which its disk failed."""
         for topic_partition in self.partitions if node.is_broker else ():
             partition = node.node.replica_manager.get(*topic_partition)
             if partition is not None:
@@ -236,7 +234,7 @@ class ClusterInvariants:
     def _record_failed_leader(
         self, node: ClusterNode, topic_partition: TopicPartition, partition: Partition
     ) -> None:
-        """Record how far a failed leader may have committed in this step, since its log cannot be read."""
+        """Record how far a failed leader may have committed in this event, since its log cannot be read."""
         seen, committed = (
             self._observed.get((node.node_id, topic_partition)),
             self._oracle.committed_in(topic_partition),
@@ -271,7 +269,7 @@ class ClusterInvariants:
         ):
             return
         self._check_monotonic(node, topic_partition, seen, partition)
-        # A former leader may have raised its high watermark in the same step, before it resigned.
+        # A former leader may have raised its high watermark in the same event, before it resigned.
         has_led = Role.LEADER in (role, seen.role)
         went_back = end < seen.end
         if went_back:
@@ -327,7 +325,7 @@ class ClusterInvariants:
     def _record_unclean_discard(
         self, topic_partition: TopicPartition, epoch: int, log: Log, committed: CommittedPartition
     ) -> None:
-        """Record that the leader of an unclean election has taken over: what it lacks is lost."""
+        """Record that the leader of an unclean election took over. The records that it lacks are lost."""
         has = {
             header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
             for _, header in batches(_content(log, log.log_start_offset, log.log_end_offset))
@@ -374,7 +372,7 @@ class ClusterInvariants:
         self._check_replicas(topic_partition, high_watermark)
 
     def _check_replicas(self, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """Check that enough replicas have the committed records. Down replicas count as last seen."""
+        """Check that enough replicas have the committed records. A down replica counts as last seen."""
         known = self._partitions.get(topic_partition)
         if known is None:
             return

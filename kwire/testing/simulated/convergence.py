@@ -102,11 +102,11 @@ def _content(node: ClusterNode, topic_partition: TopicPartition, start: int) -> 
     with node.disk.without_faults():
         content = log.read(start, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).read()
     return {
-        # Without segment boundaries, since a later replica has no segments below the log start offset.
+        # Segment boundaries are excluded: a later replica has no segments below the log start offset.
         "bytes": content,
-        # Without empty epochs: a leader records its epoch at once, a follower with the first batch.
+        # Empty epochs are excluded: a leader records its epoch at once, a follower with the first batch.
         "leader epochs": _epochs(log, start),
-        # Without earlier batches, since snapshots keep only the last batch of each producer.
+        # Earlier batches are excluded: snapshots keep only the last batch of each producer.
         "producers": {
             producer_id: (state.epoch, [batch.last_offset for batch in state.batches][-1:])
             for producer_id, state in log.producers.producers.items()

@@ -1,4 +1,4 @@
-"""The environment of a simulation: its nodes, network and clients, and the checks after each step."""
+"""The environment of a simulation: its nodes, network and clients, and the checks after each event."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClusterSpec(NamedTuple):
     unclean_elections: bool = False
     """Whether topics set unclean.leader.election.enable."""
     clock_drifts: Mapping[int, ClockDrift] = {}
-    """Wrong clocks, by node id."""
+    """The clock errors of nodes, by node id."""
     uses_sasl: bool = False
     """Whether nodes authenticate to each other."""
     config: Mapping[str, str] = {}
@@ -200,7 +200,7 @@ class SimulatedEnvironment:
     def _led_epoch(self, topic_partition: TopicPartition, address: PeerAddress) -> int | None:
         """Return the leader epoch in which the broker at an address leads a partition.
 
-        None if it is not the leader, or if its epoch is out of date.
+        Returns None if the broker is not the leader, or if its epoch is out of date.
         """
         known = self.invariants.partition(topic_partition)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)

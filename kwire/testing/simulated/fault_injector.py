@@ -25,10 +25,10 @@ from kwire.testing.simulated.nodes import LOG_DIRS, ClusterNode
 MAX_FAULT_MS: Final = 5_000
 """The longest duration of a fault."""
 MAX_SHUTDOWN_MS: Final = 2_000
-"""The timeout of a controlled shutdown. The node then stops without it."""
+"""The timeout of a controlled shutdown. After that, the node stops without it."""
 MAX_NODES_DOWN: Final = 2
 MAX_DISK_CHANGES: Final = 60
-"""The most disk changes of a process before it dies during one."""
+"""The maximum number of disk changes of a process before it dies during one."""
 RELIABLE_NETWORK: Final = NetworkFaults(shortest_ms=1, longest_ms=5)
 
 
@@ -202,7 +202,7 @@ class FaultInjector:
         )
 
     def _schedule_end(self, call: Callable[[], None]) -> None:
-        """Schedule the end of a fault. After `stop`, it may already be over."""
+        """Schedule the end of a fault. After `stop`, the fault may already be over."""
         self._environment.events.timers.add(self._rng.randrange(100, MAX_FAULT_MS), call)
 
     # --- faults
@@ -219,7 +219,7 @@ class FaultInjector:
             self._environment.note(f"--- {node.name} starts again")
             node.start()
             if self._rng.random() < 0.3:
-                # Wipe the disk just before the replicas join the ISR again, while leaders know the old one.
+                # Wipe the disk just before the replicas join the ISR again, while leaders know the old disk.
                 delay_ms = self._rng.randrange(100, 700)
                 self._environment.events.timers.add(delay_ms, lambda: self._wipe_if_unneeded(node))
 

@@ -23,10 +23,10 @@ LOG_DIRS: Final = ("/data", "/more")
 RACKS: Final = ("here", "there")
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
-"""Accepts records of nodes and clients whose clocks are hours ahead. Kafka's default is one hour."""
+"""A timestamp limit that accepts clocks of nodes and clients hours ahead. Kafka's default is one hour."""
 
 INITIAL_METADATA: Final = InitialMetadata(features=unserved_feature_levels())
-"""Without features whose groups are not served yet, since brokers could not join such a cluster."""
+"""Metadata without features that brokers do not serve yet, since brokers could not join such a cluster."""
 
 SCALED_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -53,8 +53,8 @@ SCALED_TIMEOUTS: Final = {
 class ClockDrift(NamedTuple):
     """Errors of a node's clocks. Speed errors start at zero when a process starts.
 
-    Speeds of 50 % to 200 % are the most that the timeouts allow: at a factor of four, heartbeats of the slow
-    node must still arrive within the session timeout of the fast one.
+    The timeouts allow speeds of 50 % to 200 %: even when one node is four times as fast as another,
+    heartbeats of the slow node must arrive within the session timeout of the fast node.
     """
 
     speed_percent: int = 100
@@ -164,7 +164,7 @@ class ClusterNode(VirtualNode):
         self._format(self.disk, self.settings)
 
     def start(self) -> None:
-        """Start a process, and arrange that each turn of its loop is checked."""
+        """Start a process, and arrange that each turn of its event loop is checked."""
         self.start_count += 1
         super().start()
         host = self.host

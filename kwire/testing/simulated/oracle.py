@@ -33,7 +33,7 @@ class SentRecord:
     acks_all: bool
     is_acknowledged: bool = False
     attempts: int = 0
-    """The number of times that the record was sent. Without idempotence it may be in the log as often."""
+    """The number of times that the record was sent. Without idempotence, the log may contain all of them."""
     transaction: Transaction | None = None
 
 
@@ -68,7 +68,7 @@ class CommittedPartition:
         self.reported_end = 0
         """The highest offset up to which a client has seen records as committed."""
         self.unverified_end = 0
-        """The high watermark of a leader that failed in the same step, whose log cannot be checked."""
+        """The high watermark of a leader that failed in the same event, so that its log cannot be checked."""
         self.promised: dict[int, bytes] = {}
         """Values by offset that clients saw in that range. They must turn out to be committed."""
         self.start = 0
@@ -99,7 +99,7 @@ class Oracle:
     """The records that clients sent, and the committed records of each partition."""
 
     def __init__(self, led_epoch: LeaderEpochLookup) -> None:
-        """Create an oracle. Responses of former leaders may be stale: `led_epoch` shows which are."""
+        """Create an oracle. Responses of former leaders may be stale: `led_epoch` identifies them."""
         self.led_epoch = led_epoch
         self.sent: dict[bytes, SentRecord] = {}
         self.committed: dict[TopicPartition, CommittedPartition] = {}
@@ -214,7 +214,7 @@ class Oracle:
     # --- checks at the end
 
     def check_transactions(self, reader: str, given: set[bytes]) -> None:
-        """Raise Violation if a reader with read_committed got a part of a transaction, after reading all."""
+        """Raise Violation if a read_committed reader, after reading all, got only a part of a transaction."""
         for transaction in self.transactions:
             acknowledged = [sent for sent in transaction.sent if sent.is_acknowledged]
             missing = [sent.value for sent in acknowledged if sent.value not in given]

@@ -18,7 +18,7 @@ TIME_FUNCTIONS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_c
 def patch_time_and_random(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
     """Patch `time` and `random` for this thread. Other threads keep the real time.
 
-    `sleep` replaces `time.sleep`. Code that has executed `from time import monotonic`, and `datetime`, still
+    `sleep` replaces `time.sleep`. `datetime`, and code that has executed `from time import monotonic`, still
     use the real time.
     """
     thread, state = threading.get_ident(), random.getstate()

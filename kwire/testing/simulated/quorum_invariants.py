@@ -1,4 +1,4 @@
-"""Invariants of the metadata quorum, which are checked after each step.
+"""Invariants of the metadata quorum, which are checked after each event.
 
 - An epoch has at most one leader.
 - The high watermark of a node does not decrease while its process runs. Below it, all nodes have the same

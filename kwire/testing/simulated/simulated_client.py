@@ -33,7 +33,7 @@ FIND_COORDINATOR_VERSION: Final = 4
 
 
 class SendRequest(NamedTuple):
-    """Send a request. The script continues with the response or PeerUnreachable."""
+    """A request to send. The script continues with the response or PeerUnreachable."""
 
     to: PeerAddress
     version: int
@@ -41,7 +41,7 @@ class SendRequest(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait. The script continues after the delay."""
+    """A pause. The script continues after the delay."""
 
     delay_ms: int
 
@@ -129,7 +129,7 @@ class SimulatedClient(ABC):
         return self._network.events.timers.add(delay_ms, call)
 
     def request(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
-        """Send a request, and return its response, or None after a pause if there is none."""
+        """Send a request and return its response. If there is no response, pause and return None."""
         response = yield SendRequest(to, version, request)
         if isinstance(response, PeerUnreachable):
             yield self.backoff()
@@ -189,7 +189,7 @@ class SimulatedClient(ABC):
         self._brokers[node_id] = address
 
     def leader_of(self, topic_partition: TopicPartition) -> Steps[tuple[PeerAddress, int]]:
-        """Return address and epoch of a partition's leader, after as many requests as necessary."""
+        """Return the address and epoch of a partition's leader. Retries until the leader is known."""
         while True:
             leader = self._leaders.get(topic_partition)
             if leader is not None and leader.node_id in self._brokers:

@@ -69,7 +69,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ends_ms: int,
         is_killed: bool,
     ) -> None:
-        """Create a loop. `program` is its name in the network; `new_observer` observes a new connection.
+        """Create a loop. `program` is the program's name in the network.
+
+        `new_conversation` returns the observer of a new connection.
 
         At `ends_ms` on the network's clock, the loop raises TimeoutError. If `is_killed` is set, it raises
         ProgramKilled instead and closes all connections, so that the program has no effect from then on.
