@@ -1,1 +1,1 @@
-"""The active controller: commands change the cluster metadata, and partition leaders are elected."""
+"""The active controller, which changes the cluster metadata and elects partition leaders."""

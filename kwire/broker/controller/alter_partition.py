@@ -1,10 +1,10 @@
 """AlterPartition: a partition leader shrinks or expands the ISR. KIP-497, KIP-841, KIP-903.
 
-The checks run in Apache Kafka's order: topic, partition, epochs ahead of this controller's, leader epoch,
+The checks run in Apache Kafka's order: topic, partition, epochs above those of this controller, leader epoch,
 leader id, partition epoch, the new ISR, the recovery state, and the eligibility of every ISR member.
 
-If the leader's epochs are ahead, this controller is no longer the active one. NOT_CONTROLLER makes the leader
-look up the active controller.
+If an epoch in the request is above that of this controller, then another controller has become active. The
+partition leader gets NOT_CONTROLLER and looks up the active controller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kwire.wire.records.metadata import PartitionChangeRecord
 def alter_partition(
     command: AlterPartition, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[list[AlteredPartition]]:
-    """Change the ISR of each partition, or report why not. Raises ApiError (STALE_BROKER_EPOCH)."""
+    """Change the ISR of each partition, or return its error. Raises ApiError STALE_BROKER_EPOCH."""
     check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     altered: dict[tuple[Uuid, int], PartitionImage] = {}
@@ -61,7 +61,7 @@ def alter_partition(
             assert isinstance(record, PartitionChangeRecord)
             partition = altered[key] = merge_change(partition, record)
             if record.leader not in (NO_LEADER_CHANGE, command.broker_id):
-                # The new ISR completed a reassignment that removes this leader: report the new leader.
+                # The new ISR completed a reassignment that removes this leader, so report the new leader.
                 outcomes.append(AlteredPartition(*key, ErrorCode.NEW_LEADER_ELECTED))
                 continue
         outcomes.append(
@@ -103,7 +103,7 @@ def _fault(
 
 
 def _is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
-    """Return whether the broker may be in an ISR: active, and not restarted since (KIP-841, KIP-903)."""
+    """Return whether the broker may join an ISR: it is active and has this epoch (KIP-841, KIP-903)."""
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_active:
         return False

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: create, change and delete SCRAM credentials. KIP-554.
 
-A request may name each user once, whatever the mechanism. An invalid user gets an error and stays unchanged;
-the credentials of the other users are written.
+A request may name each user only once, even for different mechanisms. An invalid user gets an error and stays
+unchanged; the credentials of the other users are written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TWICE: Final = Fault(
 def alter_scram_credentials(
     command: AlterScramCredentials, image: MetadataImage
 ) -> ControllerResult[dict[str, Fault | None]]:
-    """Return each user's error, or None. Deletions are checked before upsertions."""
+    """Return the error of each user; None for a valid user. Deletions are checked before upsertions."""
     deleted: dict[str, ScramCredentialDeletion] = {}
     given: dict[str, ScramCredentialUpsertion] = {}
     faults: dict[str, Fault | None] = {}

@@ -1,4 +1,4 @@
-"""Automatic topic creation: topics on first use (auto.create.topics.enable), and internal topics."""
+"""Topics that the broker creates itself: internal topics, and topics on first use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """BrokerHeartbeat: the controller fences, unfences and shuts down brokers. KIP-631.
 
-The controller unfences a broker once the broker's metadata has its own registration. A broker that wants to
-shut down enters controlled shutdown first: its partitions get other leaders. It may stop once it leads no
-partition and every active broker has read the metadata up to that change.
+The controller unfences a broker once the broker has applied the metadata record of its own registration. A
+broker that wants to shut down first enters controlled shutdown, in which other brokers become leader of its
+partitions. It may stop once it leads no partition and every active broker has applied that metadata change.
 
-A heartbeat also reports log directories that failed (KIP-858) or are cordoned (KIP-1066).
+A heartbeat also reports log directories that have failed (KIP-858) or are cordoned (KIP-1066).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class BrokerControlState(Enum):
     FENCED = auto()
     UNFENCED = auto()
     CONTROLLED_SHUTDOWN = auto()
-    """Unfenced, and giving up the partitions that it leads."""
+    """The broker is unfenced, and other brokers are becoming leader of its partitions."""
     SHUTDOWN_NOW = auto()
-    """Fenced, and free to stop."""
+    """The broker is fenced and may stop."""
 
 
 TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
@@ -42,7 +42,7 @@ TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
         {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
     ),
 }
-"""The next states that a heartbeat can lead to."""
+"""The states that can follow each state after a heartbeat."""
 
 
 def broker_heartbeat(
@@ -52,7 +52,7 @@ def broker_heartbeat(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[BrokerHeartbeatReply]:
-    """Move the broker to its next state. Raises ApiError (STALE_BROKER_EPOCH)."""
+    """Change the broker's state as the heartbeat requires. Raises ApiError STALE_BROKER_EPOCH."""
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     is_caught_up = command.current_metadata_offset >= heartbeats.registration_offset(broker)
     before = _current_state(broker, heartbeats)
@@ -62,7 +62,8 @@ def broker_heartbeat(
         image, broker, command.offline_log_dirs, unclean_enabled=unclean_enabled
     )
     if records:
-        # Apply the failed directories first: the broker must not become leader of a replica in one of them.
+        # Apply failed directories first, so that the broker does not become leader of a replica in one of
+        # them.
         image = apply_records(image, records)
         broker = image.brokers[broker.broker_id]
     if after is not before:

@@ -1,7 +1,7 @@
 """Registration, fencing and unregistration of brokers, and registration of controllers. KIP-631, KIP-919.
 
-A broker registration is checked for: another incarnation with a valid session, ZooKeeper migration, log
-directories (KIP-858), features. The request handler has checked the cluster id.
+The controller checks a broker registration in this order: no other incarnation has a valid session, ZooKeeper
+migration, log directories (KIP-858), features. The request handler has already checked the cluster id.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord, Unregist
 FENCED: Final = 1
 UNFENCED: Final = -1
 RESERVED_DIRECTORIES: Final = 100
-"""Directory ids below this one are reserved."""
+"""Directory ids below this number are reserved."""
 
 
 def register_controller(command: RegisterController, image: MetadataImage) -> ControllerResult[None]:
-    """Register a controller. Clusters before 3.7-IV0 have no such record (KIP-919)."""
+    """Register a controller. Before metadata.version 3.7-IV0, this writes no record (KIP-919)."""
     if image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         return ControllerResult([], None)
     controller = ControllerImage(
@@ -53,7 +53,7 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Co
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """Return the broker if its epoch is the registered one. Raises ApiError (STALE_BROKER_EPOCH)."""
+    """Return the broker. Raises ApiError STALE_BROKER_EPOCH if its registered epoch is not `broker_epoch`."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"No broker registration found for broker id {broker_id}"
@@ -74,13 +74,13 @@ def register_broker(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[int]:
-    """Register a broker, fenced, and return its broker epoch.
+    """Register a broker as fenced, and return its broker epoch.
 
-    The broker leaves every ISR and, after an unclean shutdown, every ELR (KIP-966). If the same incarnation
-    registers again, it keeps its epoch and state.
+    The broker is removed from every ISR and, after an unclean shutdown, from every ELR (KIP-966). If the same
+    incarnation registers again, it keeps its epoch and state.
 
-    Raises ApiError (DUPLICATE_BROKER_REGISTRATION, BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION or
-    UNSUPPORTED_VERSION).
+    Raises ApiError DUPLICATE_BROKER_REGISTRATION, BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION or
+    UNSUPPORTED_VERSION.
     """
     known = image.brokers.get(command.broker_id)
     is_same_life = known is not None and known.incarnation_id == command.incarnation_id
@@ -148,7 +148,7 @@ def _is_reserved(directory: Uuid) -> bool:
 
 
 def _check_features(command: RegisterBroker, image: MetadataImage) -> None:
-    """Check that the broker supports every finalized feature level."""
+    """Check that the broker supports every finalized feature level. Raises ApiError UNSUPPORTED_VERSION."""
     finalized = {**image.features, KRAFT_VERSION: command.kraft_version}
     for name, (low, high) in command.features.items():
         _check_feature(name, finalized.get(name, 0), low, high)
@@ -173,7 +173,7 @@ def _check_feature(name: str, level: int, low: int, high: int) -> None:
 
 
 def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool) -> list[StoredRecord]:
-    """Remove the broker from every ISR, then fence it."""
+    """Return the records that remove the broker from every ISR and then fence it."""
     records = list(
         remove_broker_from_isrs(
             image, broker.broker_id, unclean_shutdown=False, unclean_enabled=unclean_enabled
@@ -185,7 +185,7 @@ def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled
 def unfenced_records(
     image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """Unfence the broker, then elect it where a partition of its own has no leader."""
+    """Return the records that unfence the broker and elect it leader of its partitions without a leader."""
     return [
         _fencing(broker, UNFENCED),
         *elect_leaderless_partitions(image, broker.broker_id, unclean_enabled=unclean_enabled),
@@ -202,7 +202,7 @@ def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
 def fence_broker(
     command: FenceBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """Fence a broker whose session timed out, unless it has registered again."""
+    """Fence a broker whose session timed out. Do nothing if the broker has registered again meanwhile."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
         return ControllerResult([], None)
@@ -214,7 +214,7 @@ def fence_broker(
 def unregister_broker(
     command: UnregisterBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """Remove the broker from every ISR, then unregister it. Raises ApiError (BROKER_ID_NOT_REGISTERED)."""
+    """Remove the broker from every ISR and unregister it. Raises ApiError BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         text = f"Broker ID {command.broker_id} is not currently registered"

@@ -15,7 +15,7 @@ MAX_INTERVAL_MS: Final = 3_600_000
 
 
 def subscription_fault(values: Mapping[str, str]) -> Fault | None:
-    """Return why these configs are invalid for a subscription, or None."""
+    """Return why these configs are not a valid subscription, or None if they are valid."""
     for name in values:
         if name not in KEYS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")

@@ -1,8 +1,8 @@
 """The commands of the controller, and their results.
 
-A command is data. The controller turns a command and an image into a `ControllerResult`: the records to
-append, and the response that is sent once they are committed. The error of one item of a request is in the
-response. An error of the complete request is raised as ApiError.
+A command is plain data. The controller turns a command and a metadata image into a `ControllerResult`: the
+records to append, and the response to send once these records are committed. If one item of a request fails,
+its error is part of the response. If the complete request fails, ApiError is raised.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ R = TypeVar("R")
 
 
 class ControllerResult(NamedTuple, Generic[R]):
-    """The records and the response of a command. Neither has any effect before the records are committed."""
+    """The records and the response of a command. They take effect once the records are committed."""
 
     records: Sequence[StoredRecord]
     response: R
     atomic: bool = True
-    """Whether the records must be written in one batch, so that all or none of them survive a failure."""
+    """Whether the records must be written in one batch, so that a failure cannot keep only some of them."""
 
 
 class Fault(NamedTuple):
-    """The error of one item of a request."""
+    """The error of one item of a request: an error code, and a message for the client or None."""
 
     code: ErrorCode
     message: str | None = None
 
 
 MAX_RECORDS_PER_REQUEST: Final = 10_000
-"""Kafka's limit on the records of one request."""
+"""The maximum number of records that one request may write, as in Kafka."""
 
 TOO_MANY_RECORDS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
@@ -59,14 +59,14 @@ class CreateTopics(NamedTuple):
 
 
 class TopicToDelete(NamedTuple):
-    """A topic by name or by id; the other is None."""
+    """A topic by name or by id; the other one is None."""
 
     name: str | None
     topic_id: Uuid | None
 
 
 class DeletedTopic(NamedTuple):
-    """The outcome for one topic of DeleteTopics."""
+    """The result for one topic of DeleteTopics."""
 
     name: str | None
     topic_id: Uuid | None
@@ -87,7 +87,7 @@ class CreatePartitions(NamedTuple):
 
 
 class AlterOperation(IntEnum):
-    """The operation that IncrementalAlterConfigs applies to a key."""
+    """The operation of IncrementalAlterConfigs on a key."""
 
     SET = 0
     DELETE = 1
@@ -112,14 +112,17 @@ class ResourceChange(NamedTuple):
 
 
 class IncrementalAlterConfigs(NamedTuple):
-    """Change single keys. Response: one `Fault | None` per resource, in the order of the request."""
+    """Change single keys.
+
+    Response: a list of `Fault | None`, one per resource in the order of the request.
+    """
 
     resources: Sequence[ResourceChange]
     validate_only: bool = False
 
 
 class LegacyAlterConfigs(NamedTuple):
-    """Replace complete configurations; every change is a SET. Response: as for IncrementalAlterConfigs."""
+    """Replace complete configurations; each change must be a SET. Response as for IncrementalAlterConfigs."""
 
     resources: Sequence[ResourceChange]
     validate_only: bool = False
@@ -149,7 +152,7 @@ class RegisterController(NamedTuple):
 
 
 class RegisterBroker(NamedTuple):
-    """Register this broker, fenced. Response: its broker epoch."""
+    """Register this broker as fenced. Response: its broker epoch."""
 
     broker_id: int
     incarnation_id: Uuid
@@ -158,10 +161,11 @@ class RegisterBroker(NamedTuple):
     rack: str | None
     log_dirs: Sequence[Uuid]
     previous_broker_epoch: int = -1
-    """The epoch of the last clean shutdown. Any other registered epoch means an unclean one (KIP-966)."""
+    """The broker epoch at the last clean shutdown. If another epoch is registered, the shutdown was unclean
+    (KIP-966)."""
     is_migrating: bool = False
     kraft_version: int = 0
-    """The finalized kraft.version, which images do not contain."""
+    """The finalized kraft.version, which metadata images do not contain."""
 
 
 class BrokerHeartbeat(NamedTuple):
@@ -176,14 +180,14 @@ class BrokerHeartbeat(NamedTuple):
     offline_log_dirs: Sequence[Uuid] = ()
     """The log directories that failed. KIP-858."""
     cordoned_log_dirs: Sequence[Uuid] | None = None
-    """The log directories that get no new replicas; None means unchanged. KIP-1066."""
+    """The log directories that get no new replicas; None if they have not changed. KIP-1066."""
 
 
 class BrokerHeartbeatReply(NamedTuple):
     """The state of a broker after its heartbeat."""
 
     is_caught_up: bool
-    """Whether the broker has applied its own registration."""
+    """Whether the broker has applied the metadata record of its own registration."""
     is_fenced: bool
     should_shut_down: bool
     """Whether the broker may stop now."""
@@ -191,19 +195,19 @@ class BrokerHeartbeatReply(NamedTuple):
 
 
 class PartitionAlteration(NamedTuple):
-    """The ISR that a leader requests for a partition, and the epochs that the leader knows."""
+    """The ISR that a leader proposes for a partition, and the epochs on which the proposal is based."""
 
     topic_id: Uuid
     partition_index: int
     leader_epoch: int
     partition_epoch: int
     new_isr: Sequence[tuple[int, int]]
-    """(broker id, broker epoch); the epoch is -1 if the leader does not know it. KIP-903."""
+    """(broker id, broker epoch) pairs; an epoch is -1 if the leader does not know it. KIP-903."""
     leader_recovery_state: int = 0
 
 
 class AlterPartition(NamedTuple):
-    """Change ISRs, as a leader requests. Response: `list[AlteredPartition]`, in the order of the request."""
+    """Change ISRs as a leader proposes. Response: `list[AlteredPartition]`, in the order of the request."""
 
     broker_id: int
     broker_epoch: int
@@ -211,7 +215,7 @@ class AlterPartition(NamedTuple):
 
 
 class AlteredPartition(NamedTuple):
-    """The state of a partition after AlterPartition; with an error, only the error."""
+    """The state of a partition after AlterPartition. If there is an error, the state is not set."""
 
     topic_id: Uuid
     partition_index: int
@@ -226,7 +230,7 @@ class AlteredPartition(NamedTuple):
 class AssignReplicasToDirs(NamedTuple):
     """Record the log directories of a broker's replicas, by topic id and partition.
 
-    Response: `dict[tuple[Uuid, int], ErrorCode]`, with the refused partitions only.
+    Response: `dict[tuple[Uuid, int], ErrorCode]`, which has only the refused partitions.
     """
 
     broker_id: int
@@ -235,14 +239,14 @@ class AssignReplicasToDirs(NamedTuple):
 
 
 class Election(IntEnum):
-    """The kind of a leader election. The numbers are the protocol's; ONLINE is internal, as in Kafka."""
+    """The kind of a leader election, with the protocol's numbers. ONLINE is internal, as in Kafka."""
 
     ONLINE = -1
-    """Any in-sync replica; the current leader keeps the partition if it can."""
+    """Elects any in-sync replica. The current leader stays leader if it can."""
     PREFERRED = 0
-    """The preferred leader, which is the first replica, if it is in sync."""
+    """Elects the preferred leader, which is the first replica, if it is in sync."""
     UNCLEAN = 1
-    """Any active replica if none in sync is active. Acknowledged records may be lost."""
+    """Elects any active replica if no in-sync replica is active. Acknowledged records may be lost."""
 
 
 class FenceBroker(NamedTuple):
@@ -255,37 +259,40 @@ class FenceBroker(NamedTuple):
 class RunPeriodicElection(NamedTuple):
     """Elect preferred leaders, or unclean leaders for offline partitions. Internal to the controller.
 
-    Response: whether there may be more partitions to elect.
+    Response: whether more partitions may need an election.
     """
 
     election: Election
-    """PREFERRED for all partitions; UNCLEAN for partitions without a leader whose topic allows it."""
+    """PREFERRED: all partitions. UNCLEAN: partitions without a leader, if their topics allow it."""
 
 
 class ElectLeaders(NamedTuple):
-    """Elect leaders; `topics` None means all partitions. Response: `list[ReplicaElectionResult]`."""
+    """Elect leaders; if `topics` is None, for all partitions. Response: `list[ReplicaElectionResult]`."""
 
     election: Election
     topics: Sequence[tuple[str, Sequence[int]]] | None
 
 
 class AlterPartitionReassignments(NamedTuple):
-    """Start or cancel partition reassignments. Response: one `Fault | None` per partition, in order."""
+    """Start or cancel partition reassignments.
+
+    Response: a list of `Fault | None`, one per partition in order.
+    """
 
     partitions: Sequence[tuple[str, int, Sequence[int] | None]]
-    """Topic, partition, and the target replicas; None cancels the reassignment."""
+    """Topic, partition and target replicas; None instead of the replicas cancels the reassignment."""
     allow_replication_factor_change: bool = True
 
 
 class FeatureUpdate(NamedTuple):
-    """The new level of a feature, and the allowed direction."""
+    """The new level of a feature, and the directions that are allowed."""
 
     level: int
     upgrade_type: int
 
 
 class UpgradeType(IntEnum):
-    """The direction of a feature update. The numbers are the protocol's."""
+    """The allowed directions of a feature update, with the protocol's numbers."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -293,12 +300,12 @@ class UpgradeType(IntEnum):
 
 
 class UpdateFeatures(NamedTuple):
-    """Set feature levels, all or none of them. Response: `Fault | None`."""
+    """Set feature levels: either all of them or none. Response: `Fault | None`."""
 
     updates: Mapping[str, FeatureUpdate]
     validate_only: bool = False
     kraft_version: int = 0
-    """The finalized kraft.version, which images do not contain."""
+    """The finalized kraft.version, which metadata images do not contain."""
 
 
 class UnregisterBroker(NamedTuple):
@@ -308,7 +315,7 @@ class UnregisterBroker(NamedTuple):
 
 
 class AlterScramCredentials(NamedTuple):
-    """Delete and upsert SCRAM credentials. Response: `dict[str, Fault | None]`, by user."""
+    """Delete and upsert SCRAM credentials. Response: `dict[str, Fault | None]` by user."""
 
     deletions: Sequence[ScramCredentialDeletion]
     upsertions: Sequence[ScramCredentialUpsertion]
@@ -321,18 +328,18 @@ class CreateToken(NamedTuple):
     owner: Principal
     renewers: Sequence[Principal]
     max_lifetime_ms: int
-    """Limited by delegation.token.max.lifetime.ms, which also applies if this is not positive."""
+    """The requested lifetime. If it is not positive or too long, delegation.token.max.lifetime.ms applies."""
     now_ms: int
-    """Wall clock time, as in the other token commands."""
+    """The wall clock time, as in the other token commands."""
 
 
 class RenewToken(NamedTuple):
-    """Renew a delegation token. Response: its new expiration time in ms, or a `Fault`."""
+    """Renew a delegation token. Response: the token's new expiration time in ms, or a `Fault`."""
 
     principal: Principal
     hmac: bytes
     period_ms: int
-    """Limited by delegation.token.expiry.time.ms, which also applies if this is not positive."""
+    """The requested period. If it is not positive or too long, delegation.token.expiry.time.ms applies."""
     now_ms: int
 
     def __repr__(self) -> str:
@@ -340,7 +347,7 @@ class RenewToken(NamedTuple):
 
 
 class ExpireToken(NamedTuple):
-    """Set a token's expiration time; a negative period deletes the token. Response: as for RenewToken."""
+    """Set a token's expiration time; a negative period deletes the token. Response as for RenewToken."""
 
     principal: Principal
     hmac: bytes
@@ -384,28 +391,31 @@ Command = (
 
 
 class ConfigRules(Protocol):
-    """The checks of config keys that the controller needs. `BrokerConfigRules` implements them."""
+    """The checks of config keys that the controller needs. `BrokerConfigRules` implements this protocol."""
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why these overrides are invalid for a topic, or None."""
+        """Return why these overrides are invalid for a topic, or None if they are valid."""
 
     def group_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why this configuration is invalid for a group, or None."""
+        """Return why this configuration is invalid for a group, or None if it is valid."""
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Return why these configs cannot be set on a running broker, or on all brokers, or None."""
+        """Return why these configs cannot be set, or None if they can.
+
+        `per_broker`: the configs are for one running broker; otherwise they are for all brokers.
+        """
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """Return the stored configs of a broker that can be applied."""
+        """Return those stored configs of a broker that have valid values and can be applied."""
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Return whether the key's type is LIST, so that APPEND and SUBTRACT apply."""
+        """Return whether the key has the type LIST, which APPEND and SUBTRACT require."""
 
     def is_known_broker_key(self, key: str) -> bool:
-        """Return whether brokers have a key of this name."""
+        """Return whether brokers have a config key of this name."""
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """Return Kafka's default of the key as text, regardless of the broker's settings."""
+        """Return Kafka's default of the key as text. The broker's own settings are ignored."""
 
 
 OnDone = Callable[[R | ApiError], None]

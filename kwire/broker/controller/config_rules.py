@@ -1,4 +1,4 @@
-"""The checks of config keys that the controller needs, with the definitions of `broker.config`."""
+"""The controller's checks of config keys, which use the definitions in `broker.config`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kwire.wire.errors import ErrorCode
 
 
 class BrokerConfigRules:
-    """The checks of config keys, under one broker's configuration and its dynamic configs."""
+    """The checks of config keys, given one broker's static and dynamic configuration."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why these overrides are invalid for a topic, or None."""
+        """Return why these overrides are invalid for a topic, or None if they are valid."""
         try:
             check_topic(self._config, values)
         except ConfigError as error:
@@ -30,7 +30,7 @@ class BrokerConfigRules:
         return None
 
     def group_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why this configuration is invalid for a group, or None."""
+        """Return why this configuration is invalid for a group, or None if it is valid."""
         try:
             check_group(self._config, values)
         except ConfigError as error:
@@ -38,7 +38,10 @@ class BrokerConfigRules:
         return None
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Return why these configs cannot be set on a running broker, or on all brokers, or None. KIP-226."""
+        """Return why these configs cannot be set on one or all running brokers, or None if they can.
+
+        KIP-226.
+        """
         try:
             self._config.check_update(values, per_broker=per_broker)
         except ConfigError as error:
@@ -46,20 +49,20 @@ class BrokerConfigRules:
         return None
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """Return the stored configs of a broker that can be applied."""
+        """Return those stored configs of a broker that have valid values and can be applied."""
         return remove_invalid(stored, self._config.logger, per_broker=per_broker)
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Return whether the key's type is LIST, so that APPEND and SUBTRACT apply."""
+        """Return whether the key has the type LIST, which APPEND and SUBTRACT require."""
         known = _known(resource_type, key)
         return known is not None and known.type is ConfigType.LIST
 
     def is_known_broker_key(self, key: str) -> bool:
-        """Return whether brokers have a key of this name."""
+        """Return whether brokers have a config key of this name."""
         return key in BROKER_KEYS
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """Return Kafka's default of the key as text, regardless of the broker's settings."""
+        """Return Kafka's default of the key as text. The broker's own settings are ignored."""
         known = _known(resource_type, key)
         return None if known is None or known.default == REQUIRED else known.default
 

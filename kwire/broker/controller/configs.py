@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs and AlterConfigs: requests become ConfigRecords. KIP-226, KIP-339.
 
-The changes of one resource succeed or fail together; a fault of one resource does not affect the others. If
-the request needs too many records, every resource is refused. The broker that received the request has
-already checked its form and its own broker configs (`broker.api.configs`).
+Either all changes of one resource are made, or none of them. An error of one resource does not affect the
+other resources. If the request needs too many records, every resource is refused. The broker that received
+the request has already checked the request's form and the broker configs for itself (`broker.api.configs`).
 """
 
 from __future__ import annotations
@@ -38,20 +38,23 @@ from kwire.wire.records.metadata import ClearElrRecord, ConfigRecord
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 MAX_VALUE_BYTES: Final = 32767
-"""The longest value of a ConfigRecord. APPEND can make a list longer than that."""
+"""The maximum size of a ConfigRecord's value. APPEND can make a list longer than that."""
 
 
 def incremental_alter_configs(
     command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> ControllerResult[list[Fault | None]]:
-    """Change single keys: SET, DELETE, and APPEND to or SUBTRACT from lists."""
+    """Change single keys with SET and DELETE, or change lists with APPEND and SUBTRACT."""
     return _alter(command.resources, command.validate_only, image, rules, incremental=True)
 
 
 def legacy_alter_configs(
     command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> ControllerResult[list[Fault | None]]:
-    """Replace the complete configuration of each resource. Keys that are not named get their defaults."""
+    """Replace the complete configuration of each resource.
+
+    Keys that the request does not name get defaults.
+    """
     return _alter(command.resources, command.validate_only, image, rules, incremental=False)
 
 
@@ -84,7 +87,7 @@ def _alter(
 def alter_resource(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
 ) -> Fault | list[StoredRecord]:
-    """Return the records for one resource's changes. `is_new`: the same request creates the resource."""
+    """Return the records for one resource's changes. With `is_new`, the same request creates the resource."""
     resource_type, resource_name, changes = resource
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
@@ -105,7 +108,7 @@ def alter_resource(
             new_value = _edit_list(current, change.operation, change.value or "")
         else:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-        # Broker configs are written even if they are unchanged: brokers then reload their key stores.
+        # Unchanged broker configs are written, too, because the record makes brokers reload their key stores.
         if new_value != old_value or resource_type == RESOURCE_BROKER:
             records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))
         if new_value is None:
@@ -168,7 +171,8 @@ def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str
             return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         return subscription_fault(values)
     elif resource_type == RESOURCE_BROKER and name:
-        # The broker that received the request has checked the values. The controller checks the id only.
+        # The broker that received the request has checked the values. The controller only checks the broker
+        # id.
         broker_id = parse_integer(name)
         if broker_id is None:
             return Fault(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
@@ -191,9 +195,9 @@ def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | 
 def _records_fault(
     resource: ResourceChange, image: MetadataImage, records: Sequence[StoredRecord]
 ) -> Fault | None:
-    """Return why a record is not allowed: its value is too long, or it conflicts with ELR (KIP-966).
+    """Return why a record is not allowed, or None: its value is too long, or it conflicts with ELR (KIP-966).
 
-    ELR needs one min.insync.replicas for the cluster or the topic, so single brokers must not override it.
+    ELR needs the same min.insync.replicas on all brokers, so single brokers must not override it.
     """
     is_elr_setting = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
     for record, _ in records:
@@ -224,7 +228,7 @@ def _config_records(
         )
     ]
     if name == MIN_INSYNC_REPLICAS and image.elr_enabled:
-        # KIP-966: the ELR was built with the old value, so clear it.
+        # KIP-966: the ELR is based on the old value, so clear the ELR.
         if resource_type == RESOURCE_TOPIC:
             records.append(StoredRecord(ClearElrRecord(topic_name=resource_name)))
         elif resource_type == RESOURCE_BROKER and not resource_name:
@@ -245,7 +249,7 @@ def _edit_list(current: str | None, operation: int, value: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """Split as Java's String.split does: no empty items at the end, but an empty text is one item."""
+    """Split as Java's String.split does: without empty items at the end, but an empty text is one item."""
     if not text:
         return [""]
     parts = text.split(",")

@@ -74,7 +74,7 @@ class Controller:
         token_settings: DelegationTokenSettings = NO_TOKENS,
         token_hmacs: TokenHmacs | None = None,
     ) -> None:
-        """Take the settings. `voter_ids` are those of controller.quorum.voters."""
+        """Take the settings. `voter_ids` are the ids in controller.quorum.voters."""
         self.node_id = node_id
         self._quorum = features.QuorumFeatures(node_id, registered_features(), voter_ids)
         self._rules = rules
@@ -89,9 +89,9 @@ class Controller:
         rng: random.Random,
         heartbeats: BrokerHeartbeatManager,
     ) -> ControllerResult[Any]:
-        """Return the records and the response of `command` on top of `image`. Raises ApiError.
+        """Return the records and the response of `command`, decided on top of `image`. Raises ApiError.
 
-        `heartbeats` has the sessions of brokers, as they were before the command.
+        `heartbeats` has the broker sessions from before the command.
         """
         unclean_enabled = self.defaults.unclean_leader_election
         match command:
@@ -137,7 +137,7 @@ class Controller:
             case UnregisterBroker():
                 return broker_registration.unregister_broker(command, image, unclean_enabled=unclean_enabled)
             case AlterScramCredentials():
-                # This import loads OpenSSL, and most nodes never need it.
+                # This import loads OpenSSL, which most nodes never need.
                 from kwire.broker.controller.alter_scram_credentials import alter_scram_credentials
 
                 return alter_scram_credentials(command, image)

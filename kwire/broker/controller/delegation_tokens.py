@@ -1,8 +1,8 @@
 """Delegation tokens: creation, renewal and expiration by the active controller. KIP-48, KIP-373.
 
-The checks run in Apache Kafka's order: whether the cluster has a token secret key, the metadata.version,
-whether the token exists, whether it has expired, and whether the principal may change it. Times are wall
-clock times. A token is still valid in the millisecond of its expiration time.
+The checks run in Apache Kafka's order: the cluster has a token secret key, the metadata.version is
+sufficient, the token exists, it has not expired, and the principal may change it. Times are wall clock times
+in ms. A token is still valid in the millisecond of its expiration time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from kwire.wire.primitives import uuid_to_text
 from kwire.wire.records.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
 
 TOKENS_LEVEL: Final = 14
-"""The metadata.version that added delegation tokens: 3.6-IV2."""
+"""The first metadata.version with delegation tokens: 3.6-IV2."""
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def create_token(
     command: CreateToken, image: MetadataImage, terms: DelegationTokenSettings, rng: random.Random
 ) -> ControllerResult[DelegationTokenRecord | Fault]:
-    """Create a token."""
     fault = _fault(image, terms)
     if fault is None and any(renewer.type != USER for renewer in command.renewers):
         fault = Fault(ErrorCode.INVALID_PRINCIPAL_TYPE)
@@ -60,7 +59,7 @@ def create_token(
 def renew_token(
     command: RenewToken, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
-    """Renew a token, up to its max timestamp."""
+    """Renew a token. The new expiration time cannot be later than the token's max timestamp."""
     token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return ControllerResult([], token)
@@ -77,7 +76,7 @@ def renew_token(
 def expire_token(
     command: ExpireToken, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
-    """Set a token's expiration time; a negative period deletes the token, even an expired one."""
+    """Set a token's expiration time. A negative period deletes the token, even an expired one."""
     token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return ControllerResult([], token)

@@ -24,7 +24,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.elect_leaders import PartitionResult, ReplicaElectionResult
 
 MAX_ELECTIONS_AT_ONCE: Final = 1_000
-"""Kafka's limit on the elections of one periodic run."""
+"""The maximum number of elections in one periodic run, as in Kafka."""
 
 _NOT_NEEDED = Fault(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 _NOT_AVAILABLE = {
@@ -40,9 +40,10 @@ _NOT_AVAILABLE = {
 def elect_leaders(
     command: ElectLeaders, image: MetadataImage
 ) -> ControllerResult[list[ReplicaElectionResult]]:
-    """Elect leaders of the requested partitions. A request for all omits those that need no election.
+    """Elect leaders of the requested partitions.
 
-    Raises ApiError (POLICY_VIOLATION) for the complete request if it needs too many records.
+    The response to a request for all partitions omits partitions that need no election. Raises ApiError
+    POLICY_VIOLATION for the complete request if it needs too many records.
     """
     records: list[StoredRecord] = []
     results: list[ReplicaElectionResult] = []

@@ -1,7 +1,7 @@
 """UpdateFeatures: upgrades and downgrades of feature levels. KIP-584, KIP-778, KIP-1022.
 
-The checks for each feature: the upgrade type, a negative level, support by every node, the direction, and the
-feature's own requirements. The first fault refuses the complete request.
+Each feature is checked for: the upgrade type, a negative level, support by every node, the direction, and the
+feature's own requirements. If one feature fails a check, the complete request is refused.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from kwire.wire.records.metadata import ConfigRecord, FeatureLevelRecord, NoOpRe
 Ranges = Mapping[str, tuple[int, int]]
 
 _METADATA_CHANGED_LEVELS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
-"""The levels of metadata.version with records or fields that older releases cannot read."""
+"""The metadata.version levels that added records or fields which older releases cannot read."""
 
 
 class QuorumFeatures(NamedTuple):
-    """The feature levels that controllers support, as far as this node knows them without the image."""
+    """The feature levels of controllers that this node knows without the metadata image."""
 
     node_id: int
     """The id of this controller."""
     local_features: Ranges
     """The levels that this controller supports."""
     voter_ids: Collection[int] = ()
-    """The ids of controller.quorum.voters. All of them must have registered."""
+    """The ids in controller.quorum.voters. All these controllers must have registered."""
 
 
 def update_features(
     command: UpdateFeatures, image: MetadataImage, quorum: QuorumFeatures, min_insync_replicas: int
 ) -> ControllerResult[Fault | None]:
-    """Set all levels, or return the first fault. KRaft itself checks an upgrade of kraft.version."""
+    """Set all levels, or return the first error. KRaft itself checks an upgrade of kraft.version."""
     records: list[StoredRecord] = []
     proposed = dict(image.features)
     proposed.update((name, update.level) for name, update in command.updates.items())
@@ -58,7 +58,8 @@ def update_features(
         if name != KRAFT_VERSION:
             records.append(StoredRecord(FeatureLevelRecord(name=name, feature_level=update.level)))
         elif update.upgrade_type == UpgradeType.UPGRADE:
-            # KRaft keeps its version in control records. The NoOpRecord gives the response an offset.
+            # KRaft stores kraft.version in control records. The NoOpRecord gives the response an offset to
+            # wait for.
             records.append(StoredRecord(NoOpRecord()))
     if command.validate_only:
         return ControllerResult([], None)
@@ -90,11 +91,11 @@ def _fault(
 
 
 def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFeatures) -> str | None:
-    """Return why a node does not support the level, or None. All brokers and controllers must support it."""
+    """Return why a broker or controller does not support the level, or None if all nodes support it."""
     node_id = quorum.node_id
     nodes = [(f"Local controller {node_id}", quorum.local_features)]
-    # The broker of this node registers all of Kafka's levels. Beside other brokers, only those count that
-    # it serves.
+    # The broker of this node registers with all of Kafka's levels. In a cluster with other brokers, only the
+    # levels that this node actually serves count.
     is_alone = not image.brokers.keys() - {node_id}
     nodes += [
         (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())
@@ -108,13 +109,13 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFe
             if controller.controller_id != node_id
         ]
     for node, features in nodes:
-        # A node without the feature supports level 0, which disables it.
+        # A node that does not know the feature supports only level 0, which disables the feature.
         low, high = features.get(name, (0, 0))
         if not low <= level <= high:
             if high == 0:
                 return f"{node} does not support this feature."
             return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
-    # Before KIP-919 controllers did not register, and are assumed to support the level.
+    # Before KIP-919, controllers did not register. They are assumed to support the level.
     for voter_id in quorum.voter_ids if has_controller_registrations else ():
         if voter_id != node_id and voter_id not in image.controllers:
             return f"controller {voter_id} has not registered, and may not support this feature"
@@ -122,7 +123,7 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFe
 
 
 def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping[str, int]) -> str | None:
-    """Return why the feature itself does not allow the level, or None."""
+    """Return why the feature's own rules do not allow the level, or None if they allow it."""
     level = update.level
     if name == METADATA_VERSION:
         if level < current and any(
@@ -149,7 +150,7 @@ def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Map
 
 
 def _min_isr_records(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
-    """Return the records that leave one cluster-wide min.insync.replicas, which ELR needs (KIP-966)."""
+    """Return the records that leave only a cluster-wide min.insync.replicas, which ELR needs (KIP-966)."""
     found: list[tuple[str, str | None]] = []
     if MIN_INSYNC_REPLICAS not in image.config(RESOURCE_BROKER, ""):
         found.append(("", str(min_insync_replicas)))

@@ -1,9 +1,9 @@
 """Broker sessions and metadata offsets, as the active controller knows them from heartbeats. KIP-631.
 
-This is soft state: nothing of it is in the metadata log, so heartbeats write no records. A controller that
-becomes active starts without it, and gives every unfenced broker a new session.
+This is soft state: the metadata log does not contain it, so heartbeats write no records. A controller that
+becomes active starts without this state, and gives every unfenced broker a new session.
 
-The broker of a combined node needs no session: if it stops, so does its controller.
+The broker of a combined node needs no session: if the broker stops, its controller stops, too.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ class BrokerHeartbeatManager:
     """The heartbeat state of all brokers, on one controller."""
 
     def __init__(self, own_broker_id: int | None, session_timeout_ms: int) -> None:
-        """Start without brokers. `own_broker_id`: the broker of this node; None on a controller-only node."""
+        """Start without brokers.
+
+        `own_broker_id` is the broker of this node; None on a controller-only node.
+        """
         self.now_ms = 0
-        """The monotonic time of the current command, set by the caller."""
+        """The monotonic time of the current command in ms, set by the caller."""
         self.own_broker_id = own_broker_id
         self.session_timeout_ms = session_timeout_ms
         self._brokers: dict[int, _BrokerHeartbeatState] = {}
@@ -53,24 +56,24 @@ class BrokerHeartbeatManager:
     # --- events
 
     def activate(self, image: MetadataImage) -> None:
-        """Start a new session for every unfenced broker, as this controller becomes active."""
+        """Start a new session for every unfenced broker when this controller becomes active."""
         self._brokers.clear()
         for broker in image.brokers.values():
-            # The registration's offset is unknown now. The end of the image is a safe upper bound.
+            # The offset of the registration is unknown here. The end of the image is a safe upper bound.
             known = _BrokerHeartbeatState(broker.broker_epoch, image.offset)
             if not broker.fenced and broker.broker_id != self.own_broker_id:
                 known.last_contact_ms = self.now_ms
             self._brokers[broker.broker_id] = known
 
     def command_received(self, command: Command) -> None:
-        """Extend the broker's session if the command is a heartbeat with its current broker epoch."""
+        """Extend the broker's session if the command is a heartbeat with the broker's current epoch."""
         if isinstance(command, BrokerHeartbeat):
             known = self._brokers.get(command.broker_id)
             if known is not None and known.broker_epoch == command.broker_epoch:
                 known.last_contact_ms = self.now_ms
 
     def command_decided(self, command: Command, response: object, offset: int) -> None:
-        """Update the broker's state. `offset`: the last offset that is written, committed or not."""
+        """Update the broker's state. `offset` is the last offset that was appended, committed or not."""
         if isinstance(command, RegisterBroker) and isinstance(response, int):
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != response:
@@ -89,13 +92,13 @@ class BrokerHeartbeatManager:
             elif response.in_controlled_shutdown and known.controlled_shutdown_offset == UNKNOWN:
                 known.controlled_shutdown_offset = offset
             if response.should_shut_down:
-                # The broker stops now, so its next incarnation may register at once.
+                # The broker stops now. Its next incarnation may register at once, without a session timeout.
                 known.last_contact_ms = None
         elif isinstance(command, UnregisterBroker):
             self._brokers.pop(command.broker_id, None)
 
     def remove_expired_sessions(self, image: MetadataImage) -> list[BrokerImage]:
-        """End the sessions that timed out, and return their brokers if they are still unfenced."""
+        """End the sessions that timed out, and return those of their brokers that are still unfenced."""
         found = []
         for broker_id, known in self._brokers.items():
             if known.last_contact_ms is None or broker_id == self.own_broker_id:
@@ -108,7 +111,7 @@ class BrokerHeartbeatManager:
         return found
 
     def restart_sessions(self) -> None:
-        """Restart all sessions: this controller was suspended and could not receive heartbeats."""
+        """Restart all sessions after this process was suspended and could not receive heartbeats."""
         for known in self._brokers.values():
             if known.last_contact_ms is not None:
                 known.last_contact_ms = self.now_ms
@@ -116,7 +119,7 @@ class BrokerHeartbeatManager:
     # --- queries
 
     def next_expiry_ms(self) -> int | None:
-        """Return when the next session can time out; None without sessions."""
+        """Return the monotonic time at which the next session can time out, in ms; None without sessions."""
         heard = [
             known.last_contact_ms
             for broker_id, known in self._brokers.items()
@@ -133,17 +136,20 @@ class BrokerHeartbeatManager:
         return is_own or self.now_ms - known.last_contact_ms <= self.session_timeout_ms
 
     def registration_offset(self, broker: BrokerImage) -> int:
-        """Return the metadata offset from which on a broker knows its own registration."""
+        """Return the metadata offset at which the broker has applied its own registration."""
         known = self._state_of(broker)
         return broker.broker_epoch if known is None else known.registration_offset
 
     def controlled_shutdown_offset(self, broker: BrokerImage) -> int:
-        """Return the offset that others must apply before this broker may stop; -1 if it keeps running."""
+        """Return the offset that the other brokers must apply before this broker may stop.
+
+        Return -1 if this broker is not in controlled shutdown.
+        """
         known = self._state_of(broker)
         return UNKNOWN if known is None else known.controlled_shutdown_offset
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """Return the lowest metadata offset that active brokers have applied; None without active brokers."""
+        """Return the lowest metadata offset of the active brokers, or None without active brokers."""
         offsets = []
         for broker in image.brokers.values():
             known = self._state_of(broker)

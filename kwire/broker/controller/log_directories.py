@@ -1,9 +1,9 @@
-"""Log directories of brokers: the replicas in them, failed ones, and cordoned ones. KIP-858, KIP-1066.
+"""Log directories of brokers: replica assignments, failed and cordoned directories. KIP-858, KIP-1066.
 
-A broker with several log directories chooses one for each new replica, and reports it with
-AssignReplicasToDirs. At startup it reports every replica that is elsewhere than the metadata says. So
-the controller knows the replicas of each directory. If a directory fails, its broker leaves the ISRs of
-these replicas only.
+A broker with several log directories chooses a directory for each new replica, and reports its choice with
+AssignReplicasToDirs. When the broker starts, it reports every replica whose directory differs from the
+metadata. So the controller knows the replicas in each directory. If a directory fails, the broker is removed
+only from the ISRs of the replicas in that directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def assign_replicas_to_dirs(
 ) -> ControllerResult[dict[tuple[Uuid, int], ErrorCode]]:
     """Record the directories that changed, and return the refused replicas.
 
-    A replica in a failed directory leaves the ISR. Raises ApiError (STALE_BROKER_EPOCH).
+    A replica in a failed directory is removed from the ISR. Raises ApiError STALE_BROKER_EPOCH.
     """
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
@@ -61,7 +61,7 @@ def assign_replicas_to_dirs(
 def offline_directory_records(
     image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """Return the records for log directories of a broker that failed since the last heartbeat."""
+    """Return the records for the log directories of a broker that failed since its last heartbeat."""
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed or image.metadata_version < DIRECTORIES_LEVEL:
         return []
@@ -81,7 +81,7 @@ def offline_directory_records(
 def cordoned_directory_records(
     image: MetadataImage, broker: BrokerImage, cordoned: Collection[Uuid]
 ) -> list[StoredRecord]:
-    """Return the record for a changed set of cordoned log directories, if it changed. KIP-1066."""
+    """Return a record with the cordoned log directories; no record if the set is unchanged. KIP-1066."""
     known = broker.cordoned_log_dirs
     if image.metadata_version < CORDONED_LEVEL or (known is not None and set(known) == set(cordoned)):
         return []

@@ -19,7 +19,7 @@ from kwire.wire.records.metadata import (
 )
 
 MAX_NAMED_PARTITIONS: Final = 3
-"""The most partitions that a message names."""
+"""The maximum number of partitions that a message names."""
 
 
 def log_messages(
@@ -27,14 +27,14 @@ def log_messages(
 ) -> Iterator[tuple[int, str]]:
     """Yield the level and text of each message for `records`, which were decided on top of `image`.
 
-    The broker of this node (`node_id`) logs its own state, so it is left out here.
+    There are no messages for the broker of this node (`node_id`), because it logs its own state.
     """
     recovering: list[str] = []
     changed = sum(isinstance(record, PartitionChangeRecord) for record, _ in records)
     for record, _ in records:
         if isinstance(record, PartitionChangeRecord):
             topic = image.topics_by_id[record.topic_id]
-            # A sole replica has lost nothing: no other one had more records.
+            # An election of the only replica loses nothing: no other replica had more records.
             if (
                 record.leader_recovery_state == RECOVERING
                 and len(topic.partitions[record.partition_id].replicas) > 1

@@ -1,15 +1,15 @@
 """Leader elections, and all other changes of a partition's replicas, ISR and ELR.
 
-The controller elects leaders and changes ISRs only here: because a broker is fenced, unfenced or shutting
-down, because a client requested an election, or because a partition is reassigned.
+Only this module elects leaders and changes ISRs. The reasons are: a broker is fenced, unfenced or shutting
+down, a client requested an election, or a partition is reassigned.
 
-When a broker leaves, the other ISR members continue. When the last of them leaves, the partition has no
-leader; with KIP-966 the last members stay in the ELR (eligible leader replicas). A broker with an unclean
-shutdown may have lost records, so it loses its place in the ELR when it registers again. Without ISR and ELR,
-only the last known leader can be elected, and the partition is then marked as recovering. An unclean leader
-election, if it is enabled, can elect any active replica.
+When a broker leaves an ISR, the other members continue. When the last member leaves, the partition has no
+leader; with KIP-966 the last members stay in the ELR (eligible leader replicas). A broker may have lost
+records in an unclean shutdown, so it is removed from the ELR when it registers again. If both ISR and ELR are
+empty, only the last known leader can be elected, and the partition is then marked as recovering. An unclean
+leader election, if it is enabled, can elect any active replica.
 
-A reassignment completes at once if no added replica has to catch up (KIP-455).
+A reassignment completes at once if every added replica is already in sync (KIP-455).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kwire.wire.schema import Message
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
-"""Before 3.6-IV0, a leader epoch had to be bumped when the ISR shrank."""
+"""Before this metadata.version (3.6-IV0), the leader epoch had to be bumped when the ISR shrank."""
 
 
 class PartitionChangeBuilder:
@@ -58,7 +58,7 @@ class PartitionChangeBuilder:
         self.adding: Sequence[int] = partition.adding_replicas
         self.recovery_state = partition.leader_recovery_state
         self.directories: Mapping[int, Uuid] = {}
-        """Log directories that changed, by broker id."""
+        """The log directories that change, by broker id."""
         self.broker_to_remove: int | None = None
         """A broker that must not become leader, although it is active in the image."""
         self.broker_to_add: int | None = None
@@ -74,7 +74,7 @@ class PartitionChangeBuilder:
         self._elr: Sequence[int] = partition.elr
 
     def build(self) -> StoredRecord | None:
-        """Return the record of the change; None if nothing changes."""
+        """Return the record of the change, or None if nothing changes."""
         before = self._before
         if self.removing or self.adding:
             self._complete_reassignment()
@@ -83,7 +83,7 @@ class PartitionChangeBuilder:
         change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
         self._try_elect(change)
         if change.leader == NO_LEADER_CHANGE and not contains_all(self.replicas, before.replicas):
-            # Bump the leader epoch, so that a removed replica cannot pass for a current one.
+            # Bump the leader epoch, so that fetches of a removed replica are rejected.
             change.leader = before.leader
         if change.isr is not None or not self._elr_enabled:
             self._elr = []
@@ -109,7 +109,8 @@ class PartitionChangeBuilder:
     def _complete_reassignment(self) -> None:
         """End the reassignment if all added replicas are in sync.
 
-        If it removes more replicas than it adds, all remaining ones must be in sync, to keep enough copies.
+        If the reassignment removes more replicas than it adds, all remaining replicas must be in sync.
+        Otherwise too few complete copies would remain.
         """
         isr, replicas = without(self.isr, self.removing), without(self.replicas, self.removing)
         if not isr or not replicas or not set(self.adding) <= set(isr):
@@ -124,8 +125,8 @@ class PartitionChangeBuilder:
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
         lost = self.broker_to_remove if self.unclean_shutdown else None
-        # A replica that a reassignment removed deletes its log. Kafka keeps the replica in the ELR: if it is
-        # added again, it is empty and could be elected.
+        # A replica that a reassignment removed deletes its log. Kafka keeps such a replica in the ELR. There
+        # it could be elected after it was added again, although its log is empty.
         self._elr = [
             replica
             for replica in candidates
@@ -141,13 +142,14 @@ class PartitionChangeBuilder:
             self.isr = [leader]
             self._elr = [replica for replica in self._elr if replica != leader]
         if unclean:
-            # Only the new leader's log counts now. The other replicas truncate to it.
+            # From now on only the new leader's log counts: the other replicas truncate their logs to match
+            # it.
             change.isr = [leader]
             if self._before.leader_recovery_state != RECOVERING:
                 change.leader_recovery_state = RECOVERING
 
     def _elect_leader(self) -> tuple[int, bool]:
-        """Return the leader, and whether the election is unclean."""
+        """Return the leader's broker id, and whether the election is unclean."""
         before = self._before
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         for replica in (*preferred, before.leader, *self.replicas):
@@ -178,7 +180,7 @@ class PartitionChangeBuilder:
         return directory is None or broker.has_online_directory(directory)
 
     def _update_last_known_elr(self, change: PartitionChangeRecord) -> None:
-        """Remember the last leader while the partition has none (KIP-966)."""
+        """Record the last leader while the partition has no leader (KIP-966)."""
         before = self._before
         if not self._elr_enabled:
             if before.last_known_elr:
@@ -231,10 +233,10 @@ def remove_broker_from_isrs(
     unclean_enabled: bool,
     only: Container[Uuid | None] | None = None,
 ) -> Iterator[StoredRecord]:
-    """Yield the changes that remove a broker from ISRs, and elect other leaders where it was the leader.
+    """Yield the changes that remove a broker from ISRs, and elect other leaders where the broker was leader.
 
-    `unclean_enabled`: unclean.leader.election.enable of this node. `only`: just the replicas in these log
-    directories.
+    `unclean_enabled` is unclean.leader.election.enable of this node. If `only` is given, just the replicas in
+    these log directories are changed.
     """
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
@@ -256,7 +258,7 @@ def remove_broker_from_isrs(
 def elect_leaderless_partitions(
     image: MetadataImage, broker_id: int, *, unclean_enabled: bool
 ) -> Iterator[StoredRecord]:
-    """Yield the elections for partitions without a leader that have a replica on a newly unfenced broker."""
+    """Yield elections for the partitions without a leader that have a replica on a newly unfenced broker."""
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
 
@@ -278,7 +280,10 @@ def _change_partitions(
     indexes: Iterable[int],
     configure: Callable[[PartitionChangeBuilder], None],
 ) -> Iterator[StoredRecord]:
-    """Yield the changes of a topic's partitions. Partitions that differ in epochs only share one build."""
+    """Yield the changes of a topic's partitions.
+
+    Partitions with equal states (except epochs) share one build.
+    """
     made: dict[tuple[object, ...], StoredRecord | None] = {}
     for index in indexes:
         partition = topic.partitions[index]
@@ -302,9 +307,9 @@ def _copy(record: Message, index: int) -> PartitionChangeRecord:
 
 
 def election_for_topic(image: MetadataImage, topic: str, *, unclean_enabled: bool) -> Election:
-    """Return the election that the topic allows: UNCLEAN if unclean.leader.election.enable is set for it.
+    """Return UNCLEAN if unclean.leader.election.enable is true for the topic, and ONLINE otherwise.
 
-    `unclean_enabled`: the value if neither the topic nor the cluster sets one.
+    `unclean_enabled` applies if neither the topic nor the cluster sets unclean.leader.election.enable.
     """
     text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
     if text is None:
@@ -322,13 +327,13 @@ def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
     try:
         count = int(text)
     except ValueError:
-        # An invalid value in the metadata log. Brokers ignore it, too.
+        # The metadata log has an invalid value. Brokers ignore it, too.
         count = 1
     return min(count, len(partition.replicas))
 
 
 def apply_records(image: MetadataImage, records: Iterable[StoredRecord]) -> MetadataImage:
-    """Return the image with these uncommitted records, for further decisions of the same command."""
+    """Return the image after these uncommitted records, for further decisions of the same command."""
     delta = MetadataDelta(image)
     delta.replay_all(record for record, _ in records)
     return delta.apply(image.offset, image.epoch)
@@ -340,7 +345,7 @@ def is_reassigning(partition: PartitionImage) -> bool:
 
 
 def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, PartitionImage] | None:
-    """Return the topic and its partition; None if either does not exist."""
+    """Return the topic and its partition, or None if one of them does not exist."""
     known = image.topics.get(topic)
     if known is None or not 0 <= index < len(known.partitions):
         return None
@@ -348,10 +353,10 @@ def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicI
 
 
 def contains_all(replicas: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether all of the others are among the replicas."""
+    """Return whether `replicas` contains all of `others`."""
     return replicas == others or set(others) <= set(replicas)
 
 
 def without(replicas: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Return the replicas that are not among the others, in their order."""
+    """Return the replicas that are not in `others`, in the order of `replicas`."""
     return [replica for replica in replicas if replica not in others]

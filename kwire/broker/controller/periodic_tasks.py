@@ -20,7 +20,7 @@ from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 CONTINUE_MS: Final = 10
-"""The delay until the next run if one run left work, so that other commands get a turn."""
+"""The delay in ms until the next run if a run left work. It lets other commands run in between."""
 RETRY_MS: Final = 300_000
 
 
@@ -39,7 +39,7 @@ NO_PERIODIC_TASKS: Final = TaskPeriods()
 
 
 class _Task(NamedTuple):
-    """A command with a period. Its response is True if there is more work to do at once."""
+    """A command that runs periodically. If its response is True, it runs again after CONTINUE_MS."""
 
     period_ms: int | None
     command: Callable[[], Command]

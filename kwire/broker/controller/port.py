@@ -8,11 +8,12 @@ from kwire.broker.controller.commands import Command, OnDone
 
 
 class ControllerPort(Protocol):
-    """The active controller, on this node or on another one."""
+    """The active controller, on this node or on another node."""
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Submit a command; `on_done` gets the response, or an ApiError, once its records are committed.
+        """Submit a command; `on_done` gets its response, or an ApiError.
 
-        NOT_CONTROLLER: there is no active controller, or it resigned before the commit. KAFKA_STORAGE_ERROR:
-        its metadata log cannot be written. `on_done` is never called before this method returns.
+        The response arrives once the command's records are committed. NOT_CONTROLLER: there is no active
+        controller, or the active controller resigned before the commit. KAFKA_STORAGE_ERROR: the metadata log
+        cannot be written. `on_done` is never called before this method returns.
         """

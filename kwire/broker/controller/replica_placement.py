@@ -2,9 +2,9 @@
 
 Racks alternate, and so do the brokers within each rack. With racks A, B and C of two brokers each, partitions
 of three replicas are placed on A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica is the preferred
-leader, on an unfenced broker. Fenced brokers get other replicas only if their rack has no unfenced broker
-left. After as many partitions as there are unfenced brokers, all lists are shuffled, so that each broker
-shares partitions with different other brokers.
+leader and is always on an unfenced broker. For the other replicas, a fenced broker is used only if its rack
+has no unused unfenced broker. After as many partitions as there are unfenced brokers, all broker lists are
+shuffled. So each broker shares partitions with many different brokers.
 
 A broker in controlled shutdown, or with all log directories cordoned (KIP-1066), gets no replicas.
 """
@@ -20,7 +20,10 @@ from kwire.wire.errors import ErrorCode
 
 
 class _BrokerList:
-    """A rotating list of brokers. Each round returns every broker once and starts one broker further."""
+    """A rotating list of brokers.
+
+    Each round returns every broker once; the next round starts one broker later.
+    """
 
     def __init__(self, brokers: Iterable[int], rng: random.Random) -> None:
         self._brokers = sorted(brokers)
@@ -39,7 +42,7 @@ class _BrokerList:
 
     def shuffle(self, rng: random.Random) -> None:
         rng.shuffle(self._brokers)
-        self._round = -1  # makes the next round a new one
+        self._round = -1  # not a valid round, so that the next call starts a new round
 
 
 class _Rack:
@@ -59,7 +62,7 @@ class _Rack:
 def place_replicas(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[list[int]]:
-    """Return the brokers of `count` partitions, each with the leader first."""
+    """Return the brokers of `count` partitions, each as a list that starts with the leader."""
     usable = [broker for _, broker in sorted(image.brokers.items()) if _is_usable(broker)]
     living = sum(not broker.fenced for broker in usable)
     text: str | None = None
@@ -94,7 +97,10 @@ def place_replicas(
 def _place_partition(
     racks: list[_Rack], first: int, current_round: int, replication_factor: int
 ) -> list[int]:
-    """Return the brokers of one partition: the leader from the first rack, from `first` on, that has one."""
+    """Return the brokers of one partition.
+
+    The leader is in the first rack, from `first` on, that can have it.
+    """
     leader, leads_at = None, first
     while leader is None:
         leader = racks[leads_at].unfenced.next(current_round)
@@ -105,7 +111,7 @@ def _place_partition(
     has_passed_leader = False
     while len(brokers) < replication_factor:
         if position == leads_at and not has_passed_leader:
-            has_passed_leader = True  # the leader was this rack's turn
+            has_passed_leader = True  # the leader has taken this rack's place in the rotation
         else:
             broker_id = racks[position].next(current_round)
             if broker_id is not None:

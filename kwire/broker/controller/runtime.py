@@ -1,8 +1,9 @@
 """The runtime of the active controller: it runs commands, appends their records and sends their responses.
 
 A command runs at once, on top of all earlier commands, committed or not. Its response is sent once its
-records are committed and published. A response without records waits for the records that it is based on.
-If the controller resigns, every command that is not committed fails, and its client retries.
+records are committed and published. If a command writes no records, its response is sent once all earlier
+records are committed, because the response may be based on them. If the controller resigns, every command
+that is not committed fails, and the client retries.
 """
 
 from __future__ import annotations
@@ -39,17 +40,21 @@ from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 
 MAX_TIMER_DELAY_MS: Final = 1_000
-"""If a session check is later than this, the process was suspended and could not receive heartbeats."""
+"""The maximum delay of a session check in ms. If a check is later, the process was suspended without
+heartbeats."""
 
 
 class LeaderLog(Protocol):
-    """The metadata log, as the active controller writes it."""
+    """The metadata log, as the active controller sees it."""
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append records, and return the offset of the last. Raises ApiError if nothing was appended."""
+        """Append records and return the offset of the last record.
+
+        Raises ApiError if nothing was appended.
+        """
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append the records that upgrade kraft.version. Raises ApiError if it cannot be upgraded."""
+        """Append the records that upgrade kraft.version. Raises ApiError if the upgrade is not possible."""
 
 
 class _PendingCommand(NamedTuple):
@@ -61,7 +66,7 @@ class _PendingCommand(NamedTuple):
 
 
 class ControllerRuntime:
-    """The `ControllerPort` of the active controller, and its `Leadership` of the quorum."""
+    """The `ControllerPort` of the active controller, and the `Leadership` that its quorum notifies."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class ControllerRuntime:
         bootstrap: Callable[[], list[Message]],
         periods: TaskPeriods = NO_PERIODIC_TASKS,
     ) -> None:
-        """Start inactive. `bootstrap` returns the first records of a new cluster."""
+        """Create an inactive controller. `bootstrap` returns the first records of a new cluster."""
         self._controller = controller
         self._log = log
         self._publisher = publisher
@@ -86,9 +91,9 @@ class ControllerRuntime:
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
-        """The image with all records that are appended, committed or not."""
+        """The image with all appended records, committed or not."""
         self._refusal: ErrorCode | None = ErrorCode.NOT_CONTROLLER
-        """The error of new commands while this controller is not active."""
+        """The error for new commands while this controller is not active; None while it is active."""
         self._pending: deque[_PendingCommand] = deque()
         self._release_scheduled = False
         self._logger = host.logger("kwire.metadata")
@@ -101,9 +106,10 @@ class ControllerRuntime:
     # --- leadership
 
     def became_leader(self, epoch: int) -> None:
-        """Become the active controller: write a new cluster's first records, abort an unfinished transaction.
+        """Become the active controller.
 
-        Raises CorruptMetadata if this release does not know all bootstrap records.
+        If the cluster is new, write its first records. If the previous controller left a metadata transaction
+        open, abort it. Raises CorruptMetadata if this release does not know all bootstrap records.
         """
         self._epoch = epoch
         self._latest = self._publisher.image
@@ -129,7 +135,7 @@ class ControllerRuntime:
         self._watch_sessions()
 
     def resigned(self, reason: ApiError) -> None:
-        """Fail all commands that are not committed."""
+        """Fail every command that is not committed."""
         self._refusal = reason.code
         self._periodic.stop()
         if self._session_check is not None:
@@ -141,7 +147,7 @@ class ControllerRuntime:
             self._complete(command, reason)
 
     def committed(self, offset: int) -> None:
-        """Send the responses that wait for this offset or an earlier one."""
+        """Send the responses that wait for this offset or a lower one."""
         while self._pending and self._pending[0].offset <= offset:
             command = self._pending.popleft()
             self._complete(command, command.response)
@@ -160,7 +166,7 @@ class ControllerRuntime:
     # --- broker sessions
 
     def _watch_sessions(self) -> None:
-        """Schedule the check of the session that ends first."""
+        """Schedule a check for the time at which the next session ends."""
         due_ms = None if self._session_check is not None else self._heartbeats.next_expiry_ms()
         if due_ms is not None:
             delay_ms = max(due_ms - self._host.internode_clock.monotonic_ms(), 0)
@@ -174,7 +180,7 @@ class ControllerRuntime:
         if now_ms - due_ms > MAX_TIMER_DELAY_MS:
             self._heartbeats.restart_sessions()
         for broker in self._heartbeats.remove_expired_sessions(self._latest):
-            # One command per broker: each runs on top of the one before it.
+            # Each broker gets a command of its own: each command is decided on top of the one before it.
             self._logger.warning(
                 "Fenced broker %d: no heartbeat for %d ms (broker.session.timeout.ms)",
                 broker.broker_id,
@@ -186,7 +192,7 @@ class ControllerRuntime:
     # --- commands
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Run a command; `on_done` gets the response, or an ApiError, once its records are committed.
+        """Run a command; `on_done` gets its response once its records are committed, or an ApiError.
 
         `on_done` is never called before this method returns.
         """
@@ -220,14 +226,14 @@ class ControllerRuntime:
             self._host.call_soon(self.release)
 
     def release(self) -> None:
-        """Send the responses without records that only wait for committed ones."""
+        """Send responses of commands without records, once all earlier records are committed."""
         self._release_scheduled = False
         self.committed(self._publisher.image.offset)
 
     def _raise_kraft_version(
         self, command: UpdateFeatures, result: ControllerResult[Any]
     ) -> ControllerResult[Any]:
-        """Append the upgrade of kraft.version, if the command has one and is valid."""
+        """Append the upgrade of kraft.version if the command contains one and the upgrade is valid."""
         update = command.updates.get(KRAFT_VERSION)
         if update is None or update.upgrade_type != UpgradeType.UPGRADE:
             return result

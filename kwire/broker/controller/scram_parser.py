@@ -1,7 +1,7 @@
 """The SCRAM credentials of `kwire format --add-scram`, in the grammar of Kafka's storage tool. KIP-900.
 
-Each argument is one credential. The metadata gets keys derived from the password (RFC 5802), not the
-password:
+Each argument is one credential. The metadata stores keys that are derived from the password (RFC 5802), and
+not the password itself:
 
     SCRAM-SHA-256=[name=alice,password=alice-secret]
     SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]
@@ -24,7 +24,7 @@ from kwire.wire.records.metadata import UserScramCredentialRecord
 
 
 class MalformedCredential(ValueError):
-    """Text that is not a credential. The message says why."""
+    """An invalid credential argument. The message names the reason."""
 
 
 def credential_record(
@@ -43,7 +43,7 @@ def credential_record(
 
 
 def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord:
-    """Parse a credential; without a salt, a random one is used. Raises MalformedCredential."""
+    """Parse a credential. If it has no salt, a random salt is used. Raises MalformedCredential."""
     mechanism_name, equals, rest = text.strip().partition("=")
     if not equals:
         raise MalformedCredential("expected MECHANISM=[name=...,password=...]")

@@ -1,8 +1,7 @@
 """CreateTopics, DeleteTopics and CreatePartitions: requests become records.
 
-The checks of a new topic run in Apache Kafka's order: name, name collision ('.' against '_'), existence,
-configs, manual assignment or replication factor, partition count, replica placement. Clients print the error
-messages.
+A new topic is checked in Apache Kafka's order: name, name collision ('.' against '_'), existence, configs,
+manual assignment or replication factor, partition count, replica placement. Clients print the error messages.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""Kafka's limit on the new partitions of one request. MAX_RECORDS_PER_REQUEST applies, too."""
+"""The maximum number of new partitions in one request, as in Kafka. MAX_RECORDS_PER_REQUEST applies, too."""
 
 _TOO_MANY_PARTITIONS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -55,7 +54,7 @@ _TOO_MANY_PARTITIONS: Final = Fault(
 
 
 class TopicDefaults:
-    """The defaults of topics and elections, from the node's configuration."""
+    """Default values for topics and elections, from the node's configuration."""
 
     __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor", "unclean_leader_election")
 
@@ -85,7 +84,7 @@ def create_topics(
 ) -> ControllerResult[list[CreatableTopicResult]]:
     """Create all valid topics in one atomic batch; an invalid topic does not affect the others.
 
-    Raises ApiError (POLICY_VIOLATION) for the complete request if it is too large.
+    Raises ApiError POLICY_VIOLATION for the complete request if it is too large.
     """
     requested = sum(_partition_count(topic, defaults) for topic in command.topics)
     if requested > MAX_PARTITIONS_PER_REQUEST:
@@ -129,7 +128,7 @@ def _create_topic(
     if without_value:
         text = "Null value not supported for topic configs: " + ",".join(without_value)
         return Fault(ErrorCode.INVALID_CONFIG, text)
-    # If a key is given twice, its last value is used, as in Kafka.
+    # If a request names a key twice, the last value is used, as in Kafka.
     values = {config.name: config.value for config in topic.configs}
     configuration = alter_resource(
         ResourceChange(
@@ -234,7 +233,7 @@ def _assign_manually(
 def assignment_fault(
     image: MetadataImage, broker_ids: Sequence[int], replication_factor: int | None
 ) -> Fault | None:
-    """Return why these brokers cannot be the replicas of one partition, or None."""
+    """Return why these brokers cannot be the replicas of one partition, or None if they can."""
     text: str | None = None
     if not broker_ids:
         text = "The manual partition assignment includes an empty replica list."
@@ -262,7 +261,7 @@ def assignment_fault(
 def _assign_partitions(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
-    """Return partitions whose replicas are spread over the brokers."""
+    """Return the partitions, with replicas spread over the brokers, or the error of the placement."""
     placed = place_replicas(image, count, replication_factor, rng)
     if isinstance(placed, Fault):
         return placed
@@ -283,7 +282,7 @@ def _placement_fault(replication_factor: int, reason: str | None) -> Fault:
 
 
 def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> PartitionImage | None:
-    """Return a partition with the first active broker as its leader; None if none is active."""
+    """Return a partition whose leader is the first active broker, or None if no broker is active."""
     replicas = tuple(broker_ids)
     isr = tuple(broker_id for broker_id in replicas if image.brokers[broker_id].is_active)
     if not isr:
@@ -312,7 +311,7 @@ def new_uuid(rng: random.Random) -> Uuid:
         raw = bytearray(rng.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 62:  # url-safe base64 encodes 62 as '-'
+        if raw[0] >> 2 != 62:  # the first character: URL-safe base64 encodes 62 as '-'
             return Uuid(bytes(raw))
 
 
@@ -320,7 +319,7 @@ def new_uuid(rng: random.Random) -> Uuid:
 
 
 def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResult[list[DeletedTopic]]:
-    """Delete topics by name or id. A topic that is named twice is not deleted."""
+    """Delete topics by name or id. A topic that the request names twice gets an error and is not deleted."""
     results: list[DeletedTopic] = []
     names: dict[str, int] = {}
     ids: dict[Uuid, int] = {}
@@ -380,9 +379,9 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResu
 def create_partitions(
     command: CreatePartitions, image: MetadataImage, rng: random.Random
 ) -> ControllerResult[list[tuple[str, Fault | None]]]:
-    """Add partitions to each topic, up to the requested count.
+    """Add partitions to each topic, up to the requested total count.
 
-    Raises ApiError (POLICY_VIOLATION) for the complete request if it has too many topics.
+    Raises ApiError POLICY_VIOLATION for the complete request if it names too many topics.
     """
     if len(command.topics) > MAX_RECORDS_PER_REQUEST:
         raise ApiError(*TOO_MANY_RECORDS)
@@ -432,7 +431,7 @@ def _add_partitions(
                 return partition
             placed.append(partition)
     elif additional > MAX_RECORDS_PER_REQUEST:
-        # Check before the placement: a request can ask for two billion partitions.
+        # Check the count before the placement, because a request may ask for two billion partitions.
         return TOO_MANY_RECORDS
     else:
         outcome = _assign_partitions(image, additional, replication_factor, rng)

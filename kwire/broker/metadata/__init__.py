@@ -1,1 +1,1 @@
-"""Cluster metadata: records of the metadata log become immutable images, which subscribers receive."""
+"""Cluster metadata: records of the metadata log are replayed into immutable images for subscribers."""

@@ -1,7 +1,7 @@
 """Decoding of metadata batches, and of metadata transactions (KIP-868).
 
-Control batches belong to KRaft itself. Records between BeginTransaction and EndTransaction are held back, so
-that an unfinished transaction has no effect.
+Control batches belong to KRaft itself. Records between BeginTransaction and EndTransaction are delayed until
+the end of the transaction, so that an unfinished transaction has no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def control_key(kind: int) -> bytes:
 
 
 def control_type(key: bytes | None) -> int:
-    """Return the type of a control record; -1 if the key has none."""
+    """Return the type of a control record, or -1 if the key has no type."""
     if key is None or len(key) < _CONTROL_KEY.size:
         return -1
     kind: int = _CONTROL_KEY.unpack_from(key)[1]
@@ -48,11 +48,11 @@ def control_type(key: bytes | None) -> int:
 
 
 class CorruptMetadata(Exception):
-    """Invalid data in the metadata log or in a snapshot. The broker cannot start with it."""
+    """Invalid data in the metadata log or in a snapshot. The broker cannot start with such data."""
 
 
 class MetadataBatch(NamedTuple):
-    """The metadata records of one batch; none if it is a control batch."""
+    """The metadata records of one batch. A control batch has no metadata records."""
 
     base_offset: int
     last_offset: int
@@ -63,7 +63,7 @@ class MetadataBatch(NamedTuple):
     timestamp_ms: int = -1
     size_bytes: int = 0
     delta: MetadataDelta | None = None
-    """The change that the records make, if this node appended them as the active controller."""
+    """The change that the records make, or None if this node did not append them as the active controller."""
 
 
 def size_of_complete_batches(buffer: Buffer) -> int:
@@ -117,11 +117,14 @@ class TransactionFilter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has begun, and is neither ended nor aborted."""
+        """Whether a transaction has begun and is neither ended nor aborted."""
         return self._held is not None
 
     def feed(self, incoming: list[Message]) -> list[Message]:
-        """Return the records that take effect now. Raises CorruptMetadata if begin and end do not match."""
+        """Return the records that take effect now.
+
+        Raises CorruptMetadata if begin and end records do not match.
+        """
         out: list[Message] = []
         for record in incoming:
             if isinstance(record, BeginTransactionRecord):

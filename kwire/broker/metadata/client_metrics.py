@@ -1,7 +1,8 @@
-"""Client metrics subscriptions: the metrics that matching clients push, and how often. KIP-714.
+"""Client metrics subscriptions: which metrics the matching clients push, and how often. KIP-714.
 
-The patterns of `match` are RE2 expressions, while Apache Kafka uses Java's. They are matched with text from
-clients, and no text can make RE2 slow. docs/decisions/0007 lists the differences.
+The patterns of `match` are RE2 expressions, while Apache Kafka uses Java's regular expressions. Patterns are
+matched with text from clients, and RE2 is never slow, whatever the text. docs/decisions/0007 lists the
+differences.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ SELECTORS: Final = frozenset(
         "client_source_port",
     }
 )
-"""The properties of a client that a pattern can match."""
+"""The client properties that a pattern can match."""
 
 
 class IllegalPattern(ValueError):
-    """A pattern that is not `selector=expression`. Its argument is the pattern."""
+    """A pattern that is not `selector=expression`. The exception's argument is the pattern."""
 
 
 class ClientMetricsSubscription(NamedTuple):
@@ -41,10 +42,13 @@ class ClientMetricsSubscription(NamedTuple):
     """Prefixes of metric names; `*` means all metrics."""
     interval_ms: int
     patterns: Mapping[str, re2._Regexp[str]]
-    """The expression of each selector. If a selector has several, the last one applies."""
+    """The expression of each selector. If the config has several for one selector, the last one applies."""
 
     def matches(self, client: Mapping[str, str]) -> bool:
-        """Return whether every pattern matches the client; without patterns, all clients match."""
+        """Return whether all patterns match the client.
+
+        A subscription without patterns matches every client.
+        """
         return all(
             pattern.fullmatch(client[selector]) is not None for selector, pattern in self.patterns.items()
         )
@@ -66,12 +70,12 @@ def parse_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
 
 
 def _pattern(text: str) -> tuple[str, re2._Regexp[str]]:
-    """Parse `selector=expression`. As with Java's String.split, trailing `=` are ignored."""
+    """Parse `selector=expression`. Trailing `=` are ignored, as with Java's String.split."""
     selector, _, expression = text.rstrip("=").partition("=")
     selector = selector.strip(BLANKS)
     if selector not in SELECTORS or not expression or "=" in expression:
         raise IllegalPattern(text)
-    import re2  # costs time and memory, which brokers without subscriptions save
+    import re2  # a late import saves time and memory on brokers without subscriptions
 
     options = re2.Options()
     options.log_errors = False

@@ -1,7 +1,7 @@
-"""Metadata deltas: the replay of records on top of an image, with a summary of the changes.
+"""Metadata deltas: records are replayed on top of an image, and the changes are summarized.
 
-All 26 types of metadata records are supported, so nothing of a log that Apache Kafka wrote is lost.
-Transaction records (KIP-868) have no effect here: `broker.metadata.batches` has already handled them.
+All 26 types of metadata records are supported, so that no record of a log from Apache Kafka is lost.
+Transaction records (KIP-868) have no effect here, because `broker.metadata.batches` has already applied them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_RECOVERY_CHANGE: Final = -1
 
 
 class TopicChange(NamedTuple):
-    """A topic before and after; None on one side if it was created or deleted."""
+    """A topic before and after a change: `before` is None if it was created, `after` if it was deleted."""
 
     before: TopicImage | None
     after: TopicImage | None
@@ -46,13 +46,13 @@ class TopicChange(NamedTuple):
 class MetadataDelta:
     """The changes that records make to an image.
 
-    Call `replay` for every record, then `apply`. A part of the image is copied when a record first changes
-    it. The summary (`topic_changes`, `changed_configs`, ...) is complete once `apply` has returned.
+    Call `replay` for every record, then `apply`. The first change to a part of the image copies that part.
+    The summary (`topic_changes`, `changed_configs`, ...) is complete once `apply` has returned.
     """
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
-        """The image before the records."""
+        """The image from before the records."""
         self.changed_configs: set[ConfigResource] = set()
         self.changed_brokers: set[int] = set()
         self.features_changed = False
@@ -80,14 +80,14 @@ class MetadataDelta:
 
     @property
     def topic_changes(self) -> list[TopicChange]:
-        """Every topic that was created, deleted or changed, unless it was both created and deleted."""
+        """Every topic that was created, deleted or changed, unless it was created and then deleted."""
         after = self._after.topics_by_id
         changes = [TopicChange(before, after.get(topic_id)) for topic_id, before in self._touched.items()]
         return [change for change in changes if change.before is not change.after]
 
     @property
     def created_topics(self) -> list[TopicImage]:
-        """Topics that did not exist before."""
+        """The topics that did not exist before."""
         return [
             change.after
             for change in self.topic_changes
@@ -96,7 +96,10 @@ class MetadataDelta:
 
     @property
     def deleted_topics(self) -> list[TopicImage]:
-        """Topics that no longer exist. A topic that was deleted and created again is in both lists."""
+        """The topics that no longer exist.
+
+        A topic that was deleted and created again is in `created_topics` and `deleted_topics`.
+        """
         return [
             change.before
             for change in self.topic_changes
@@ -105,7 +108,7 @@ class MetadataDelta:
 
     @property
     def altered_topics(self) -> list[TopicChange]:
-        """Topics whose partitions changed in number or state."""
+        """The topics whose partitions changed in number or state."""
         return [
             change for change in self.topic_changes if change.before is not None and change.after is not None
         ]
@@ -118,14 +121,14 @@ class MetadataDelta:
             self.replay(record)
 
     def replay(self, record: object) -> None:
-        """Replay one record. Raises ValueError if it contradicts the image."""
+        """Replay one record. Raises ValueError if the record contradicts the image."""
         handler = _REPLAY.get(type(record))
         if handler is None:
             raise ValueError(f"not a metadata record: {record!r:.200}")
         handler(self, record)
 
     def apply(self, offset: int, epoch: int) -> MetadataImage:
-        """Return the image after the records; the last record has this offset and leader epoch."""
+        """Return the image after the records. `offset` and `epoch` are those of the last record."""
         for topic_id, open_partitions in self._open_topics.items():
             self._close_topic(topic_id, open_partitions)
         self._open_topics.clear()
@@ -136,7 +139,7 @@ class MetadataDelta:
         return after
 
     def _own(self, part: str) -> dict[Any, Any]:
-        # Images are immutable for their readers. This copy is not published yet.
+        # Images are immutable once they are published. This copy is not published yet.
         if part not in self._copied:
             setattr(self._after, part, dict(getattr(self._after, part)))
             self._copied.add(part)
@@ -150,7 +153,7 @@ class MetadataDelta:
         if existing is not None and existing.topic_id != record.topic_id:
             raise ValueError(f"topic {record.name} already exists with another id")
         if existing is None:
-            # Snapshots of Apache Kafka may still contain the configs of a topic that was deleted long ago.
+            # A snapshot of Apache Kafka may still contain the configs of a topic that was deleted long ago.
             self._drop_configs((RESOURCE_TOPIC, record.name))
         topic = TopicImage(record.name, record.topic_id, ())
         self._touched.setdefault(record.topic_id, None)
@@ -202,7 +205,10 @@ class MetadataDelta:
         self._open(record.topic_id)[record.partition_id] = self._shared(state)
 
     def _shared(self, state: PartitionImage) -> PartitionImage:
-        """Return one object for all equal states. After a start, most of the partitions share one."""
+        """Return one shared object for all equal states, to save memory.
+
+        After a start most states are equal.
+        """
         return self._states.setdefault(state, state)
 
     def _partition_change(self, record: stored.PartitionChangeRecord) -> None:
@@ -220,7 +226,7 @@ class MetadataDelta:
         self._touched.setdefault(record.topic_id, self.image.topics_by_id.get(record.topic_id))
         self._open_topics.pop(record.topic_id, None)
         del self._own("topics")[topic.name]
-        # The topic's configs are deleted with it, without records of their own.
+        # The topic's configs are deleted with the topic. The log has no records for that.
         self._drop_configs((RESOURCE_TOPIC, topic.name))
         if has_collision_chars(topic.name):
             unified = unify_collision_chars(topic.name)
@@ -356,7 +362,7 @@ class MetadataDelta:
             zk_migration_ready=record.zk_migration_ready,
         )
 
-    # --- security: records are kept as they are
+    # --- security: the image keeps these records without any conversion
 
     def _access_control_entry(self, record: stored.AccessControlEntryRecord) -> None:
         self._own("acls")[record.id] = record
@@ -377,7 +383,7 @@ class MetadataDelta:
         self._own("delegation_tokens").pop(record.token_id, None)
 
     def _no_op(self, record: object) -> None:
-        """Ignore records that change no image. `TransactionFilter` has handled the transaction records."""
+        """Ignore a record that changes no image, such as a NoOpRecord or a transaction record."""
 
 
 _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
@@ -411,7 +417,7 @@ _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
 
 
 def merge_change(before: PartitionImage, record: stored.PartitionChangeRecord) -> PartitionImage:
-    """Return a partition after a change, with its new epochs (KIP-595, KIP-966)."""
+    """Return the partition after a change, with its new epochs (KIP-595, KIP-966)."""
     replicas = before.replicas if record.replicas is None else tuple(record.replicas)
     directories = before.directories if record.directories is None else tuple(record.directories)
     if record.directories is None and record.replicas is not None:
@@ -420,7 +426,7 @@ def merge_change(before: PartitionImage, record: stored.PartitionChangeRecord) -
     leader = before.leader
     leader_epoch = before.leader_epoch
     if record.leader != NO_LEADER_CHANGE:
-        # A record with a leader bumps the leader epoch, even if the leader stays the same.
+        # A record that sets a leader bumps the leader epoch, even if the leader stays the same.
         leader = record.leader
         leader_epoch += 1
     recovery = record.leader_recovery_state

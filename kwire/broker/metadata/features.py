@@ -26,14 +26,14 @@ RELEASES: Final = dict(
 
 
 class Feature(NamedTuple):
-    """A feature: its levels, and the metadata.version that each one requires."""
+    """A feature: its levels, and the metadata.version that each level requires."""
 
     min_level: int
     max_level: int
     is_served: bool
-    """Whether every level is fully implemented, and may be advertised to clients."""
+    """Whether kwire implements every level completely, so that it may be advertised to clients."""
     since: Mapping[int, int] = {}
-    """For each level, the first metadata.version with which a new cluster has it."""
+    """For each level, the first metadata.version with which a new cluster gets the level by default."""
     needs: Mapping[int, int] = {}
     """For each level, the lowest metadata.version that allows it."""
 
@@ -50,21 +50,21 @@ FEATURES: Final[dict[str, Feature]] = {
 """The features of Apache Kafka 4.3.1, in its registration order."""
 
 OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSION})
-"""The features that the log stores beside metadata.version."""
+"""The features that have FeatureLevelRecords, except metadata.version."""
 
 
 def unserved_feature_levels() -> dict[str, int]:
-    """Return level 0 for each feature that kwire does not serve, for new clusters of kwire only."""
+    """Return level 0 for each feature that kwire does not serve. Only new clusters of kwire use it."""
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 
 
 def registered_features() -> dict[str, tuple[int, int]]:
-    """Return the levels that a node registers with: all of Kafka's, or a cluster could refuse it."""
+    """Return the levels with which a node registers: all of Kafka's, or the cluster might refuse it."""
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}
 
 
 def broker_features() -> dict[str, tuple[int, int]]:
-    """Return the levels that a broker serves. It registers with them at controllers on other nodes."""
+    """Return the levels that a broker serves, with which it registers at controllers on other nodes."""
     return {
         name: (feature.min_level, feature.max_level if feature.is_served else 0)
         for name, feature in FEATURES.items()
@@ -77,7 +77,7 @@ def served_features() -> dict[str, tuple[int, int]]:
 
 
 def check_levels(finalized: Mapping[str, int]) -> None:
-    """Check that this release knows all finalized levels. Raises CorruptMetadata if it does not."""
+    """Check that this release knows all finalized levels. Raises CorruptMetadata if a level is unknown."""
     for name, level in finalized.items():
         lowest, highest = FEATURES[name][:2] if name in FEATURES else (0, 0)
         if level and not lowest <= level <= highest:
@@ -88,7 +88,7 @@ def check_levels(finalized: Mapping[str, int]) -> None:
 
 
 class UnknownLevel(Exception):
-    """A feature, release or level that does not exist. The message lists those that do."""
+    """A feature, release or level that does not exist. The message lists the existing ones."""
 
 
 def level_of_release(text: str) -> int:

@@ -1,8 +1,8 @@
 """Metadata images: the cluster metadata at one offset of the metadata log.
 
-An image never changes. A `MetadataDelta` makes the next one, and shares every part that its records do not
-change. A changed part is a dict that is copied once per batch of records. With 10,000 topics the copy takes
-some tenths of a millisecond, less than the sync of the same batch. Persistent maps would make every read
+An image never changes. A `MetadataDelta` makes the next image, which shares every unchanged part with the old
+image. A changed part is a dict, which is copied once per batch of records. With 10,000 topics the copy takes
+less than a millisecond, which is less than the sync of the same batch. Persistent maps would make every read
 slower.
 """
 
@@ -41,9 +41,10 @@ DIRECTORY_UNASSIGNED: Final = Uuid(bytes(15) + b"\x01")
 DIRECTORY_LOST: Final = Uuid(bytes(15) + b"\x02")
 
 ConfigResource = tuple[int, str]
-"""(resource type, resource name). A broker resource without a name has the cluster-wide defaults."""
+"""(resource type, resource name). For brokers, the empty name is the resource of the cluster-wide
+defaults."""
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""((entity type, entity name), ...), sorted by type. The name None is the default of its type."""
+"""((entity type, entity name), ...), sorted by type. The name None is the default entity of the type."""
 
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -64,7 +65,7 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> Uuid | None:
-        """Return the log directory of this broker's replica; None if the broker has no replica."""
+        """Return the log directory of this broker's replica, or None if the broker has no replica."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id:
                 return directory
@@ -72,7 +73,7 @@ class PartitionImage(NamedTuple):
 
 
 class TopicImage(NamedTuple):
-    """A topic, and its partitions by number."""
+    """A topic and its partitions, by partition index."""
 
     name: str
     topic_id: Uuid
@@ -105,11 +106,14 @@ class BrokerImage(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Whether replicas on this broker may join ISRs and become leader."""
+        """Whether the replicas on this broker may join ISRs and become leader."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online_directory(self, directory: Uuid) -> bool:
-        """Return whether a replica in `directory` can be online; an unknown directory counts as online."""
+        """Return whether a replica in `directory` can be online.
+
+        A directory that is not registered counts as online.
+        """
         if directory == DIRECTORY_LOST:
             return False
         return not self.log_dirs or directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING, *self.log_dirs)
@@ -151,7 +155,7 @@ class MetadataImage:
     topics: Mapping[str, TopicImage]
     topics_by_id: Mapping[Uuid, TopicImage]
     colliding_names: Mapping[str, tuple[str, ...]]
-    """Topics with '.' or '_' in their names, by the name with each '.' replaced by '_'."""
+    """Topics with '.' or '_' in their names. The key is the name with each '.' replaced by '_'."""
     configs: Mapping[ConfigResource, Mapping[str, str]]
     features: Mapping[str, int]
     brokers: Mapping[int, BrokerImage]
@@ -191,14 +195,14 @@ class MetadataImage:
         return None if topic is None else topic.name
 
     def partition(self, name: str, index: int) -> PartitionImage | None:
-        """Return one partition; None if the topic or the partition does not exist."""
+        """Return one partition, or None if the topic or the partition does not exist."""
         topic = self.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """Return the configs of a resource in the metadata log."""
+        """Return the configs that the metadata log has for a resource, without defaults."""
         return self.configs.get((resource_type, name), NO_CONFIGS)
 
     @property
@@ -212,15 +216,15 @@ class MetadataImage:
         return self.features.get(ELR_VERSION, 0) >= 1
 
     def alive_brokers(self) -> list[BrokerImage]:
-        """Return the brokers that are not fenced, by id."""
+        """Return the brokers that are not fenced, sorted by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if not broker.fenced]
 
 
 def has_collision_chars(name: str) -> bool:
-    """Return whether metric names of this topic could collide with those of another one."""
+    """Return whether the topic's metric names could collide with those of another topic."""
     return "." in name or "_" in name
 
 
 def unify_collision_chars(name: str) -> str:
-    """Return the form in which colliding names are equal."""
+    """Return the name with each '.' replaced by '_'. Colliding names are equal in this form."""
     return name.replace(".", "_")

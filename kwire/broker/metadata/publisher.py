@@ -1,7 +1,8 @@
 """The publisher of metadata images: it replays committed batches and calls its subscribers.
 
-It does the same on leaders, followers and observers of the metadata log (Kafka's MetadataLoader). The active
-controller has made the delta of a batch when it decided the records, and this delta is reused.
+Leaders, followers and observers of the metadata log use it in the same way (Kafka's MetadataLoader). On the
+active controller, the publisher reuses the delta that the controller made when it decided the records of a
+batch.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ class MetadataPublisher:
 
     def __init__(self, host: Host) -> None:
         self.image = MetadataImage()
-        """The current image of committed metadata. Images are replaced, never changed."""
+        """The current image of committed metadata. A change replaces the image and never modifies it."""
         self.is_empty = True
-        """Whether no record has taken effect yet, as in a new cluster."""
+        """Whether no record has taken effect yet. This is so in a new cluster."""
         self._transactions = TransactionFilter()
         self._subscribers: list[Subscriber] = []
         self._logger = host.logger("kwire.metadata")
 
     @property
     def is_transaction_open(self) -> bool:
-        """Whether records are held back until their metadata transaction ends."""
+        """Whether records are delayed until their metadata transaction ends."""
         return self._transactions.is_open
 
     def subscribe(self, callback: Subscriber) -> None:
@@ -39,19 +40,21 @@ class MetadataPublisher:
         self._subscribers.append(callback)
 
     def close(self) -> None:
-        """Drop all subscribers."""
+        """Remove all subscribers."""
         self._subscribers.clear()
 
     def handle_commit(self, batches: Iterable[MetadataBatch]) -> None:
-        """Publish the next committed batches. Batches without a delta of this node are one change.
+        """Publish the next committed batches.
 
-        Raises CorruptMetadata if they contradict the image, or need a newer release.
+        A batch that this node appended as the active controller is published as a change of its own. The
+        other batches are published together, as one change. Raises CorruptMetadata if the batches contradict
+        the image, or need a newer release.
         """
         delta: MetadataDelta | None = None
         offset = epoch = -1
         for batch in batches:
             if delta is None and batch.delta is not None and batch.delta.image is self.image:
-                if self._transactions.is_open:  # left by an earlier controller; this batch aborts it
+                if self._transactions.is_open:  # an earlier controller left it open, and this batch aborts it
                     self._transactions.feed(batch.records)
                 self.is_empty = False
                 self._publish(batch.delta, batch.last_offset, batch.epoch)
@@ -71,7 +74,7 @@ class MetadataPublisher:
     def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the content of a snapshot, as one change from the current image.
 
-        Raises CorruptMetadata if the snapshot is invalid. Nothing changes then.
+        Raises CorruptMetadata if the snapshot is invalid; the current image is kept then.
         """
         fresh = MetadataDelta(MetadataImage())
         offset = epoch = -1
@@ -97,7 +100,9 @@ class MetadataPublisher:
             try:
                 subscriber(image, delta)
             except Exception:
-                # One failing subscriber must not stop the metadata log.
+                # The failure of one subscriber must not stop the metadata log.
                 self._logger.exception(
-                    "Subscriber failed to apply a metadata change at offset %d", image.offset
+                    "Metadata subscriber %s failed to apply the change at offset %d",
+                    getattr(subscriber, "__qualname__", subscriber),
+                    image.offset,
                 )

@@ -1,4 +1,4 @@
-"""Metadata records, in the versions that the cluster's metadata.version allows."""
+"""Constructors of metadata records, in the versions that the cluster's metadata.version allows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kwire.wire.schema import Message
 
 
 class StoredRecord(NamedTuple):
-    """A metadata record, and the version that it is written with."""
+    """A metadata record, and the record version with which it is written."""
 
     record: Message
     version: int = 0
 
 
-# Levels of metadata.version that added records or fields.
+# The metadata.version levels that added records or fields.
 MIGRATION_LEVEL: Final = 8  # 3.4-IV0
 SCRAM_LEVEL: Final = 11  # 3.5-IV2, KIP-900
 TRANSACTIONS_LEVEL: Final = 13  # 3.6-IV1, KIP-868

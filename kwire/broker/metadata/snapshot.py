@@ -1,7 +1,7 @@
-"""The records of a metadata snapshot: replayed into an empty image, they make the same image again. KIP-630.
+"""The records of a metadata snapshot, from which an empty image becomes the same image again. KIP-630.
 
-Records, versions and order are those of Apache Kafka 4.3.1. Records are generated lazily, so that a large
-image is written in small pieces.
+The records, their versions and their order are as in Apache Kafka 4.3.1. The records are generated lazily, so
+that a large image is written in small pieces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ NO_BROKER = -1
 def snapshot_records(image: MetadataImage) -> Iterator[StoredRecord]:
     """Yield the records of the image.
 
-    As in Kafka, the state of a ZooKeeper migration is left out, and producer ids if none was ever allocated.
+    As in Kafka, the state of a ZooKeeper migration is omitted. The record of the next producer id is also
+    omitted if no producer id was ever allocated.
     """
     yield from _features(image)
     for broker in image.brokers.values():
@@ -64,7 +65,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[StoredRecord]:
 
 
 def _features(image: MetadataImage) -> Iterator[StoredRecord]:
-    # metadata.version comes first: it decides the versions of the records after it.
+    # metadata.version comes first, because it decides the versions of the records after it.
     names = [METADATA_VERSION, *(name for name in image.features if name != METADATA_VERSION)]
     for name in names:
         if name in image.features:

@@ -13,18 +13,19 @@ SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
 MAX_NAME_LENGTH: Final = 249
-"""A directory name is `<name>-<partition>`, with a suffix after deletion. File systems allow 255 bytes."""
+"""The maximum length of a topic name. A log directory is `<name>-<partition>`, plus a suffix after deletion,
+and file systems allow names of 255 bytes."""
 
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def is_internal(name: str) -> bool:
-    """Return whether clients see this topic as internal."""
+    """Return whether Metadata responses mark this topic as internal."""
     return name in INTERNAL_TOPICS
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return why the name is illegal for a topic, or None."""
+    """Return why the name is illegal for a topic, or None if it is legal."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
