@@ -1,9 +1,8 @@
 """A replica of a partition on this broker.
 
 A leader stages the appends of one turn of the event loop in the log, and `commit` writes them at the end of
-the turn. A produce request with acks 0 or 1 completes once the batch is written (or synced, if
-`flush.messages` or `flush.ms` require a sync). A request with acks -1 completes once the high watermark is
-above the batch.
+the turn. A produce request with acks 0 or 1 completes once the batch is written (synced, if `flush.messages`
+or `flush.ms` require it). With acks -1 it completes once the high watermark is above the batch.
 """
 
 from __future__ import annotations
@@ -98,11 +97,9 @@ class Partition:
         self._leader_partitions = leader_partitions
         self.topic_metrics = leader_partitions.topic_stats.for_topic(self.topic)
         self.remote_replicas: RemoteReplicas | None = None
-        """The other replicas; None if this broker is not the leader or the partition has no other
-        replicas."""
+        """The other replicas; None on a follower, or if there are no other replicas."""
         self._written_offset = 0
-        """The end of the written part of the log; of the synced part if flush.messages or flush.ms require
-        syncs."""
+        """The end of the log in its file; of its synced part if flush.messages or flush.ms require syncs."""
         # Most partitions have no pending appends, so the lists are allocated on demand.
         self._staged: list[PendingAcknowledgement] | None = None
         self._unflushed: list[PendingAcknowledgement] | None = None
@@ -142,8 +139,7 @@ class Partition:
         if self.log.failure is not None and self.role is Role.ABSENT:
             raise self.log.failure
         if self.role is LEADER:
-            # Staged batches already have offsets and belong to the log. The new leader may have them
-            # truncated.
+            # Staged batches already have offsets and belong to the log until they are truncated.
             self.commit()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
         role = role_after(self.role, RoleChange.BECOME_FOLLOWER)
@@ -191,10 +187,7 @@ class Partition:
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the epoch is neither the current one nor -1.
-
-        KIP-320.
-        """
+        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, unless the epoch is current or -1. KIP-320."""
         if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
@@ -207,10 +200,7 @@ class Partition:
 
     @property
     def is_high_watermark_stale(self) -> bool:
-        """Whether the high watermark is below the log end offset at the start of this leader epoch.
-
-        KIP-207.
-        """
+        """Whether the high watermark is below the log end at the start of this leader epoch. KIP-207."""
         remote = self.remote_replicas
         return remote is not None and remote.epoch_start_offset > self.log.high_watermark
 
@@ -297,10 +287,7 @@ class Partition:
         return len(self._delayed_produces or ())
 
     def when_committed(self, callback: AppendCallback) -> None:
-        """Call back once all current records are committed, possibly at once.
-
-        Raises ApiError if not the leader.
-        """
+        """Call back once all current records are committed. Raises ApiError if not the leader."""
         if self.role is not LEADER:
             raise self.not_leader_error()
         self._acknowledge([(self.log.log_end_offset, callback, None)])
@@ -400,9 +387,8 @@ class Partition:
     def follower_state(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
-        Raises ApiError UNKNOWN_LEADER_EPOCH if the broker is not a replica in this leader's metadata (yet).
-        Raises NOT_LEADER_OR_FOLLOWER in the same case if the fetch has no leader epoch, and also if the
-        broker epoch is stale.
+        Raises ApiError. UNKNOWN_LEADER_EPOCH: the leader does not know the broker as a replica (yet).
+        NOT_LEADER_OR_FOLLOWER: the same for a fetch without a leader epoch, or a stale broker epoch.
         """
         state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:
