@@ -1,9 +1,9 @@
 """The pages of a node's HTTP port: health, readiness and metrics.
 
-There is no authentication, so no page changes anything. The console has its own rules. Any program on the
-machine may read the pages, but a web site must not read them through a browser on it. On a loopback port,
-requests whose Host header is not a local name are therefore rejected, against DNS rebinding. On other ports
-only the console, which shows records, checks the Host header.
+There is no authentication, so no page changes anything. The console has rules of its own. Any program on the
+machine may read the pages, but a web site must not read them through a browser on the machine (DNS
+rebinding). So on a loopback port, requests whose Host header is not a local name are rejected. On other ports
+only the console checks the Host header, because it shows records.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SERVICE_UNAVAILABLE = 503
 
 
 def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str] = ()) -> ASGIApp:
-    """Return the application. With `only_local_names`, other names in the Host header are rejected.
+    """Return the application. With `only_local_names`, requests with another Host header are rejected.
 
-    `beside` lists paths that another application serves, for the index page.
+    `beside` lists the paths of other applications on the port, for the index page.
     """
 
     async def healthz(request: Request) -> Response:

@@ -1,9 +1,9 @@
 """Pushed client metrics (KIP-714) in the Prometheus format.
 
-Names are OpenTelemetry's with underscores, as in OpenTelemetry's exporters for Prometheus. The metrics of
-every Kafka client begin with `org.apache.kafka.`. Other names get a prefix, so that a client cannot push
-metrics with the names of this node's own. Labels identify the client instance. The receiver adds them, as
-KIP-714 requires, and overrides labels of the client.
+A metric has OpenTelemetry's name with underscores, as in OpenTelemetry's exporters for Prometheus. The names
+of Kafka clients' own metrics begin with `org.apache.kafka.`. All other names get a prefix, so that a client
+cannot push a metric with the name of one of the node's metrics. Labels identify the client instance. The
+receiver adds these labels, as KIP-714 requires, and they override labels of the client.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kwire.broker.observe.exposition import Exposition, labels
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 SLICE: Final = 500
-"""The number of series that are written without a pause."""
+"""The number of series that are written before the next pause."""
 PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"
 OTHERS: Final = "client_"
 LONGEST_TEXT: Final = 256
-"""Names that a client chooses are truncated to it. Each series has the client id, which may have 32 KiB."""
+"""The limit for names that a client chooses: each series repeats the client id, which may have 32 KiB."""
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 RESERVED: Final = re.compile("^__+")
 
 
 def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
-    """Write the pushed metrics, and yield regularly so that the loop can run."""
+    """Write the pushed metrics. The iterator yields regularly so that the event loop can run."""
     received = telemetry.pushed_metrics
     out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
     out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
@@ -66,7 +66,7 @@ def _identity(instance_id: Uuid, pushed: InstanceMetrics) -> dict[str, object]:
 def _write(
     series: Series, value: float, identity: dict[str, object], names: set[str], out: Exposition
 ) -> None:
-    """Write a value, unless the client has another series with the same Prometheus name."""
+    """Write a value, unless another series of the client has already written the same Prometheus name."""
     name = NOT_IN_NAMES.sub("_", series.name)
     if not name.startswith(OURS):
         name = OTHERS + name

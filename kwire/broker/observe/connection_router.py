@@ -1,7 +1,7 @@
 """Routing of HTTP connections to the broker's pages or to the console process.
 
 The router peeks at the path and leaves the request unread for the application that serves it. So the broker's
-loop, which Kafka clients wait for, does not proxy requests and responses of the console.
+event loop, which also serves Kafka clients, does not have to proxy the console's requests and responses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from kwire.http.connections import ConnectionServer
 CONSOLE_REQUEST: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
 PEEK_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
-"""A connection without a byte until then is closed. One without a complete line is served by the broker."""
+"""The time to wait for a request line. Without any byte, the connection is closed then.
+
+If only a part of the line has arrived, the broker serves the connection.
+"""
 PEEK_PAUSE_SECONDS: Final = 0.02
-"""The pause before the next peek if the line is incomplete. It doubles each time."""
+"""The pause before peeking again at an incomplete line. The pause doubles each time."""
 TOO_MANY_PAGES: Final = (
     "the console serves one page per second while the broker serves other clients, and too many wait: "
     "try again later"
@@ -32,7 +35,7 @@ TOO_MANY_PAGES: Final = (
 
 
 class ConnectionRouter:
-    """Routes the connections of the HTTP port."""
+    """Routes each connection of the HTTP port to the broker or to the console."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class ConnectionRouter:
         self._rate_limit = rate_limit
 
     async def route(self, stream: trio.SocketStream) -> None:
-        """Serve a connection, or hand it over to the console."""
+        """Serve a connection, or pass it to the console process."""
         app = self._app
         async with stream:
             if self._console is not None:
@@ -66,13 +69,13 @@ class ConnectionRouter:
 
 
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
-    """Peek at the first line, or at as much of it as is needed. OSError, TooSlowError."""
+    """Peek at the first line, or at its first `PEEK_BYTES`. Raises OSError or TooSlowError."""
     with trio.fail_after(FIRST_BYTES_SECONDS):
         found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     pause_seconds = PEEK_PAUSE_SECONDS
     with trio.move_on_after(FIRST_BYTES_SECONDS):
         while found and b"\n" not in found and len(found) < PEEK_BYTES:
-            await trio.sleep(pause_seconds)  # the socket is readable already, so no event signals more data
+            await trio.sleep(pause_seconds)  # the first bytes stay readable, so no event announces more data
             pause_seconds *= 2
             found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     return found

@@ -1,7 +1,8 @@
-"""The console process of a broker (`kwire.console`, docs/decisions/0022).
+"""The console of a broker: a separate process with web pages (`kwire.console`, docs/decisions/0022).
 
-The first request starts it, and so does a later one if it has exited. Connections are passed to it unread
-over an unnamed socket. The console responds directly, and the broker serves it like any other Kafka client.
+The first request for a console page starts the process. If the process has exited, the next request restarts
+it. The broker passes HTTP connections to the process through a socket, without reading the request. The
+process then responds directly. For its data it connects to the broker like any other Kafka client.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NOT_SERVING_YET: Final = "the broker is still starting: try again in a moment"
 OVERLOADED: Final = "the console is overloaded: try again later"
 CONSOLE_FAILED: Final = "the console failed to start: the broker's output may have the reason"
 START_SECONDS: Final = 3.0
-"""A console that exits earlier is not restarted before that."""
+"""The shortest time between two starts of the console process."""
 
 
 class ConsoleProcess:
@@ -46,10 +47,10 @@ class ConsoleProcess:
         writes_as_broker: bool = False,
         only_local_names: bool = True,
     ) -> None:
-        """With `may_write`, the console may change things on a listener without authentication.
+        """With `may_write`, the console may change the cluster through a listener without authentication.
 
-        With `writes_as_broker` it may also do so with the broker's credentials. With `only_local_names`,
-        other names in the Host header are rejected.
+        With `writes_as_broker`, it may also do so with the broker's credentials. With `only_local_names`,
+        requests with another Host header are rejected.
         """
         self._running = running
         self._may_write = may_write
@@ -60,25 +61,25 @@ class ConsoleProcess:
         self._started_s = -math.inf
 
     def hand_over(self, fd: int) -> str:
-        """Pass a connection to the console, and return an error if that fails. The caller closes `fd`."""
+        """Pass a connection to the console. Return an error message, or "". The caller closes `fd`."""
         if not self._running.bootstrap:
             return NOT_SERVING_YET
-        for _ in range(2):  # again, if the process has exited meanwhile
+        for _ in range(2):  # a second attempt restarts a process that has exited in the meantime
             try:
                 channel = self._ensure_started()
                 if channel is None:
                     break
                 socket.send_fds(channel, [b"."], [fd])
                 return ""
-            except BlockingIOError:  # the console has not accepted the previous ones
+            except BlockingIOError:  # the console has not accepted the connections before this one
                 return OVERLOADED
             except OSError as error:
-                self._logger.warning("could not pass a connection to the console: %s", error)
+                self._logger.warning("Cannot pass a connection to the console: %s", error)
                 self.close()
         return CONSOLE_FAILED
 
     def close(self) -> None:
-        """Kill the process, which has no state."""
+        """Kill the console process. This loses nothing, because the process has no state."""
         process, self._process = self._process, None
         if self._channel is not None:
             self._channel.close()
@@ -88,11 +89,14 @@ class ConsoleProcess:
             process.wait()
 
     def _ensure_started(self) -> socket.socket | None:
-        """Return the socket to the process, and start it if necessary, but not too often. OSError."""
+        """Return the socket to the process, and start the process if necessary.
+
+        Return None if the last start was less than `START_SECONDS` ago. Raises OSError.
+        """
         if self._process is not None:
             if self._process.poll() is None:
                 return self._channel
-            self._logger.warning("the console has exited with code %d", self._process.returncode)
+            self._logger.warning("The console has exited with code %d", self._process.returncode)
         self.close()
         if trio.current_time() - self._started_s < START_SECONDS:
             return None
@@ -116,7 +120,7 @@ class ConsoleProcess:
             if not (self._may_write if credentials is None else self._writes_as_broker):
                 command.append("--read-only")
             environment = dict(os.environ)
-            # The console must find the same modules as this process, even if kwire is not installed.
+            # The console must import the same modules as this process, even if kwire is not installed.
             environment["PYTHONPATH"] = os.pathsep.join(
                 [str(SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
             )
@@ -135,7 +139,7 @@ class ConsoleProcess:
         return self._running.loop.logger("kwire.http")
 
     def _connection_settings(self) -> tuple[str, Credentials | None]:
-        """Return the console's bootstrap servers and credentials: the broker's if all listeners need some."""
+        """Return the console's bootstrap servers, and the broker's credentials if all listeners need some."""
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
         if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
@@ -147,7 +151,10 @@ class ConsoleProcess:
 
 @contextmanager
 def _pipe_with(text: str) -> Iterator[int]:
-    """Open a pipe with the text for a child process. Arguments and environment are visible to other users."""
+    """Open a pipe that contains a text for a child process.
+
+    A pipe is used because other users can see the arguments and the environment of a process.
+    """
     reader, writer = os.pipe()
     try:
         with open(writer, "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
-"""A rate limit for console pages, which keeps a program that reads them in a loop from slowing down others.
+"""A rate limit for console pages, so that a program that reads pages in a loop does not slow down the broker.
 
-A page takes the broker a few milliseconds, which delays requests of other clients. A few pages are served at
-once. A client that keeps requesting pages gets one page per second after that, while the broker serves other
-clients.
+A page takes the broker a few milliseconds, in which other clients wait. While other clients send requests,
+the broker serves a burst of `BURST` pages at once, and then one page per second. Without other clients there
+is no limit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import trio
 from kwire.broker.observe.ports import RunningNode
 
 READER_ID: Final = "kwire-console"
-"""The client id of the console."""
+"""The client id with which the console connects to the broker."""
 BURST: Final = 10
 SECONDS_PER_PAGE: Final = 1.0
 MAX_WAITING: Final = 10
-"""The number of waiting requests, whose clients may be gone. Further requests are rejected."""
+"""The limit for waiting page requests; more are rejected. The clients of waiting requests may be gone."""
 RECENT_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 0.5
-"""The time after which a waiting request checks again whether the broker serves other clients."""
+"""The interval at which a waiting request checks whether the broker still serves other clients."""
 
 
 class ConsoleRateLimit:
@@ -31,10 +31,10 @@ class ConsoleRateLimit:
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._next_s = -math.inf
-        """When the next page is due without a burst."""
+        """The time at which the next page would be due if bursts were not allowed."""
 
     async def acquire(self) -> bool:
-        """Wait until a page may be served. Return False at once if that would take too long."""
+        """Wait until a page may be served. Return False at once if too many requests wait already."""
         begins_s = max(self._next_s, trio.current_time() - (BURST - 1) * SECONDS_PER_PAGE)
         if begins_s - trio.current_time() > MAX_WAITING * SECONDS_PER_PAGE and self._serves_others():
             return False
@@ -44,7 +44,7 @@ class ConsoleRateLimit:
             if left_s <= 0:
                 return True
             await trio.sleep(min(left_s, CHECK_SECONDS))
-        # Pages that were served while there were no other clients do not count.
+        # Pages that were served while there were no other clients do not count against the limit.
         self._next_s = min(self._next_s, trio.current_time() + SECONDS_PER_PAGE)
         return True
 

@@ -25,7 +25,7 @@ def labels(**values: object) -> str:
 
 
 class Exposition:
-    """A page of metrics. The series of a metric are grouped, in the order in which they were added."""
+    """A page of metrics. It groups the series of each metric, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
@@ -35,7 +35,7 @@ class Exposition:
         self._add(name, MetricType.GAUGE, value, series_labels)
 
     def counter(self, name: str, value: float, series_labels: str = "") -> None:
-        """Add the value of a counter, whose name must end with `_total` or another counter suffix."""
+        """Add the value of a counter. Its name must end with `_total` or another counter suffix."""
         self._add(name, MetricType.COUNTER, value, series_labels)
 
     def _add(self, name: str, kind: MetricType, value: float, series_labels: str) -> None:

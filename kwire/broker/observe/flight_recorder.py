@@ -1,8 +1,9 @@
 """The flight recorder: writes the last requests of a node to a log directory when the node fails.
 
-`RequestLog` has the requests in a mapped file, so that they survive a killed process. In that case the next
-start writes them. The output is JSON lines: one for the failure and one per request, with pending requests
-last. Imports that only writing needs are inside of the functions.
+The ring file is a mapped file that contains the node's `RequestLog`. It survives a killed process, and the
+next start then writes the requests to a log directory. The output is JSON lines: one line for the failure,
+then one line per request, with pending requests last. Modules that are needed only for writing are imported
+inside the functions.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ SUFFIX: Final = ".jsonl"
 UNFINISHED: Final = ".tmp"
 KILLED: Final = "the process was killed, or the machine failed; written by the next start"
 KEPT_FILES: Final = 5
-"""Older files are removed."""
+"""The number of files that are kept per log directory. Older files are removed."""
 MAX_PENDING: Final = 1_000
 
 
 class FlightRecorder:
-    """Writes the last requests of one node."""
+    """Writes the last requests of one node to a file."""
 
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._ring: RingFile | None = None
 
     def begin(self) -> None:
-        """Write the requests of a previous process that was killed, and start a ring file. Never raises."""
+        """Write the requests of a previous process that was killed, then start a ring file. Never raises."""
         running = self._running
         remove_orphans()
         for directory in running.node.config.log_dirs:
@@ -45,7 +46,7 @@ class FlightRecorder:
                 path = ring_path(directory)
                 if os.path.lexists(path):
                     if not self._report_killed(path):
-                        continue  # keep it for a later start with enough disk space
+                        continue  # keep the ring file for a later start with enough disk space
                     os.remove(path)
                 if self._ring is None:
                     request_metrics = running.server.request_metrics
@@ -58,26 +59,29 @@ class FlightRecorder:
                     )
             except OSError as error:
                 running.loop.logger("kwire.node").warning(
-                    "the flight recorder keeps no ring file in %s: %s", directory, error
+                    "Cannot create the flight recorder's ring file in %s: %s", directory, error
                 )
 
     def _report_killed(self, path: str) -> bool:
-        """Write the requests of a ring file, and return whether it may be removed. OSError."""
+        """Write the requests of a ring file. Return whether the ring file may be removed. Raises OSError."""
         try:
             requests = _in_order((time_ms, logged, None) for time_ms, logged in read_ring(path))
         except (ValueError, OverflowError):  # the file has timestamps that kwire does not write
             requests = []
-        # An empty report would eventually push out a useful one.
+        # Without any request, write no file: it would eventually displace a useful one.
         return not requests or self._write([*self._head(KILLED), *requests], logging.INFO) is not None
 
     def end(self) -> None:
-        """Remove the ring file: its requests are written, or the node has not failed."""
+        """Remove the ring file, after its requests were written or the node has stopped without a failure."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
-        """Write a file to the first writable log directory and return its path, or None. Never raises."""
+        """Write a file to the first writable log directory. Return its path, or None if none is writable.
+
+        Never raises.
+        """
         now_ms = self._running.clock.now_ms()
         try:
             clock = self._running.server.request_metrics.clock()
@@ -87,10 +91,10 @@ class FlightRecorder:
             )
             path = self._write([*self._head(reason, trace), *requests], logging.CRITICAL)
             if path is None:
-                self._ring = None  # the next start writes it
+                self._ring = None  # keeps the ring file, so that the next start writes its requests
             self.end()
         except Exception:
-            self._running.loop.logger("kwire.node").exception("could not write the flight recorder's file")
+            self._running.loop.logger("kwire.node").exception("Cannot write the last requests")
             return None
         return path
 
@@ -111,11 +115,11 @@ class FlightRecorder:
                 os.replace(path + UNFINISHED, path)
                 _remove_old(directory)
             except OSError as error:
-                logger.warning("could not write the last requests: %s", error)
+                logger.warning("Cannot write the last requests to %s: %s", directory, error)
                 with suppress(OSError):
                     os.remove(path + UNFINISHED)
                 continue
-            logger.log(level, "wrote the last requests to %s", path)
+            logger.log(level, "Wrote the last requests to %s", path)
             return path
         return None
 
@@ -124,13 +128,13 @@ class FlightRecorder:
         return [line | ({"trace": trace} if trace else {})]
 
     def _remembered(self) -> list[LoggedRequest]:
-        """Return the last requests, and pending ones that are no longer in the log."""
+        """Return the requests of the log, and pending requests that the log no longer contains."""
         found = self._running.server.request_metrics.log.all()
         known = {(one.request_id, one.received_s) for one in found}
         return [one for one in self._pending() if (one.request_id, one.received_s) not in known] + found
 
     def _pending(self) -> Iterator[LoggedRequest]:
-        """Return the pending requests, including one whose handler is running."""
+        """Return the pending requests, including the request whose handler is running."""
         left = MAX_PENDING
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
@@ -141,13 +145,13 @@ class FlightRecorder:
 
 
 def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> list[dict[str, Any]]:
-    """Return the lines of the requests, with pending requests last."""
+    """Return the lines of the requests, with the pending requests last."""
     ordered = sorted(requests, key=lambda one: one[1].seconds is None)
     return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in ordered]
 
 
 def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
-    """Return the line of a request. `waits_ms` is the age of a pending request, if known."""
+    """Return the line of a request. `waits_ms` is the age of a pending request, or None if not known."""
     from kwire.broker.observe.slow_requests import api_name
 
     line = {

@@ -1,4 +1,4 @@
-"""Liveness and readiness of a node. Each check returns a sentence if it fails."""
+"""Liveness and readiness checks of a node. A check returns a sentence if it fails, and "" otherwise."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import trio
 from kwire.broker.observe.ports import RunningNode
 
 TURN_TIMEOUT_SECONDS = 5.0
-"""The time after which a loop that has not completed a turn counts as stuck."""
+"""The time after which the event loop counts as stuck if it has not completed a turn."""
 
 
 async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
-    """Return why the node should be restarted; empty if its loop runs.
+    """Return why the node should be restarted; empty if its event loop runs.
 
-    The loop and the health check share a thread. If that thread is blocked, there is no response at all.
+    The event loop and this check share a thread. If that thread is blocked, the check never returns.
     """
     if running.failure.reason:
         return f"the broker is stopping after a failure: {running.failure.reason}"

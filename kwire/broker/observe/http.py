@@ -1,10 +1,10 @@
-"""The HTTP port of a node, in the same trio run as its loop. It is off by default.
+"""The HTTP port of a node, served in the same trio run as the node's event loop. It is off by default.
 
     port = HttpPort("8080", read_socket_settings(config))
     async with serve(config, beside=[port.serve]): ...
 
-Hypercorn and Starlette are in the extra `console`, and are imported only with an HTTP port. A scrape runs in
-the loop's thread: it waits for the current turn, and the loop waits for the response.
+Hypercorn and Starlette are in the extra `console`, and are imported only with an HTTP port. A scrape of the
+metrics runs in the event loop's thread, so each delays the other.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,
 
 
 class HttpUnavailable(Exception):
-    """A package that the HTTP port needs is not installed. The message says which one."""
+    """A package that the HTTP port needs is not installed. The message names the package."""
 
 
 def http_address(text: str) -> tuple[str, int]:
-    """Parse `[HOST:]PORT`; the default host is loopback. ValueError says what is expected."""
+    """Parse `[HOST:]PORT`. The default host is 127.0.0.1. Raises ValueError with the expected form."""
     found = ADDRESS.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -47,15 +47,15 @@ def http_address(text: str) -> tuple[str, int]:
 
 
 class HttpPort:
-    """A bound socket, which serves the pages once a node runs."""
+    """A bound socket that serves the pages once the node runs."""
 
     def __init__(
         self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
     ) -> None:
-        """Bind to `[HOST:]PORT`. ValueError, BindError, HttpUnavailable.
+        """Bind to `[HOST:]PORT`. Raises ValueError, BindError or HttpUnavailable.
 
-        With `console` the console is served too. It may change things on loopback, and elsewhere with
-        `console_writes`.
+        With `console`, the port also serves the console. The console may change the cluster on a loopback
+        port, and on other ports with `console_writes`.
         """
         made_of = (*PACKAGES, *CONSOLE_PACKAGES) if console else PACKAGES
         missing = [name for name in made_of if find_spec(name) is None]
@@ -72,7 +72,7 @@ class HttpPort:
         self._console_writes = console_writes
 
     async def serve(self, running: RunningNode) -> None:
-        """Serve until canceled, then close the socket."""
+        """Serve the pages until canceled, then close the socket."""
         from kwire.broker.observe.app import pages
         from kwire.broker.observe.connection_router import ConnectionRouter
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
@@ -81,14 +81,14 @@ class HttpPort:
 
         if running.broker is not None:
             running.broker.has_telemetry_receiver = True
-        # Listen before anything else, so that a caller who knows the port can connect.
+        # Listen first, so that a caller who knows the port can connect at once.
         self._listener.sock.listen(BACKLOG)
-        running.loop.logger("kwire.http").info("listening on %s", self.url)
+        running.loop.logger("kwire.http").info("Listening on %s", self.url)
         console = None
         if self.console_url:
             if not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning(
-                    "%s is open to everyone: %s", self.console_url, OPEN_CONSOLE
+                    "Everyone can open %s: %s", self.console_url, OPEN_CONSOLE
                 )
             console = ConsoleProcess(
                 running,
@@ -107,5 +107,5 @@ class HttpPort:
                 console.close()
 
     def close(self) -> None:
-        """Close the socket, if `serve` was not called."""
+        """Close the socket. Call this only if `serve` was not called."""
         self._listener.sock.close()

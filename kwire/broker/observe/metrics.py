@@ -4,9 +4,9 @@ The names follow from Kafka's MBeans and the exporter's rules for brokers (kafka
 dashboards and alerts for Kafka work. A metric that has no meaning in kwire, for example the size of a request
 queue, is omitted.
 
-Most values are read from the node during a scrape. Only counts are kept in between
-(`broker.replication.broker_topic_metrics`, `broker.api.request.request_metrics`). A page for many partitions
-is long, so `metrics` yields after each slice to let the loop run.
+Most values are read from the node during a scrape. The node itself keeps only counts
+(`broker.replication.broker_topic_metrics`, `broker.api.request.request_metrics`). Writing a page for many
+partitions takes long, so `metrics` yields after each slice to let the event loop run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError
 
 SLICE: Final = 50
-"""The number of partitions that are written without a pause."""
+"""The number of partitions that are written before the next pause."""
 
 TRAFFIC: Final = {
     "messagesin": "messages_in",
@@ -52,7 +52,7 @@ GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "D
 
 
 def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
-    """Write all metrics of a node, and yield regularly so that the loop can run."""
+    """Write all metrics of a node. The iterator yields regularly so that the event loop can run."""
     node = running.node
     process_metrics(out)
     request_metrics(running.server.request_metrics, out)
@@ -76,7 +76,7 @@ def _connections(running: RunningNode, out: Exposition) -> None:
     known = {} if sessions is None else sessions.counts
     prefix, expired = "kafka_server_socket_server_metrics", 0
     for listener, count in counts.items():
-        # networkProcessor is Kafka's number of a network thread; there is only one here.
+        # networkProcessor is Kafka's number of a network thread. kwire has only one.
         series_labels = labels(listener=listener, networkProcessor=0)
         out.gauge(f"{prefix}_connection_count", count, series_labels)
         of = known.get(listener)
@@ -114,7 +114,7 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
     try:
         listed = node.groups.list_groups((), ())
     except ApiError:
-        return  # unknown before the groups are loaded
+        return  # the number of groups is unknown until the groups are loaded
     states = Counter(group.group_state for group in listed)
     prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
     out.gauge(prefix, len(listed))
@@ -123,7 +123,7 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
 
 
 class _Counts:
-    """Counts over all partitions."""
+    """Counts of replicas, summed over all partitions."""
 
     def __init__(self) -> None:
         self.roles: Counter[Role] = Counter()
@@ -133,11 +133,11 @@ class _Counts:
 
 
 def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
-    """Write the metrics of every replica of this broker, including replicas whose logs could not be opened.
+    """Write the metrics of all replicas of this broker, including replicas whose logs could not be opened.
 
-    Apache Kafka 4.3.1 counts the latter in PartitionCount but, if the metadata has their directory, not in
-    OfflineReplicaCount. An alert on OfflineReplicaCount should not go silent after a restart, so they are
-    counted here.
+    If the metadata has the directory of such a replica, Apache Kafka 4.3.1 counts the replica in
+    PartitionCount but not in OfflineReplicaCount. kwire counts it in both, so that an alert on
+    OfflineReplicaCount stays active after a restart.
     """
     counts, number = _Counts(), 0
     for topic in node.image.topics.values():
@@ -150,7 +150,9 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
                 node.replica_manager.get(topic.name, index),
             )
             counts.roles[role] += role is not Role.ABSENT
-            if partition is not None and role is not Role.OFFLINE:  # Kafka only counts offline replicas
+            if (
+                partition is not None and role is not Role.OFFLINE
+            ):  # for offline replicas Kafka has only counts
                 _partition(partition, counts, out)
             if role is Role.LEADER:
                 counts.reassigned += bool(image.adding_replicas or image.removing_replicas)

@@ -1,4 +1,4 @@
-"""Protocols: the node and the process as this package sees them."""
+"""Protocols of the node and the process, with the parts that this package uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Quorum(Protocol):
     def log(self) -> MetadataLog: ...
     @property
     def leader_id(self) -> int:
-        """The active controller; -1 if unknown."""
+        """The node id of the active controller; -1 if it is unknown."""
 
     @property
     def epoch(self) -> int: ...
@@ -41,7 +41,7 @@ class Quorum(Protocol):
 
 
 class ObservedNode(Protocol):
-    """A broker, a controller, or both."""
+    """A node with the broker role, the controller role or both."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -53,29 +53,29 @@ class ObservedNode(Protocol):
     def log_manager(self) -> LogManager: ...
     @property
     def sessions(self) -> SaslSessions | None:
-        """The SASL sessions, once a client has connected to a SASL listener."""
+        """The SASL sessions; None until a client has connected to a SASL listener."""
 
     @property
     def stopping(self) -> bool: ...
 
 
 class BrokerLifecycle(Protocol):
-    """The lifecycle of a broker in its cluster."""
+    """The life cycle of a broker in its cluster."""
 
     @property
     def kafka_state(self) -> int:
-        """Kafka's number of the broker state."""
+        """The broker's state as a number of Kafka's BrokerState."""
 
     @property
     def not_ready_reason(self) -> str:
-        """Why clients should not use the broker, as far as it knows; empty if they may."""
+        """The reason why clients should not use the broker. It is empty if they may."""
 
 
 class ObservedBroker(ObservedNode, Protocol):
-    """A broker."""
+    """A node with the broker role."""
 
     has_telemetry_receiver: bool
-    """Whether pushed client metrics can be read. The HTTP port sets it."""
+    """Whether this node exports pushed client metrics. The HTTP port sets this attribute."""
 
     @property
     def node_id(self) -> int: ...
@@ -96,13 +96,13 @@ class ObservedBroker(ObservedNode, Protocol):
 
 
 class RunningNode(Protocol):
-    """A running node in this process, see `broker.net.running_node`."""
+    """A running node in this process (see `broker.net.running_node`)."""
 
     @property
     def node(self) -> ObservedNode: ...
     @property
     def broker(self) -> ObservedBroker | None:
-        """The node, if it is a broker."""
+        """The node if it has the broker role, otherwise None."""
 
     @property
     def loop(self) -> Loop: ...
@@ -114,4 +114,4 @@ class RunningNode(Protocol):
     def failure(self) -> FatalFailure: ...
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers; empty until clients may connect."""
+        """The bootstrap servers. It is empty until clients may connect."""

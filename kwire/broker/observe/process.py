@@ -14,11 +14,11 @@ PROC: Final = Path("/proc/self")
 START_TICKS: Final = 19
 RESIDENT_PAGES: Final = 21
 VIRTUAL_BYTES: Final = 20
-"""Field positions in /proc/self/stat after the process name, which may contain blanks. See proc(5)."""
+"""Field positions in /proc/self/stat, counted after the process name, which may contain blanks. proc(5)."""
 
 
 def process_metrics(out: Exposition) -> None:
-    """Write the metrics of the process. Without /proc, some are missing."""
+    """Write the metrics of the process. Without /proc, some metrics are omitted."""
     times = os.times()
     out.counter("process_cpu_seconds_total", round(times.user + times.system, 2))
     out.gauge("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

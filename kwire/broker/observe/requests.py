@@ -11,11 +11,11 @@ from kwire.broker.observe.slow_requests import api_name
 from kwire.wire.api_keys import ApiKey
 
 QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
-"""As the exporter formats Kafka's percentiles."""
+"""The quantiles of Kafka's percentiles, formatted as the JMX exporter formats them."""
 
 
 def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
-    """Write Kafka's RequestMetrics. As in Kafka, Fetch occurs as Fetch, FetchConsumer and FetchFollower."""
+    """Write Kafka's RequestMetrics. As in Kafka, Fetch is also counted as FetchConsumer or FetchFollower."""
     for name, versions in _by_name(request_metrics.apis).items():
         for version, count in sorted(
             (version, sum(one.count for one in times)) for version, times in versions.items()
@@ -35,7 +35,7 @@ def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
 
 
 def _by_name(apis: Mapping[tuple[int, int], ApiTimes]) -> dict[str, dict[int, list[ApiTimes]]]:
-    """Group the durations of each version by the request names of Kafka's metrics."""
+    """Group the durations by the request names of Kafka's metrics, then by version."""
     named: dict[str, dict[int, list[ApiTimes]]] = {}
     for (key, version), times in sorted(apis.items()):
         names = [api_name(key)]

@@ -1,11 +1,11 @@
 """The ring file: the request log in a mapped file, which the kernel keeps when the process is killed.
 
-It is for a killed process, not for a failed machine. The next process on the same data directory reads it.
-Logging a request needs no system call.
+The ring file records requests for a process that is killed, not for a machine that fails. The next process
+with the same data directory reads the file. Logging a request needs no system call.
 
-The file is in shared memory and not in the data directory. There the kernel would write its pages to disk
-with those of the logs, and each page would fault in again. That took a fifth of the CPU time of a busy
-broker.
+The file is in shared memory and not in the data directory. In the data directory, the kernel would write the
+file's pages to disk together with those of the logs, and each page would then cause another page fault. In a
+busy broker, this took a fifth of the CPU time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MEMORY: Final = "/dev/shm"
 """Linux's in-memory file system."""
 MAGIC: Final = b"kwirering4"
 ANY_MAGIC: Final = MAGIC[:-1]
-"""The magic of any version. The header is the same in all versions."""
+"""The magic without the version. The header is the same in all versions."""
 DIRECTORY_BYTES: Final = 512
 _HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
-"""Magic, wall-clock time, node clock, and the data directory if it fits."""
+"""The header: magic, wall-clock time, node clock, and the data directory if it is short enough."""
 _BYTES: Final = _HEAD.size + SLOTS_BYTES
 
 
 def ring_path(directory: str) -> str:
-    """Return the path of a data directory's ring file. OSError: the directory does not exist."""
+    """Return the path of a data directory's ring file. Raises OSError if the directory does not exist."""
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
         return os.path.join(directory, "kwire-flight.ring")
@@ -48,7 +48,7 @@ def ring_path(directory: str) -> str:
 
 
 def remove_orphans(memory: str = MEMORY) -> None:
-    """Remove ring files of killed processes whose data directories are gone, as happens in tests."""
+    """Remove ring files of killed processes whose data directories no longer exist, as after tests."""
     with suppress(OSError):
         for name in os.listdir(memory):
             if name.startswith(PREFIX):
@@ -57,9 +57,9 @@ def remove_orphans(memory: str = MEMORY) -> None:
 
 
 def _remove_orphan(path: str) -> None:
-    """Remove a ring file whose data directory is gone.
+    """Remove a ring file whose data directory no longer exists.
 
-    OSError: the file is locked. A directory that is missing here may exist in another container.
+    Raises OSError if another process has locked the file: the directory may exist in another container.
     """
     with _open_own(path) as file:
         head = file.read(_HEAD.size)
@@ -76,27 +76,30 @@ class RingFile:
     def __init__(
         self, path: str, requests: RequestLog, *, now_ms: int, clock: float, directory: str = ""
     ) -> None:
-        """Create the file and move the log into it. `clock` is the node's clock at `now_ms`. OSError."""
+        """Create the file and move the request log into it. `clock` is the node's clock at `now_ms`.
+
+        Raises OSError.
+        """
         self.path = path
         self._requests = requests
-        # The directory is writable for everyone, so do not follow or take over another user's file.
+        # All users can write to shared memory, so do not follow or take over another user's file.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             flock(fd, LOCK_EX | LOCK_NB)
-            # Allocate all of it now: without space later, a write would kill the process with SIGBUS.
+            # Allocate all blocks now: if a later write found no space, SIGBUS would kill the process.
             os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
         except OSError:
             os.unlink(path)
             os.close(fd)
             raise
-        self._fd = fd  # open for the life of the node, because it has the lock
+        self._fd = fd  # stays open as long as the node runs, because it holds the lock
         home = os.path.realpath(directory).encode() if directory else b""
         _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if len(home) <= DIRECTORY_BYTES else b"")
         requests.move_to(self._map, _HEAD.size)
 
     def remove(self) -> None:
-        """Remove the file, because the node has reported its end or has not failed."""
+        """Remove the file, because the node's failure was reported or the node has not failed."""
         self._requests.move_to_memory()
         self._map.close()
         os.close(self._fd)
@@ -105,9 +108,9 @@ class RingFile:
 
 
 def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
-    """Return the requests of a dead process with their wall-clock times in ms, the newest one last.
+    """Return a dead process's requests with their wall-clock times in ms, the newest one last.
 
-    It is empty if the file is not a ring file. OSError.
+    The result is empty if the file is not a ring file. Raises OSError.
     """
     with _open_own(path) as file:
         content = file.read(_BYTES + 1)
@@ -121,7 +124,7 @@ def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
 
 @contextmanager
 def _open_own(path: str) -> Iterator[BinaryIO]:
-    """Open a ring file of this user. OSError."""
+    """Open a ring file that belongs to this user. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         found = os.fstat(fd)

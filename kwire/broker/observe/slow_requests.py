@@ -10,14 +10,14 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire.registry import API_VERSIONS
 
 MAX_PER_SECOND: Final = 10
-"""More lines would slow the broker down further when everything is slow."""
+"""The limit for log lines, because more lines would slow down a broker in which everything is slow."""
 
 
 class SlowRequests:
-    """Logs slow requests, at most `MAX_PER_SECOND` of them, and how many were not logged."""
+    """Logs slow requests, at most `MAX_PER_SECOND` per second, and the number of those it did not log."""
 
     def __init__(self, logger: NodeLogger, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds since any fixed time."""
+        """`clock` returns seconds since an arbitrary time."""
         self._logger = logger
         self._clock = clock
         self._second = -1
@@ -34,7 +34,7 @@ class SlowRequests:
         self._count += 1
         if self._count <= MAX_PER_SECOND:
             self._logger.warning(
-                "slow request: %s v%d from client %s at %s took %.1f ms (%d bytes in, %d bytes out)",
+                "Slow request: %s v%d from client %s at %s took %.1f ms (%d bytes in, %d bytes out)",
                 api_name(logged.api_key),
                 logged.api_version,
                 logged.client_id,

@@ -1,4 +1,4 @@
-"""Notifications to systemd for a service of `Type=notify`: ready, watchdog, stopping. sd_notify(3).
+"""Notifications to systemd for services of `Type=notify`: ready, watchdog, stopping. See sd_notify(3).
 
 A notification is a datagram to a socket that the environment names, so no library is needed.
 """
@@ -21,7 +21,7 @@ WATCHDOG: Final = "WATCHDOG=1"
 
 
 class SystemdNotifier:
-    """Sends notifications to systemd; does nothing if systemd did not start the process."""
+    """Sends notifications to systemd. It does nothing if systemd has not started the process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """`environ` is the process environment, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
@@ -38,7 +38,7 @@ class SystemdNotifier:
             self.watchdog_seconds = int(timeout_us) / 1_000_000
 
     def notify(self, *states: str) -> None:
-        """Send states to systemd. Never raises, because the service can run without it."""
+        """Send states to systemd. Never raises, because the service can run without notifications."""
         if not self._address:
             return
         try:
@@ -49,9 +49,9 @@ class SystemdNotifier:
             pass
 
     async def run_watchdog(self, running: RunningNode) -> None:
-        """Notify the watchdog twice per timeout, as long as the node's loop runs.
+        """Notify the watchdog twice per timeout as long as the node's event loop runs.
 
-        Without notifications systemd kills the process with SIGABRT and restarts it.
+        Without these notifications, systemd kills the process with SIGABRT and restarts it.
         """
         if not self.watchdog_seconds:
             return

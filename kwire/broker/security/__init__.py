@@ -1,1 +1,1 @@
-"""SASL mechanisms, SCRAM credentials, delegation tokens and principals. No code here uses the network."""
+"""SASL mechanisms, SCRAM credentials, delegation tokens and principals. This package does no network I/O."""

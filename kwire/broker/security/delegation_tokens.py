@@ -1,7 +1,7 @@
 """Delegation tokens: their HMACs and the principals of their records. KIP-48, KIP-373.
 
-A token consists of an id, which is public, and the HMAC of the id with the cluster's secret key. Its record
-in the metadata log has the id, the principals and the timestamps. Every node computes the HMAC from the id.
+A token consists of a public id and an HMAC, which is the HMAC of the id with the cluster's secret key. The
+token's record in the metadata log has the id, the principals and the timestamps. Each node computes the HMAC.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class DelegationTokenSettings(NamedTuple):
     """The configuration of delegation tokens."""
 
     secret: bytes
-    """delegation.token.secret.key; empty if tokens are disabled."""
+    """delegation.token.secret.key. It is empty if delegation tokens are disabled."""
     max_lifetime_ms: int
-    """delegation.token.max.lifetime.ms: a token cannot be renewed beyond it."""
+    """delegation.token.max.lifetime.ms: the age beyond which a token cannot be renewed."""
     expiry_time_ms: int
-    """delegation.token.expiry.time.ms: the time until a token must be renewed."""
+    """delegation.token.expiry.time.ms: the time within which a token must be renewed."""
 
     def __repr__(self) -> str:
         return f"DelegationTokenSettings([hidden], {self.max_lifetime_ms}, {self.expiry_time_ms})"
@@ -35,7 +35,7 @@ NO_TOKENS: Final = DelegationTokenSettings(b"", 0, 0)
 
 
 def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
-    """Return the delegation token settings of a node."""
+    """Return the delegation token settings of a configuration."""
     return DelegationTokenSettings(
         (config.delegation_token_secret_key or "").encode(),
         config.delegation_token_max_lifetime_ms,
@@ -44,20 +44,20 @@ def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
 
 
 def token_hmac(secret: bytes, token_id: str) -> bytes:
-    """Compute the HMAC of a token, which authenticates its user."""
-    import hmac  # here, because it loads OpenSSL, which most nodes never need
+    """Compute the HMAC of a token. It is the token's password."""
+    import hmac  # imported here because it loads OpenSSL, which most nodes never need
 
     return hmac.digest(secret, token_id.encode(), DIGEST)
 
 
 class TokenHmacs:
-    """The HMACs of the current tokens. Each is computed once."""
+    """The HMACs of the current tokens. Each HMAC is computed once."""
 
     def __init__(self, secret: bytes) -> None:
         """`secret` is delegation.token.secret.key."""
         self.secret = secret
         self._tokens: Mapping[str, DelegationTokenRecord] = {}
-        """The tokens of the last update."""
+        """The tokens of the last call of `update_tokens`."""
         self._hmacs: dict[str, bytes] = {}
         self._ids: dict[bytes, str] = {}
 
@@ -68,7 +68,7 @@ class TokenHmacs:
         return len(self._ids)
 
     def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
-        """Replace the tokens. `tokens` is a part of an image, so it never changes."""
+        """Replace the tokens. `tokens` is part of a metadata image, so the mapping never changes."""
         if tokens is self._tokens or not self.secret:
             return
         self._tokens = tokens
@@ -84,24 +84,24 @@ class TokenHmacs:
         return token_hmac(self.secret, token_id) if made is None else made
 
     def find(self, tokens: Mapping[str, DelegationTokenRecord], shown: bytes) -> DelegationTokenRecord | None:
-        """Return the token with this HMAC; None if there is none."""
+        """Return the token whose HMAC is `shown`; None if there is none."""
         if shown not in self._ids:
             self.update_tokens(tokens)
         return tokens.get(self._ids.get(shown, ""))
 
 
 def parse_principal(text: str) -> Principal:
-    """Parse a principal of a record: TYPE:NAME."""
+    """Parse the text `TYPE:NAME` of a principal in a record."""
     kind, _, name = text.partition(":")
     return Principal(kind, name)
 
 
 def is_owner_or_renewer(token: DelegationTokenRecord, principal: Principal) -> bool:
-    """Return whether the principal may renew or expire a token."""
+    """Return whether the principal is allowed to renew or expire the token."""
     name = str(principal)
     return token.owner == name or name in token.renewers
 
 
 def is_owner_requester_or_renewer(token: DelegationTokenRecord, principal: Principal) -> bool:
-    """Return whether the principal is the owner, the requester or a renewer of a token."""
+    """Return whether the principal is the owner, the requester or a renewer of the token."""
     return token.requester == str(principal) or is_owner_or_renewer(token, principal)

@@ -1,11 +1,12 @@
 """The users in a cluster's metadata: SCRAM credentials and delegation tokens. KIP-84, KIP-48.
 
-A SCRAM credential of a token is derived from its id with thousands of hashes. That takes milliseconds, in
-which the loop would serve no other client. So a worker thread derives the credentials of new tokens in
-advance, one at a time, and they are cached. Only a token that is used before its turn is derived in the loop.
+The SCRAM credential of a delegation token is derived from the token id with thousands of hashes. This takes
+milliseconds, in which the event loop would serve no other client. So a worker thread derives and caches the
+credentials of new tokens in advance, one at a time. If a token is used before the thread has derived its
+credential, the event loop derives it.
 
-An expired token stays valid for authentication until the controller has removed it, as in Apache Kafka. The
-session of such a client has lifetime 0.
+As in Apache Kafka, clients can authenticate with an expired token until the controller has removed it. Their
+sessions have a lifetime of 0.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from kwire.host.host import Host
 from kwire.wire.records.metadata import DelegationTokenRecord, UserScramCredentialRecord
 
 MAX_CACHED: Final = 10_000
-"""The number of cached token credentials. Others are derived each time they are used."""
+"""The number of token credentials to cache. Further credentials are derived each time they are used."""
 
 
 class UsersImage(Protocol):
-    """The part of a metadata image with users."""
+    """The part of a metadata image that contains users."""
 
     @property
     def scram_credentials(self) -> Mapping[tuple[int, str], UserScramCredentialRecord]: ...
@@ -37,7 +38,7 @@ class UsersImage(Protocol):
 
 
 class ImageUsers:
-    """`Users` of the current metadata image."""
+    """`Users` that reads the current metadata image."""
 
     def __init__(
         self,
@@ -47,10 +48,10 @@ class ImageUsers:
         mechanisms: Callable[[], Iterable[str]] = lambda: (),
         is_running: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`secret` is delegation.token.secret.key; if empty, there are no tokens.
+        """`secret` is delegation.token.secret.key. If it is empty, there are no tokens.
 
-        `mechanisms` returns the SCRAM mechanisms that accept tokens. Nothing is derived in advance once
-        `is_running` returns False.
+        `mechanisms` returns the SCRAM mechanisms that accept tokens. Once `is_running` returns False, no
+        credentials are derived in advance.
         """
         self._image = image
         self._secret = secret
@@ -59,9 +60,9 @@ class ImageUsers:
         self._mechanisms = mechanisms
         self._is_running = is_running
         self._cached: dict[tuple[str, str], ScramCredential] = {}
-        """By mechanism and token id, the most recently used last."""
+        """The cached credentials by mechanism and token id, the most recently used last."""
         self._tokens: Mapping[str, DelegationTokenRecord] = {}
-        """The tokens of the last update."""
+        """The tokens of the last call of `update_tokens`."""
         self._pending: deque[tuple[str, str]] = deque()
         self._is_deriving = False
 
@@ -75,7 +76,7 @@ class ImageUsers:
         )
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """See `Users`. The owner's principal has the type User even if the token's owner has another type."""
+        """See `Users`. The principal's type is User even if the owner of the token has another type."""
         record = self._image().delegation_tokens.get(token_id) if self._secret else None
         if record is None:
             return None
@@ -83,7 +84,7 @@ class ImageUsers:
         return TokenCredential(owner, record.expiration_timestamp, self._credential(mechanism, token_id))
 
     def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
-        """Replace the tokens with those of a new image."""
+        """Replace the tokens by those of a new metadata image."""
         before, self._tokens = self._tokens, tokens
         if tokens is before or not self._secret:
             return
@@ -106,8 +107,8 @@ class ImageUsers:
         self._pending.clear()
 
     def _cache(self, key: tuple[str, str], made: ScramCredential | BaseException) -> None:
-        # A token that was used meanwhile is cached already; one that was not cached is derived when it is
-        # used.
+        # A credential that was used in the meantime is cached already. The event loop derives any other
+        # missing credential when it is used.
         if not isinstance(made, BaseException) and key[1] in self._tokens and len(self._cached) < MAX_CACHED:
             self._cached.setdefault(key, made)
         self._host.call_soon(self._derive_next)
@@ -124,6 +125,6 @@ class ImageUsers:
 
 
 def _derive(secret: bytes, mechanism: str, token_id: str, salt: bytes) -> ScramCredential:
-    """Derive the credential of a token. OpenSSL releases the GIL for nearly all of the time."""
+    """Derive the credential of a token. OpenSSL releases the GIL for nearly all of that time."""
     password = b64encode(token_hmac(secret, token_id)).decode()
     return SCRAM_MECHANISMS[mechanism].derive_credential_with_salt(password, salt)

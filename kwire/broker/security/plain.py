@@ -12,7 +12,7 @@ from kwire.wire.mechanisms import PLAIN
 
 
 class PlainServer:
-    """The server side, with the passwords of all users."""
+    """The server side of PLAIN, with the passwords of all users."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
@@ -20,11 +20,11 @@ class PlainServer:
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set once the password was correct."""
+        """The result of the exchange; None until the client has sent the correct password."""
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check the client's message, and return an empty response. AuthenticationFailed."""
+        """Check the client's message and return an empty response. Raises AuthenticationFailed."""
         tokens = response.decode(errors="replace").split("\0", 3)
         if len(tokens) != 3:
             raise _failed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}")
@@ -45,7 +45,7 @@ class PlainServer:
 
 
 class PlainClient:
-    """The client side."""
+    """The client side of PLAIN."""
 
     mechanism: Final = PLAIN
 
@@ -56,11 +56,11 @@ class PlainClient:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the message was sent."""
+        """Whether the client has sent its message."""
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Return user name and password on the first call, then None."""
+        """Return the message with user name and password on the first call, then None."""
         if self._is_complete:
             return None
         self._is_complete = True

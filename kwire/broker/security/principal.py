@@ -1,4 +1,4 @@
-"""Principals: the identities that connections are authenticated as."""
+"""Principals: the identities of authenticated connections."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """A type and a name, as in Kafka's KafkaPrincipal."""
+    """A principal's type and name, as in Kafka's KafkaPrincipal."""
 
     type: str
     name: str
     token_authenticated: bool = False
-    """Whether the client authenticated with a delegation token. Then it may not request further tokens."""
+    """Whether the client authenticated with a delegation token. It then may not request another token."""
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
 
     def is_same(self, other: Principal) -> bool:
-        """Return whether type and name are the same, regardless of the credentials used."""
+        """Return whether type and name are equal, no matter how the clients authenticated."""
         return self[:2] == other[:2]
 
 

@@ -1,9 +1,9 @@
 """Protocols of SASL mechanisms: a server side and a client side that exchange messages.
 
-There is one server side per exchange, for a mechanism and the settings of a listener
-(`broker.security.mechanisms`). The client side is made from credentials. Neither side does I/O: random
-numbers and the time are arguments. RFC 4422; KIP-43 (mechanisms per listener), KIP-84 (SCRAM), KIP-48
-(tokens).
+A server side object handles one exchange, for a mechanism and the settings of a listener
+(`broker.security.mechanisms`). A client side object is created from credentials. Neither does I/O; random
+numbers and the time are passed as arguments. RFC 4422; KIP-43 (mechanisms per listener), KIP-84 (SCRAM),
+KIP-48 (tokens).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class AuthenticationFailed(Exception):
-    """Authentication failed: wrong credentials or an invalid message.
+    """Authentication has failed because of wrong credentials or an invalid message.
 
-    The text of the exception is for the log. `client_message` is sent to the client; None if Kafka sends only
-    that the credentials are invalid.
+    The text of the exception is for the log. `client_message` is the text for the client. It is None if Kafka
+    sends only that the credentials are invalid.
     """
 
     def __init__(self, reason: str, client_message: str | None = None) -> None:
@@ -31,18 +31,18 @@ class AuthenticationResult(NamedTuple):
 
     principal: Principal
     expires_ms: int | None = None
-    """The wall-clock time at which the credential expires. Only delegation tokens expire."""
+    """The wall-clock time at which the credential expires; None if never. Only delegation tokens expire."""
 
 
 class SaslServer(Protocol):
     """The server side of one exchange."""
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check a client's message, and return the response. AuthenticationFailed, WireError."""
+        """Check a client's message and return the response. Raises AuthenticationFailed or WireError."""
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set once the exchange is complete and the client is authenticated."""
+        """The result of the exchange; None until the client is authenticated."""
 
 
 class SaslClient(Protocol):
@@ -50,14 +50,14 @@ class SaslClient(Protocol):
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name, for SaslHandshake."""
+        """The name of the mechanism, which SaslHandshake contains."""
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Return the next message for the server; None if there is no more. `challenge` is empty at first.
+        """Return the next message for the server; None if there is none. The first `challenge` is empty.
 
-        AuthenticationFailed: the server has not proved that it has the user's credential.
+        Raises AuthenticationFailed if the server does not prove that the server has the user's credential.
         """
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more message of the server is expected."""
+        """Whether the client expects no further message from the server."""

@@ -1,18 +1,18 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 without channel binding, server and client side. RFC 5802, RFC 7677.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 without channel binding: server and client side. RFC 5802, RFC 7677.
 
     client   n,,n=alice,r=C                     user name and nonce
     server   r=CS,s=SALT,i=4096                 both nonces; salt and iterations of the stored credential
     client   c=biws,r=CS,p=PROOF                proof that the client knows the password
     server   v=SIGNATURE                        proof that the server has the credential
 
-With the extension `tokenauth=true` after its nonce, a client uses a delegation token: the name is the token
-id, and the password is the HMAC in base64 (KIP-48). The error message is the same for an unknown user and a
-wrong password. An attacker can still find out which users exist, as in Kafka, because an unknown user fails
-at the first message.
+To use a delegation token, a client appends the extension `tokenauth=true` to its nonce. The name is then the
+token id, and the password is the HMAC in base64 (KIP-48). The error message is the same for an unknown user
+and a wrong password. As in Kafka, an attacker can still find out which users exist, because for an unknown
+user the exchange fails at the first message.
 
-As in Kafka, names and passwords are not normalized (SASLprep), names must be ASCII, and `c=` is not checked.
-Unknown extensions are ignored, even mandatory ones (`m=`). Extensions of the client's last message are not
-signed.
+As in Kafka, names and passwords are not normalized (SASLprep), names must be ASCII, and the server does not
+check `c=`. Unknown extensions are ignored, even mandatory ones (`m=`). Extensions in the client's last
+message are not signed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kwire.wire.errors import WireError
 TOKEN_EXTENSION: Final = "tokenauth"
 
 MAX_ASKED_ITERATIONS: Final = 1_000_000
-"""More than any Kafka server requests. It keeps a malicious server from occupying the client."""
+"""The limit for a client, so that a malicious server cannot keep it busy. Kafka's servers request fewer."""
 
 _NONCE_BYTES: Final = 18
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
@@ -55,12 +55,12 @@ _SERVER_FINAL: Final = re.compile(rf"(?:e=(?P<error>{_VALUE})|v=(?P<signature>{_
 
 
 def escape_name(name: str) -> str:
-    """Escape a name for SCRAM messages."""
+    """Escape a user name for use in a SCRAM message."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescape_name(name: str) -> str:
-    """Unescape a name of a SCRAM message."""
+    """Unescape the user name of a SCRAM message."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -86,7 +86,7 @@ def new_nonce(rng: random.Random) -> str:
 
 
 class ScramServer:
-    """The server side. `nonce` must be unused."""
+    """The server side of one exchange. `nonce` must not have been used before."""
 
     def __init__(self, mechanism: ScramMechanism, users: Users, nonce: str) -> None:
         self._mechanism = mechanism
@@ -95,19 +95,19 @@ class ScramServer:
         self._awaits_first = True
         self._credential: ScramCredential | None = None
         self._authenticated: AuthenticationResult | None = None
-        """The result if the client's proof is correct."""
+        """The result of the exchange once the client's proof was correct, otherwise None."""
         self._first_messages = ""
-        """The first messages of both sides, which the proofs sign."""
+        """The first messages of client and server. Both proofs sign them."""
         self._nonce = ""
         self._outcome: AuthenticationResult | None = None
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set once the client has proved that it knows the password."""
+        """The result; None until the client has proved that the client knows the password."""
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check a client's message, and return the response. AuthenticationFailed, WireError."""
+        """Check a client's message and return the response. Raises AuthenticationFailed or WireError."""
         if self._awaits_first:
             self._awaits_first = False
             return self._first(response)
@@ -157,7 +157,7 @@ class ScramServer:
         signature = self._mechanism.hmac(credential.stored_key, signed)
         proof = b64decode(match["proof"])
         if len(proof) != len(signature):
-            # Kafka sends no error in this case, and closes the connection.
+            # In this case Kafka closes the connection without sending an error.
             raise WireError(f"the {self._mechanism.name} proof has {len(proof)} bytes")
         if not hmac.compare_digest(self._mechanism.hash(_xor(signature, proof)), credential.stored_key):
             raise AuthenticationFailed("Invalid client credentials")
@@ -166,7 +166,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client side. `nonce` must be unused."""
+    """The client side of one exchange. `nonce` must not have been used before."""
 
     def __init__(
         self,
@@ -185,21 +185,21 @@ class ScramClient:
         self._nonce = nonce
         self._bare = ""
         self._signature = b""
-        """The signature that the server must send last."""
+        """The signature that the server's last message must contain."""
         self._is_complete = False
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name."""
+        """The name of the mechanism."""
         return self._scram.name
 
     @property
     def is_complete(self) -> bool:
-        """Whether the server has proved that it has the credential."""
+        """Whether the server has proved that the server has the user's credential."""
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Check the server's message, and return the next one. AuthenticationFailed."""
+        """Check the server's message and return the client's next one. Raises AuthenticationFailed."""
         return self._step(challenge)
 
     def _first(self, challenge: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""SCRAM credentials, which are derived from passwords. RFC 5802, RFC 7677."""
+"""SCRAM credentials and their derivation from passwords. RFC 5802, RFC 7677."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SALT_BYTES: Final = 26
 
 
 class ScramMechanism(NamedTuple):
-    """A SCRAM mechanism."""
+    """A SCRAM mechanism, with the functions of its hash algorithm."""
 
     name: str
     code: int
-    """The mechanism's number in records and messages."""
+    """The number of the mechanism in records and requests."""
     digest: str
 
     def hmac(self, key: bytes, text: bytes) -> bytes:
@@ -37,15 +37,15 @@ class ScramMechanism(NamedTuple):
         return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
 
     def client_key(self, salted_password: bytes) -> bytes:
-        """Return the client key of RFC 5802, which a client proves to know."""
+        """Return the ClientKey of RFC 5802. A client proves that the client knows this key."""
         return self.hmac(salted_password, b"Client Key")
 
     def server_key(self, salted_password: bytes) -> bytes:
-        """Return the server key of RFC 5802, which a server proves to know."""
+        """Return the ServerKey of RFC 5802. A server proves that the server knows this key."""
         return self.hmac(salted_password, b"Server Key")
 
     def credential(self, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
-        """Return the credential for a salted password."""
+        """Return the credential that is stored for a salted password."""
         return ScramCredential(
             salt,
             self.hash(self.client_key(salted_password)),
@@ -56,13 +56,13 @@ class ScramMechanism(NamedTuple):
     def derive_credential(
         self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
-        """Derive a credential with a new salt. The password of a delegation token is its HMAC in base64."""
+        """Derive a credential with a new salt. A delegation token's password is its HMAC in base64."""
         return self.derive_credential_with_salt(password, rng.randbytes(SALT_BYTES), iterations)
 
     def derive_credential_with_salt(
         self, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
-        """Derive a credential with this salt."""
+        """Derive a credential with an existing salt."""
         return self.credential(salt, iterations, self.salt_password(password, salt, iterations))
 
 

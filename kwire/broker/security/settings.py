@@ -1,6 +1,6 @@
-"""SASL settings of listeners, and the credentials of this node for other nodes. KIP-43, KIP-85.
+"""SASL settings of listeners, and the credentials with which this node connects to others. KIP-43, KIP-85.
 
-The SASL settings of a listener are fixed when the listener is created, as in Kafka (KIP-226).
+As in Kafka, the SASL settings of a listener do not change after the listener was created (KIP-226).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class Credentials(NamedTuple):
-    """The credentials of a client."""
+    """The credentials with which a client authenticates."""
 
     mechanism: str
     username: str
     password: str
     is_token: bool = False
-    """Whether user name and password are a delegation token's id and HMAC. KIP-48."""
+    """Whether user name and password are the id and the HMAC of a delegation token. KIP-48."""
 
     def __repr__(self) -> str:
         return f"Credentials({self.mechanism}, {self.username}, [hidden])"
@@ -28,7 +28,7 @@ class Credentials(NamedTuple):
 def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | None:
     """Return the SASL settings of a listener; None if its security protocol has no authentication.
 
-    ConfigError if the listener was never created, KeyError if its name is unknown.
+    Raises ConfigError if the listener was never created, and KeyError if there is no such listener name.
     """
     sasl = config.listener_sasl(listener)
     if sasl is None and config.protocol(listener) in SASL_PROTOCOLS:
@@ -37,13 +37,13 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | Non
 
 
 def requires_authentication(config: BrokerConfig) -> bool:
-    """Return whether every listener of brokers requires authentication."""
+    """Return whether all broker listeners require authentication."""
     endpoints = config.listener_endpoints()
     return bool(endpoints) and all(config.listener_sasl(one.name) is not None for one in endpoints)
 
 
 def scram_mechanisms(config: BrokerConfig) -> list[str]:
-    """Return the SCRAM mechanisms of all listeners, which accept delegation tokens."""
+    """Return the SCRAM mechanisms that any listener has enabled. All of them accept delegation tokens."""
     endpoints = config.running_listeners() + config.controller_endpoints()
     listeners = [sasl for one in endpoints if (sasl := config.listener_sasl(one.name)) is not None]
     found = [name for sasl in listeners for name in sasl.mechanisms if name != PLAIN]
@@ -51,10 +51,10 @@ def scram_mechanisms(config: BrokerConfig) -> list[str]:
 
 
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
-    """Return this node's credentials for a listener of other nodes; None if it has no authentication.
+    """Return the credentials for a listener of other nodes; None if it requires no authentication.
 
-    The listener is inter.broker.listener.name or one of controller.listener.names. ConfigError if the
-    settings have no credentials for it.
+    The listener is inter.broker.listener.name or one of controller.listener.names. Raises ConfigError if the
+    settings have no credentials for the listener.
     """
     login = config.peer_login(listener)
     if login is None:

@@ -1,4 +1,4 @@
-"""Credentials of a cluster's users: SCRAM credentials and delegation tokens. KIP-84, KIP-48."""
+"""The credentials of a cluster's users: SCRAM credentials and delegation tokens. KIP-84, KIP-48."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class ScramCredential(NamedTuple):
-    """A stored SCRAM credential. It verifies the password but does not contain it. RFC 5802."""
+    """A stored SCRAM credential. The broker can verify a password with it, but not recover the password."""
 
     salt: bytes
     stored_key: bytes
@@ -21,7 +21,7 @@ class ScramCredential(NamedTuple):
 
 
 class TokenCredential(NamedTuple):
-    """A delegation token: its owner, the wall-clock time at which it expires, and its SCRAM credential."""
+    """A delegation token: its owner, the wall-clock time of its expiry, and its SCRAM credential."""
 
     owner: Principal
     expires_ms: int
@@ -29,10 +29,10 @@ class TokenCredential(NamedTuple):
 
 
 class Users(Protocol):
-    """The users that can authenticate."""
+    """The users that can authenticate to this cluster."""
 
     def scram_credential(self, mechanism: str, name: str) -> ScramCredential | None:
-        """Return a user's credential for a mechanism; None if the user has none."""
+        """Return the credential of a user for a mechanism; None if the user has none."""
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """Return a delegation token, whose password is its HMAC in base64; None if it does not exist."""
+        """Return a delegation token; None if it does not exist. Its password is its HMAC in base64."""

@@ -300,7 +300,7 @@ async def test_old_files_are_deleted_and_a_failed_write_is_logged(
         for directory in running.node.config.log_dirs:
             Path(directory).rename(f"{directory}-removed")
         assert recorder.write("made up") is None
-        assert "could not write the last requests" in caplog.text
+        assert "Cannot write the last requests" in caplog.text
         for directory in running.node.config.log_dirs:
             Path(f"{directory}-removed").rename(directory)
 
@@ -329,7 +329,7 @@ def test_an_aborted_broker_writes_its_last_requests(tmp_path: Path) -> None:
     assert "serve.py" in head["trace"]
     assert "Produce" in [entry["api"] for entry in requests]
     assert str(path) in logged[-1]["message"]
-    slow = [line for line in logged if line["message"].startswith("slow request: Produce")]
+    slow = [line for line in logged if line["message"].startswith("Slow request: Produce")]
     assert [line["request"] for line in slow] == [
         entry["request"] for entry in requests if entry["api"] == "Produce"
     ]

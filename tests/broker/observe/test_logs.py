@@ -83,7 +83,7 @@ def test_a_slow_request_is_logged_with_its_client_and_id(
     clock.now = 0.6
     record(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages == [
-        "[node 7] slow request: Produce v9 from client shop at 10.0.0.9 took 600.0 ms "
+        "[node 7] Slow request: Produce v9 from client shop at 10.0.0.9 took 600.0 ms "
         "(100 bytes in, 20 bytes out)"
     ]
     assert vars(caplog.records[0])["request"] == "3-17"
