@@ -32,7 +32,7 @@ class Failed(AssertionError):
     """The broker did something that it must not do."""
 
 
-class Child:
+class BrokerProcess:
     """A broker on a directory: started, killed, and started again on the same data."""
 
     def __init__(self, data: Path, log: Path, settings: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class Child:
         """The end of what it logged."""
         return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
 
-    def troubles(self) -> list[str]:
+    def logged_errors(self) -> list[str]:
         """The lines of its log that tell of its own failures."""
         text = self._log.read_text(errors="replace")
         return [text[found.start() : found.start() + 2000] for found in TROUBLE.finditer(text)]
@@ -155,7 +155,7 @@ class Connection:
             correlation_id, response_class, version, then = self.waiting.popleft()
             answered, response = decode_response(response_class, version, frame)
             if answered != correlation_id:
-                raise Failed(f"an answer to request {answered} in the place of {correlation_id}")
+                raise Failed(f"an answer to request {answered} in place of {correlation_id}")
             then(response)
 
 
@@ -199,7 +199,7 @@ class Connections:
                 raise Failed("a connection outlived its broker")
             self.turn(1)
 
-    def ask(self, connection: Connection, version: int, request: Message) -> Any:
+    def request(self, connection: Connection, version: int, request: Message) -> Any:
         """Send one request and wait for its response."""
         answers: list[Any] = []
         connection.send(version, request, answers.append)

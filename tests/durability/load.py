@@ -36,7 +36,7 @@ PRODUCE_VERSION = 9
 IN_FLIGHT = 5
 """As many batches of a producer and partition as the broker remembers."""
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 """A partition."""
 
 TOPIC_RESOURCE = 2
@@ -50,20 +50,20 @@ class Written(NamedTuple):
     number: int
 
 
-def new_record(name: str, place: Place, number: int, start_ms: int) -> NewRecord:
+def new_record(name: str, partition: PartitionId, number: int, start_ms: int) -> NewRecord:
     """The record of this number that a producer writes to a partition: always the same."""
-    key = f"{name}/{place[0]}-{place[1]}/{number}".encode()
+    key = f"{name}/{partition[0]}-{partition[1]}/{number}".encode()
     digest = hashlib.blake2b(key).digest()
     value = None if digest[0] == 0 else (digest * 4)[: digest[0]]
     headers = [("digest", digest[:8]), ("nothing", None)] if digest[1] < 64 else []
     return start_ms + 3 * number + digest[2] % 50, key, value, headers
 
 
-def read_key(key: bytes | None, place: Place) -> Written:
+def read_key(key: bytes | None, partition: PartitionId) -> Written:
     """Which record has this key. Failed where it is of another partition, or none of ours."""
     name, where, number = (key or b"").decode("utf-8", "replace").rsplit("/", 2)
-    if where != f"{place[0]}-{place[1]}":
-        raise Failed(f"{place} holds a record with key {key!r}")
+    if where != f"{partition[0]}-{partition[1]}":
+        raise Failed(f"{partition} holds a record with key {key!r}")
     return Written(name, int(number))
 
 
@@ -71,7 +71,7 @@ def read_key(key: bytes | None, place: Place) -> Written:
 class Batch:
     """Records of one producer for one partition, and where they were acknowledged to be."""
 
-    place: Place
+    partition: PartitionId
     first: int
     count: int
     data: bytes
@@ -83,12 +83,12 @@ class Producer:
 
     acks = 1
 
-    def __init__(self, name: str, places: list[Place], rng: random.Random, start_ms: int) -> None:
+    def __init__(self, name: str, partitions: list[PartitionId], rng: random.Random, start_ms: int) -> None:
         self.name = name
-        self.places = places
+        self.partitions = partitions
         self.rng = rng
         self.start_ms = start_ms
-        self.numbers = dict.fromkeys(places, 0)
+        self.numbers = dict.fromkeys(partitions, 0)
         self.acked: list[Batch] = []
         """What was acknowledged since somebody last took it away."""
         self.acks_counted = 0
@@ -98,79 +98,81 @@ class Producer:
         """A new life of the broker."""
         self.connection = connection
 
-    def go_on(self) -> None:
+    def send_more(self) -> None:
         """Send as much as may be under way."""
         assert self.connection is not None
         while len(self.connection.waiting) < IN_FLIGHT:
             self.send(self.new_batches())
 
-    def broker_died(self) -> None:
-        """What has no answer now is in doubt, and stays so."""
+    def broker_killed(self) -> None:
+        """What has no answer now is in mark_pending, and stays so."""
         self.connection = None
 
     def new_batches(self) -> list[Batch]:
-        chosen = self.rng.sample(self.places, self.rng.randint(1, min(3, len(self.places))))
-        return [self.new_batch(place) for place in sorted(chosen)]
+        chosen = self.rng.sample(self.partitions, self.rng.randint(1, min(3, len(self.partitions))))
+        return [self.new_batch(partition) for partition in sorted(chosen)]
 
-    def new_batch(self, place: Place) -> Batch:
+    def new_batch(self, partition: PartitionId) -> Batch:
         count = self.rng.randint(1, 8)
-        first = self.numbers[place]
-        self.numbers[place] += count
-        return Batch(place, first, count, self.built(place, first, count))
+        first = self.numbers[partition]
+        self.numbers[partition] += count
+        return Batch(partition, first, count, self.built(partition, first, count))
 
-    def built(self, place: Place, first: int, count: int) -> bytes:
+    def built(self, partition: PartitionId, first: int, count: int) -> bytes:
         return bytes(
-            build(self.new_records(place, first, count), codec=self.rng.choice((Codec.NONE, *Codec)))
+            build(self.new_records(partition, first, count), codec=self.rng.choice((Codec.NONE, *Codec)))
         )
 
-    def new_records(self, place: Place, first: int, count: int) -> Iterator[NewRecord]:
+    def new_records(self, partition: PartitionId, first: int, count: int) -> Iterator[NewRecord]:
         for number in range(first, first + count):
-            yield new_record(self.name, place, number, self.start_ms)
+            yield new_record(self.name, partition, number, self.start_ms)
 
     def send(self, batches: list[Batch]) -> None:
         assert self.connection is not None
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
-            topic, index = batch.place
+            topic, index = batch.partition
             data = topics.setdefault(topic, TopicProduceData(name=topic, partition_data=[]))
             data.partition_data.append(PartitionProduceData(index=index, records=memoryview(batch.data)))
         request = ProduceRequest(acks=self.acks, timeout_ms=30_000, topic_data=list(topics.values()))
-        self.connection.send(PRODUCE_VERSION, request, lambda response: self.answered(batches, response))
+        self.connection.send(
+            PRODUCE_VERSION, request, lambda response: self.handle_response(batches, response)
+        )
 
-    def answered(self, batches: list[Batch], response: Any) -> None:
+    def handle_response(self, batches: list[Batch], response: Any) -> None:
         answers = {
             (topic.name, answer.index): answer
             for topic in response.responses
             for answer in topic.partition_responses
         }
-        if answers.keys() != {batch.place for batch in batches}:
+        if answers.keys() != {batch.partition for batch in batches}:
             raise Failed(f"{self.name} asked for other partitions than {sorted(answers)}")
         for batch in batches:
-            answer = answers[batch.place]
+            answer = answers[batch.partition]
             if answer.error_code:
-                raise Failed(f"{self.name}, {batch.place}: {ErrorCode(answer.error_code).name}")
+                raise Failed(f"{self.name}, {batch.partition}: {ErrorCode(answer.error_code).name}")
             if batch.acked_at not in (None, answer.base_offset):
-                raise Failed(f"{self.name}: {batch.place} {batch.acked_at} is now {answer.base_offset}")
+                raise Failed(f"{self.name}: {batch.partition} {batch.acked_at} is now {answer.base_offset}")
             if batch.acked_at is None:
                 batch.acked_at = answer.base_offset
                 self.acked.append(batch)
         self.acks_counted += 1
 
 
-class AllProducer(Producer):
+class AcksAllProducer(Producer):
     """Asks for acks=all."""
 
     acks = -1
 
 
-class IdempotentProducer(AllProducer):
+class IdempotentProducer(AcksAllProducer):
     """Sends again what had no answer, and now and then what had one, as if the answer had got lost."""
 
-    def __init__(self, name: str, places: list[Place], rng: random.Random, start_ms: int) -> None:
-        super().__init__(name, places, rng, start_ms)
+    def __init__(self, name: str, partitions: list[PartitionId], rng: random.Random, start_ms: int) -> None:
+        super().__init__(name, partitions, rng, start_ms)
         self.producer_id = -1
         self.epoch = 0
-        self.sequences = dict.fromkeys(places, 0)
+        self.sequences = dict.fromkeys(partitions, 0)
         self.unanswered: deque[list[Batch]] = deque()
         self.answered_last: deque[list[Batch]] = deque(maxlen=IN_FLIGHT)
         self.sent_again = 0
@@ -180,7 +182,7 @@ class IdempotentProducer(AllProducer):
         if not self.unanswered and self.rng.random() < 0.3:
             # KIP-360: a producer that starts anew raises its own epoch.
             self.epoch += 1
-            self.sequences = dict.fromkeys(self.places, 0)
+            self.sequences = dict.fromkeys(self.partitions, 0)
             self.answered_last.clear()
         while self.answered_last and len(self.unanswered) < IN_FLIGHT and self.rng.random() < 0.6:
             self.unanswered.appendleft(self.answered_last.pop())
@@ -193,18 +195,18 @@ class IdempotentProducer(AllProducer):
         self.unanswered.append(batches)
         super().send(batches)
 
-    def answered(self, batches: list[Batch], response: Any) -> None:
-        super().answered(batches, response)
+    def handle_response(self, batches: list[Batch], response: Any) -> None:
+        super().handle_response(batches, response)
         first = self.unanswered.popleft()
         assert first is batches
         self.answered_last.append(batches)
 
-    def built(self, place: Place, first: int, count: int) -> bytes:
-        sequence = self.sequences[place]
-        self.sequences[place] += count
+    def built(self, partition: PartitionId, first: int, count: int) -> bytes:
+        sequence = self.sequences[partition]
+        self.sequences[partition] += count
         return bytes(
             build(
-                self.new_records(place, first, count),
+                self.new_records(partition, first, count),
                 codec=self.rng.choice((Codec.NONE, Codec.LZ4)),
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
@@ -216,30 +218,30 @@ class IdempotentProducer(AllProducer):
 class Committer:
     """Commits ever greater offsets of a group, one request at a time."""
 
-    def __init__(self, group: str, places: list[Place], rng: random.Random) -> None:
+    def __init__(self, group: str, partitions: list[PartitionId], rng: random.Random) -> None:
         self.group = group
-        self.places = places
+        self.partitions = partitions
         self.rng = rng
-        self.acked: dict[Place, int] = {}
-        self.in_doubt: dict[Place, int] = {}
+        self.acked: dict[PartitionId, int] = {}
+        self.pending: dict[PartitionId, int] = {}
         self.connection: Connection | None = None
         self._next = 0
 
     def begin(self, connection: Connection) -> None:
         self.connection = connection
 
-    def broker_died(self) -> None:
+    def broker_killed(self) -> None:
         self.connection = None
 
-    def go_on(self) -> None:
+    def send_more(self) -> None:
         assert self.connection is not None
         if self.connection.waiting:
             return
         offsets = {}
-        for place in sorted(self.rng.sample(self.places, 2)):
+        for partition in sorted(self.rng.sample(self.partitions, 2)):
             self._next += 1
-            offsets[place] = self._next
-        self.in_doubt = offsets
+            offsets[partition] = self._next
+        self.pending = offsets
         topics = [
             OffsetCommitRequestTopic(
                 name=topic,
@@ -252,29 +254,29 @@ class Committer:
             for (topic, index), offset in offsets.items()
         ]
         request = OffsetCommitRequest(group_id=self.group, topics=topics)
-        self.connection.send(7, request, self.answered)
+        self.connection.send(7, request, self.handle_response)
 
-    def answered(self, response: Any) -> None:
+    def handle_response(self, response: Any) -> None:
         for topic in response.topics:
             for answer in topic.partitions:
                 if answer.error_code:
                     raise Failed(f"{self.group}: {ErrorCode(answer.error_code).name}")
-        self.acked.update(self.in_doubt)
-        self.in_doubt = {}
+        self.acked.update(self.pending)
+        self.pending = {}
 
-    def found(self, place: Place, offset: int, metadata: str | None) -> None:
-        """What the broker knows after its death. Failed where it is not the last that it acknowledged."""
-        known = self.acked.get(place, -1)
-        if offset not in (known, self.in_doubt.get(place, known)):
-            raise Failed(f"{self.group} committed {known} for {place}, and is told {offset}")
+    def check(self, partition: PartitionId, offset: int, metadata: str | None) -> None:
+        """What the broker knows after its kill. Failed where it is not the last that it acknowledged."""
+        known = self.acked.get(partition, -1)
+        if offset not in (known, self.pending.get(partition, known)):
+            raise Failed(f"{self.group} committed {known} for {partition}, and is told {offset}")
         if offset >= 0:
             if metadata != f"number {offset}":
                 raise Failed(f"{self.group}: offset {offset} has metadata {metadata!r}")
-            self.acked[place] = offset
+            self.acked[partition] = offset
 
 
 @dataclass
-class Made:
+class TopicState:
     """A topic as it was made, or is being changed."""
 
     retention_ms: int
@@ -283,14 +285,14 @@ class Made:
 
 
 @dataclass
-class Organizer:
+class TopicAdmin:
     """Creates topics, changes their configuration and deletes them, one request at a time."""
 
     rng: random.Random
-    made: dict[str, Made] = field(default_factory=dict)
-    doubted: str = ""
+    made: dict[str, TopicState] = field(default_factory=dict)
+    pending_topic: str = ""
     """The topic of the request that has no answer yet,"""
-    doubted_to_be: Made | None = None
+    pending_state: TopicState | None = None
     """and what it will be; None where it is deleted."""
     connection: Connection | None = None
     counted: int = 0
@@ -300,86 +302,95 @@ class Organizer:
     def begin(self, connection: Connection) -> None:
         self.connection = connection
 
-    def broker_died(self) -> None:
+    def broker_killed(self) -> None:
         self.connection = None
 
-    def go_on(self) -> None:
+    def send_more(self) -> None:
         assert self.connection is not None
         if self.connection.waiting:
             return
         self.counted += 1
         if len(self.made) >= self.MOST:
-            self.doubt(self.rng.choice(list(self.made)), None)
-            states = [DeleteTopicState(name=self.doubted)]
+            self.mark_pending(self.rng.choice(list(self.made)), None)
+            states = [DeleteTopicState(name=self.pending_topic)]
             self.connection.send(
-                6, DeleteTopicsRequest(topics=states, timeout_ms=30_000), self.taker(lambda r: r.responses)
+                6,
+                DeleteTopicsRequest(topics=states, timeout_ms=30_000),
+                self.response_handler(lambda r: r.responses),
             )
         elif self.made and self.rng.random() < 0.6:
             name = self.rng.choice(list(self.made))
             before = self.made[name]
-            self.doubt(name, Made(3_600_000 + self.counted, before.partitions, before.topic_id))
-            self.connection.send(1, self.alteration(), self.taker(lambda r: r.responses))
+            self.mark_pending(name, TopicState(3_600_000 + self.counted, before.partitions, before.topic_id))
+            self.connection.send(1, self.alteration(), self.response_handler(lambda r: r.responses))
         else:
-            self.doubt(f"made-{self.counted}", Made(7_200_000 + self.counted, self.rng.randint(1, 3)))
-            self.connection.send(7, self.creation(), self.taker(lambda r: r.topics))
+            self.mark_pending(
+                f"made-{self.counted}", TopicState(7_200_000 + self.counted, self.rng.randint(1, 3))
+            )
+            self.connection.send(7, self.creation(), self.response_handler(lambda r: r.topics))
 
-    def doubt(self, name: str, to_be: Made | None) -> None:
-        self.doubted, self.doubted_to_be = name, to_be
+    def mark_pending(self, name: str, expected_state: TopicState | None) -> None:
+        self.pending_topic, self.pending_state = name, expected_state
 
     def creation(self) -> CreateTopicsRequest:
-        assert self.doubted_to_be is not None
+        assert self.pending_state is not None
         return CreateTopicsRequest(
             topics=[
                 CreatableTopic(
-                    name=self.doubted,
-                    num_partitions=self.doubted_to_be.partitions,
+                    name=self.pending_topic,
+                    num_partitions=self.pending_state.partitions,
                     replication_factor=1,
                     configs=[
-                        CreatableTopicConfig(name="retention.ms", value=str(self.doubted_to_be.retention_ms))
+                        CreatableTopicConfig(name="retention.ms", value=str(self.pending_state.retention_ms))
                     ],
                 )
             ]
         )
 
     def alteration(self) -> IncrementalAlterConfigsRequest:
-        assert self.doubted_to_be is not None
+        assert self.pending_state is not None
         config = AlterableConfig(
-            name="retention.ms", config_operation=SET, value=str(self.doubted_to_be.retention_ms)
+            name="retention.ms", config_operation=SET, value=str(self.pending_state.retention_ms)
         )
         resource = AlterConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=self.doubted, configs=[config]
+            resource_type=TOPIC_RESOURCE, resource_name=self.pending_topic, configs=[config]
         )
         return IncrementalAlterConfigsRequest(resources=[resource])
 
-    def taker(self, results: Callable[[Any], list[Any]]) -> Callable[[Any], None]:
-        def answered(response: Any) -> None:
+    def response_handler(self, results: Callable[[Any], list[Any]]) -> Callable[[Any], None]:
+        def handle_response(response: Any) -> None:
             (result,) = results(response)
             if result.error_code:
-                raise Failed(f"{self.doubted}: {ErrorCode(result.error_code).name} {result.error_message}")
-            if self.doubted_to_be is None:
-                del self.made[self.doubted]
+                raise Failed(
+                    f"{self.pending_topic}: {ErrorCode(result.error_code).name} {result.error_message}"
+                )
+            if self.pending_state is None:
+                del self.made[self.pending_topic]
             else:
-                if self.doubted_to_be.topic_id is None:
-                    self.doubted_to_be.topic_id = result.topic_id
-                self.made[self.doubted] = self.doubted_to_be
-            self.doubted = ""
+                if self.pending_state.topic_id is None:
+                    self.pending_state.topic_id = result.topic_id
+                self.made[self.pending_topic] = self.pending_state
+            self.pending_topic = ""
 
-        return answered
+        return handle_response
 
-    def found(self, known: dict[str, Made]) -> None:
-        """The topics that are there after the broker's death. Failed where an acknowledged change is not."""
-        for name in {*known, *self.made, self.doubted} - {""}:
+    def check(self, known: dict[str, TopicState]) -> None:
+        """The topics that are there after the broker's kill. Failed where an acknowledged change is not."""
+        for name in {*known, *self.made, self.pending_topic} - {""}:
             there, expected = known.get(name), self.made.get(name)
-            if there != expected and (name != self.doubted or not same(there, self.doubted_to_be)):
-                raise Failed(f"{name} should be {expected}, in doubt {self.doubted_to_be}, and is {there}")
+            if there != expected and (name != self.pending_topic or not same(there, self.pending_state)):
+                raise Failed(
+                    f"{name} should be {expected}, pending {self.pending_state}, and is {there}"
+                )
         self.made = known
-        self.doubted = ""
+        self.pending_topic = ""
 
 
-def same(there: Made | None, to_be: Made | None) -> bool:
+def same(there: TopicState | None, expected_state: TopicState | None) -> bool:
     """Whether a topic came to be as asked; an id that was never told may be any."""
-    if there is None or to_be is None:
-        return there is to_be
-    return (there.retention_ms, there.partitions) == (to_be.retention_ms, to_be.partitions) and (
-        to_be.topic_id in (None, there.topic_id)
-    )
+    if there is None or expected_state is None:
+        return there is expected_state
+    return (there.retention_ms, there.partitions) == (
+        expected_state.retention_ms,
+        expected_state.partitions,
+    ) and (expected_state.topic_id in (None, there.topic_id))

@@ -18,7 +18,7 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a",)])
-def test_without_its_metadata_the_broker_ends(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_broker_exits_without_its_metadata_or_last_directory(tmp_path: Path, names: tuple[str, ...]) -> None:
     directories = [tmp_path / name for name in names]
     command = [sys.executable, "-m", "kwire", "serve", "--data", ",".join(map(str, directories))]
     for setting in SETTINGS:

@@ -25,24 +25,24 @@ from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from tests.durability.child import Child, Connection, Connections, Failed
+from tests.durability.child import BrokerProcess, Connection, Connections, Failed
 from tests.durability.load import (
     TOPIC_RESOURCE,
-    AllProducer,
+    AcksAllProducer,
     Batch,
     Committer,
     IdempotentProducer,
-    Made,
-    Organizer,
-    Place,
+    PartitionId,
     Producer,
+    TopicAdmin,
+    TopicState,
     Written,
     new_record,
     read_key,
 )
 
-DEATHS = 50
-MOST_DEATHS = 2 * DEATHS
+KILLS = 50
+MAX_KILLS = 2 * KILLS
 """On a busy machine a life brings less, and it takes more of them until enough has happened."""
 SEED = 20_240_607
 LONGEST_LOAD_SECONDS = 0.25
@@ -73,20 +73,22 @@ TOPICS = {
         },
     ),
 }
-PLACES: list[Place] = [(topic, index) for topic, (count, _) in TOPICS.items() for index in range(count)]
-COMMITTED: list[Place] = [place for place in PLACES if place[0] == "orders"]
+PARTITIONS: list[PartitionId] = [
+    (topic, index) for topic, (count, _) in TOPICS.items() for index in range(count)
+]
+COMMITTED: list[PartitionId] = [partition for partition in PARTITIONS if partition[0] == "orders"]
 
 
-class Books:
+class PartitionLedger:
     """What one partition must hold, and what it was seen to hold."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, partition: PartitionId) -> None:
+        self.partition = partition
         self.acked: dict[int, Written] = {}
         self.acked_end = 0
-        self.start_over()
+        self.reset()
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Forget what was seen, to look at all of it again."""
         self.seen_end = 0
         self.last_numbers: dict[str, int] = {}
@@ -94,32 +96,32 @@ class Books:
 
     def acknowledge(self, producer: Producer, batch: Batch) -> None:
         assert batch.acked_at is not None
-        for place in range(batch.count):
-            offset = batch.acked_at + place
+        for position in range(batch.count):
+            offset = batch.acked_at + position
             if offset in self.acked:
-                raise Failed(f"{self.place} gave offset {offset} to two records")
-            self.acked[offset] = Written(producer.name, batch.first + place)
+                raise Failed(f"{self.partition} gave offset {offset} to two records")
+            self.acked[offset] = Written(producer.name, batch.first + position)
         self.acked_end = max(self.acked_end, batch.acked_at + batch.count)
 
-    def see(self, record: Record, producers: dict[str, Producer]) -> None:
+    def check_record(self, record: Record, producers: dict[str, Producer]) -> None:
         """The next record of the log. Failed where it is not what it should be."""
-        where = f"{self.place} offset {record.offset}"
+        where = f"{self.partition} offset {record.offset}"
         if record.offset != self.seen_end:
             raise Failed(f"{where} follows on {self.seen_end - 1}")
-        found = read_key(record.key, self.place)
+        found = read_key(record.key, self.partition)
         if self.acked.get(record.offset, found) != found:
             raise Failed(f"{where} holds {found}, not {self.acked[record.offset]}")
         producer = producers[found.producer]
         last = self.last_numbers.get(found.producer, -1)
         exactly_once = isinstance(producer, IdempotentProducer)
-        if found.number <= last or found.number >= producer.numbers[self.place]:
+        if found.number <= last or found.number >= producer.numbers[self.partition]:
             raise Failed(f"{where} holds {found} after number {last}")
         if exactly_once and found.number != last + 1:
             raise Failed(f"{where} holds {found}: {last + 1} was lost")
         timestamp, key, value, headers = new_record(
-            found.producer, self.place, found.number, producer.start_ms
+            found.producer, self.partition, found.number, producer.start_ms
         )
-        if self.place[0] == "audit":
+        if self.partition[0] == "audit":
             timestamp = record.timestamp  # the broker's own
         if record != Record(record.offset, timestamp, key, value, list(headers)):
             raise Failed(f"{where} is {record}")
@@ -130,40 +132,40 @@ class Books:
     def check_complete(self) -> None:
         """Everything that was acknowledged has been seen."""
         if self.seen_end < self.acked_end:
-            raise Failed(f"{self.place} ends at {self.seen_end}, {self.acked_end} was acknowledged")
+            raise Failed(f"{self.partition} ends at {self.seen_end}, {self.acked_end} was acknowledged")
 
     def first_at(self, timestamp: int) -> int:
         """The first offset whose record is not older; -1 if there is none."""
         return next((offset for offset, one in enumerate(self.timestamps) if one >= timestamp), -1)
 
 
-class Ordeal:
+class SigkillHarness:
     """The broker's many lives, and its clients through all of them."""
 
     def __init__(self, directory: Path) -> None:
         self.rng = random.Random(SEED)
         self.directory = directory
         self.data = directory / "data"
-        self.child = Child(self.data, directory / "broker.log", SETTINGS)
+        self.child = BrokerProcess(self.data, directory / "broker.log", SETTINGS)
         self.connections = Connections(self.child.address)
-        self.asking: Connection
-        self.books = {place: Books(place) for place in PLACES}
+        self.admin_connection: Connection
+        self.ledgers = {partition: PartitionLedger(partition) for partition in PARTITIONS}
         start_ms = int(time.time() * 1000) - AN_HOUR_MS
         chance = (random.Random(f"{SEED} {number}") for number in range(10))
         self.idempotent = [
-            IdempotentProducer("exact", PLACES, next(chance), start_ms),
+            IdempotentProducer("exact", PARTITIONS, next(chance), start_ms),
             IdempotentProducer("exact-orders", COMMITTED, next(chance), start_ms + 1000),
         ]
         self.producers: dict[str, Producer] = {
             one.name: one
             for one in (
-                Producer("plain", PLACES, next(chance), start_ms + 500),
-                AllProducer("plain-all", PLACES[2:], next(chance), start_ms - 500),
+                Producer("plain", PARTITIONS, next(chance), start_ms + 500),
+                AcksAllProducer("plain-all", PARTITIONS[2:], next(chance), start_ms - 500),
                 *self.idempotent,
             )
         }
         self.committer = Committer("billing", COMMITTED, next(chance))
-        self.organizer = Organizer(next(chance))
+        self.topic_admin = TopicAdmin(next(chance))
         self.producer_ids: set[int] = set()
 
     # --- one life
@@ -172,10 +174,10 @@ class Ordeal:
         if not self.child.wait_until_it_serves():
             raise Failed(f"the broker does not start:\n{self.child.log_end()}")
         self.connections = Connections(self.child.address)
-        self.asking = self.connections.connect("asking")
+        self.admin_connection = self.connections.connect("admin_connection")
 
-    def ask(self, version: int, request: Any) -> Any:
-        return self.connections.ask(self.asking, version, request)
+    def request(self, version: int, request: Any) -> Any:
+        return self.connections.request(self.admin_connection, version, request)
 
     def prepare(self) -> None:
         """The first life: topics, producer ids, and the group's coordinator."""
@@ -188,20 +190,20 @@ class Ordeal:
             )
             for name, (count, configs) in TOPICS.items()
         ]
-        answer = self.ask(7, CreateTopicsRequest(topics=topics))
+        answer = self.request(7, CreateTopicsRequest(topics=topics))
         assert [topic.error_code for topic in answer.topics] == [0, 0, 0]
         for producer in self.idempotent:
             producer.producer_id = self.new_producer_id()
-        found = self.until_ready(
+        found = self.request_until_ready(
             4, FindCoordinatorRequest(coordinator_keys=["billing"]), lambda r: r.coordinators[0].error_code
         )
         assert found.coordinators[0].port == self.child.address[1]
 
-    def until_ready(self, version: int, request: Any, code: Any) -> Any:
+    def request_until_ready(self, version: int, request: Any, code: Any) -> Any:
         """Ask until the coordinator is there and has loaded, or there are producer ids."""
         deadline = time.monotonic() + ANY_SECONDS
         while True:
-            answer = self.ask(version, request)
+            answer = self.request(version, request)
             if code(answer) == 0:
                 return answer
             known = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -211,18 +213,18 @@ class Ordeal:
 
     def new_producer_id(self) -> int:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
-        answer = self.until_ready(4, request, lambda r: r.error_code)
+        answer = self.request_until_ready(4, request, lambda r: r.error_code)
         if answer.producer_id in self.producer_ids:
             raise Failed(f"producer id {answer.producer_id} was given before")
         self.producer_ids.add(answer.producer_id)
         return int(answer.producer_id)
 
-    def load_until_death(self) -> None:
+    def run_load_until_killed(self) -> None:
         """Everybody works until the broker is killed, at a moment of its own for each life."""
-        workers: list[Producer | Committer | Organizer] = [
+        workers: list[Producer | Committer | TopicAdmin] = [
             *self.producers.values(),
             self.committer,
-            self.organizer,
+            self.topic_admin,
         ]
         for worker in workers:
             worker.begin(self.connections.connect(type(worker).__name__))
@@ -231,7 +233,7 @@ class Ordeal:
         deadline = time.monotonic() + self.rng.uniform(0.01, LONGEST_LOAD_SECONDS)
         while time.monotonic() < deadline:
             for worker in workers:
-                worker.go_on()
+                worker.send_more()
             self.connections.turn(deadline - time.monotonic())
             if sum(producer.acks_counted for producer in self.producers.values()) - before >= wanted:
                 break
@@ -239,37 +241,37 @@ class Ordeal:
         self.connections.drain()
         self.connections.close()
         for worker in workers:
-            worker.broker_died()
+            worker.broker_killed()
         for producer in self.producers.values():
             for batch in producer.acked:
-                self.books[batch.place].acknowledge(producer, batch)
+                self.ledgers[batch.partition].acknowledge(producer, batch)
             producer.acked.clear()
 
     # --- the accounts
 
     def check(self) -> None:
         """What is new since the last time, and all that is not in a log of records."""
-        ends = self.offsets_at(dict.fromkeys(PLACES, LATEST))
-        starts = self.offsets_at(dict.fromkeys(PLACES, EARLIEST))
+        ends = self.offsets_at(dict.fromkeys(PARTITIONS, LATEST))
+        starts = self.offsets_at(dict.fromkeys(PARTITIONS, EARLIEST))
         assert set(starts.values()) == {0}
-        for place, books in self.books.items():
-            for record in self.read(place, books.seen_end, ends[place]):
-                books.see(record, self.producers)
-            assert books.seen_end == ends[place]
-            books.check_complete()
+        for partition, ledger in self.ledgers.items():
+            for record in self.read(partition, ledger.seen_end, ends[partition]):
+                ledger.check_record(record, self.producers)
+            assert ledger.seen_end == ends[partition]
+            ledger.check_complete()
         self.check_times()
         self.check_group()
-        self.organizer.found(self.topics())
+        self.topic_admin.check(self.topics())
         self.new_producer_id()
 
-    def offsets_at(self, wanted: dict[Place, int]) -> dict[Place, int]:
+    def offsets_at(self, wanted: dict[PartitionId, int]) -> dict[PartitionId, int]:
         topics = [
             ListOffsetsTopic(
                 name=topic, partitions=[ListOffsetsPartition(partition_index=index, timestamp=timestamp)]
             )
             for (topic, index), timestamp in wanted.items()
         ]
-        answer = self.ask(7, ListOffsetsRequest(replica_id=-1, topics=topics))
+        answer = self.request(7, ListOffsetsRequest(replica_id=-1, topics=topics))
         found = {}
         for topic in answer.topics:
             for one in topic.partitions:
@@ -277,17 +279,17 @@ class Ordeal:
                 found[(topic.name, one.partition_index)] = one.offset
         return found
 
-    def read(self, place: Place, start: int, end: int) -> Iterator[Record]:
+    def read(self, partition: PartitionId, start: int, end: int) -> Iterator[Record]:
         offset = start
         while offset < end:
             wanted = FetchPartition(
-                partition=place[1], fetch_offset=offset, partition_max_bytes=FETCHED_BYTES
+                partition=partition[1], fetch_offset=offset, partition_max_bytes=FETCHED_BYTES
             )
-            topic = FetchTopic(topic=place[0], partitions=[wanted])
-            answer = self.ask(11, FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic]))
+            topic = FetchTopic(topic=partition[0], partitions=[wanted])
+            answer = self.request(11, FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic]))
             data = answer.responses[0].partitions[0]
             if data.error_code or data.high_watermark != end or not data.records:
-                raise Failed(f"{place}, offset {offset} of {end}: {data}")
+                raise Failed(f"{partition}, offset {offset} of {end}: {data}")
             for position, header in whole_batches(data.records):
                 for record in records(data.records, position, header):
                     if record.offset >= start:
@@ -296,43 +298,43 @@ class Ordeal:
 
     def check_times(self) -> None:
         """The first record that is not older than a moment, by the broker's index and by ours."""
-        wanted: dict[Place, int] = {}
-        for place, books in self.books.items():
-            if books.timestamps:
-                recent = books.timestamps[-60:] if self.rng.random() < 0.5 else books.timestamps
-                wanted[place] = self.rng.choice(recent) + self.rng.randint(-1, 1)
-        for place, offset in self.offsets_at(wanted).items():
-            expected = self.books[place].first_at(wanted[place])
+        wanted: dict[PartitionId, int] = {}
+        for partition, ledger in self.ledgers.items():
+            if ledger.timestamps:
+                recent = ledger.timestamps[-60:] if self.rng.random() < 0.5 else ledger.timestamps
+                wanted[partition] = self.rng.choice(recent) + self.rng.randint(-1, 1)
+        for partition, offset in self.offsets_at(wanted).items():
+            expected = self.ledgers[partition].first_at(wanted[partition])
             if offset != expected:
-                raise Failed(f"{place} has {offset}, not {expected}, at timestamp {wanted[place]}")
+                raise Failed(f"{partition} has {offset}, not {expected}, at timestamp {wanted[partition]}")
 
     def check_group(self) -> None:
         topics = [
             OffsetFetchRequestTopic(name=topic, partition_indexes=[index]) for topic, index in COMMITTED
         ]
         request = OffsetFetchRequest(group_id=self.committer.group, topics=topics)
-        answer = self.until_ready(5, request, lambda response: response.error_code)
+        answer = self.request_until_ready(5, request, lambda response: response.error_code)
         for topic in answer.topics:
             for one in topic.partitions:
                 assert one.error_code == 0
-                place = (topic.name, one.partition_index)
-                self.committer.found(place, one.committed_offset, one.metadata)
+                partition = (topic.name, one.partition_index)
+                self.committer.check(partition, one.committed_offset, one.metadata)
 
-    def topics(self) -> dict[str, Made]:
-        """Every topic that the organizer may have made."""
+    def topics(self) -> dict[str, TopicState]:
+        """Every topic that the topic_admin may have made."""
         found = {}
-        for topic in self.ask(12, MetadataRequest(topics=None)).topics:
+        for topic in self.request(12, MetadataRequest(topics=None)).topics:
             assert topic.error_code == 0
             assert [one.error_code for one in topic.partitions] == [0] * len(topic.partitions)
             if topic.name.startswith("made-"):
-                found[topic.name] = Made(0, len(topic.partitions), topic.topic_id)
+                found[topic.name] = TopicState(0, len(topic.partitions), topic.topic_id)
         resources = [
             DescribeConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=["retention.ms"]
             )
             for name in found
         ]
-        for result in self.ask(4, DescribeConfigsRequest(resources=resources)).results:
+        for result in self.request(4, DescribeConfigsRequest(resources=resources)).results:
             assert result.error_code == 0
             (config,) = result.configs
             found[result.resource_name].retention_ms = int(config.value)
@@ -349,8 +351,8 @@ def whole_batches(data: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path) -> Iterator[Ordeal]:
-    made = Ordeal(tmp_path)
+def harness(tmp_path: Path) -> Iterator[SigkillHarness]:
+    made = SigkillHarness(tmp_path)
     made.child.start()
     try:
         yield made
@@ -359,54 +361,54 @@ def ordeal(tmp_path: Path) -> Iterator[Ordeal]:
         made.connections.close()
 
 
-def test_nothing_that_was_acknowledged_is_lost_in_fifty_deaths(ordeal: Ordeal) -> None:
-    ordeal.open()
-    ordeal.prepare()
-    for death in range(MOST_DEATHS):
-        if death >= DEATHS and not lacking(ordeal):
+def test_acknowledged_records_survive_fifty_sigkills(harness: SigkillHarness) -> None:
+    harness.open()
+    harness.prepare()
+    for kill in range(MAX_KILLS):
+        if kill >= KILLS and not missing_coverage(harness):
             break
-        if death and ordeal.rng.random() < 0.15:
+        if kill and harness.rng.random() < 0.15:
             # While it recovers, or just before or after.
-            ordeal.child.wait_until_it_serves(ordeal.rng.uniform(0, 0.6))
-            ordeal.child.kill()
+            harness.child.wait_until_it_serves(harness.rng.uniform(0, 0.6))
+            harness.child.kill()
         else:
-            if death:
-                ordeal.open()
-                ordeal.check()
-            ordeal.load_until_death()
-        ordeal.child.start()
-    ordeal.open()
-    ordeal.check()
-    read_all_again(ordeal)
-    assert not lacking(ordeal)
+            if kill:
+                harness.open()
+                harness.check()
+            harness.run_load_until_killed()
+        harness.child.start()
+    harness.open()
+    harness.check()
+    check_all_records(harness)
+    assert not missing_coverage(harness)
 
-    ordeal.connections.close()
-    ordeal.child.stop()
-    ordeal.child.start()
-    ordeal.open()
-    read_all_again(ordeal)
-    assert ordeal.child.troubles() == []
+    harness.connections.close()
+    harness.child.stop()
+    harness.child.start()
+    harness.open()
+    check_all_records(harness)
+    assert harness.child.logged_errors() == []
 
 
-def read_all_again(ordeal: Ordeal) -> None:
+def check_all_records(harness: SigkillHarness) -> None:
     """From the first record on, through kwire's own client and through librdkafka."""
-    for books in ordeal.books.values():
-        books.start_over()
-    ordeal.check()
-    strange = strangers_view(ordeal)
-    for place, books in ordeal.books.items():
-        assert len(strange[place]) == books.seen_end
-        for offset, (found, key) in enumerate(strange[place]):
+    for ledger in harness.ledgers.values():
+        ledger.reset()
+    harness.check()
+    seen_by_librdkafka = records_seen_by_librdkafka(harness)
+    for partition, ledger in harness.ledgers.items():
+        assert len(seen_by_librdkafka[partition]) == ledger.seen_end
+        for offset, (found, key) in enumerate(seen_by_librdkafka[partition]):
             assert found == offset
-            assert books.acked.get(offset) in (None, read_key(key, place))
+            assert ledger.acked.get(offset) in (None, read_key(key, partition))
 
 
-def strangers_view(ordeal: Ordeal) -> dict[Place, list[tuple[int, bytes]]]:
+def records_seen_by_librdkafka(harness: SigkillHarness) -> dict[PartitionId, list[tuple[int, bytes]]]:
     """Offset and key of every record, in their order, as another client reads them."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-    found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in PLACES}
-    host, port = ordeal.child.address
+    found: dict[PartitionId, list[tuple[int, bytes]]] = {partition: [] for partition in PARTITIONS}
+    host, port = harness.child.address
     consumer = Consumer(
         {
             "bootstrap.servers": f"{host}:{port}",
@@ -417,38 +419,38 @@ def strangers_view(ordeal: Ordeal) -> dict[Place, list[tuple[int, bytes]]]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, index, 0) for topic, index in PLACES])
-        unread = set(PLACES)
+        consumer.assign([TopicPartition(topic, index, 0) for topic, index in PARTITIONS])
+        unread = set(PARTITIONS)
         deadline = time.monotonic() + ANY_SECONDS
         while unread and time.monotonic() < deadline:
             for message in consumer.consume(1000, 1):
-                place = (str(message.topic()), int(message.partition() or 0))
+                partition = (str(message.topic()), int(message.partition() or 0))
                 error = message.error()
                 if error is None:
                     key = message.key()
                     assert isinstance(key, bytes)
-                    found[place].append((int(message.offset() or 0), key))
+                    found[partition].append((int(message.offset() or 0), key))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(place)
+                    unread.discard(partition)
                 else:
-                    raise Failed(f"{place}: {error}")
+                    raise Failed(f"{partition}: {error}")
     finally:
         consumer.close()
     assert not unread
     return found
 
 
-def lacking(ordeal: Ordeal) -> list[str]:
-    """Why it was no ordeal yet: what was not rolled, sent twice or done often enough."""
+def missing_coverage(harness: SigkillHarness) -> list[str]:
+    """Why it was no harness yet: what was not rolled, sent twice or done often enough."""
     found = [
         f"{topic}-{index} was never rolled"
-        for topic, index in PLACES
-        if len(list((ordeal.data / f"{topic}-{index}").glob("*.log"))) < 2
+        for topic, index in PARTITIONS
+        if len(list((harness.data / f"{topic}-{index}").glob("*.log"))) < 2
     ]
-    if any(producer.sent_again <= 10 for producer in ordeal.idempotent):
+    if any(producer.sent_again <= 10 for producer in harness.idempotent):
         found.append("few batches were sent twice")
-    if any(len(books.acked) <= 100 for books in ordeal.books.values()):
+    if any(len(ledger.acked) <= 100 for ledger in harness.ledgers.values()):
         found.append("few records were acknowledged")
-    if ordeal.organizer.counted <= 10 or not ordeal.committer.acked:
+    if harness.topic_admin.counted <= 10 or not harness.committer.acked:
         found.append("few topics were made, or no offsets committed")
     return found

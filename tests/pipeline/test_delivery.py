@@ -40,7 +40,7 @@ from kwire.pipeline.jobs.restore import (
 )
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.restore.selection import Selection
-from tests.durability.child import Child
+from tests.durability.child import BrokerProcess
 
 SECONDS = 30.0
 FAR_MS = 9_000_000_000_000
@@ -50,7 +50,7 @@ NOW_MS = time.time_ns() // 1_000_000
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     where = tmp_path_factory.mktemp("broker")
-    child = Child(where / "data", where / "log", {"offsets.topic.num.partitions": "1"})
+    child = BrokerProcess(where / "data", where / "log", {"offsets.topic.num.partitions": "1"})
     child.start()
     assert child.wait_until_it_serves()
     yield "{}:{}".format(*child.address)

@@ -38,7 +38,7 @@ from kwire.pipeline.mirror.steps import (
 )
 from kwire.pipeline.offset_map import MAP_SUFFIX, DeliveryError, MapEntry, OffsetRun, committed_reader
 from kwire.pipeline.origin import Origin
-from tests.durability.child import Child
+from tests.durability.child import BrokerProcess
 
 SECONDS = 30.0
 
@@ -88,7 +88,7 @@ class Cluster(NamedTuple):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     where = tmp_path_factory.mktemp("broker")
-    child = Child(
+    child = BrokerProcess(
         where / "data",
         where / "log",
         {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"},
