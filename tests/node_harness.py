@@ -1,4 +1,4 @@
-"""One broker in memory for tests: a `VirtualNode` with two log directories, and what most tests ask of it."""
+"""One broker in memory: a `VirtualNode` with two log directories and common requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
 
 class NodeHarness(VirtualNode):
-    """A node with two log directories that may break."""
+    """A node with two log directories that may fail."""
 
     disk: MemoryDisk
 
@@ -35,14 +35,14 @@ class NodeHarness(VirtualNode):
         assert [topic.error_code for topic in answer.topics] == [0] * len(names)
 
     def add_broker(self, broker_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -> None:
-        """Have the metadata tell of another broker, which is made up."""
+        """Add an invented broker to the metadata."""
         endpoints = {listener: EndpointImage(listener, f"b{broker_id}", 9092)}
         made_up = BrokerImage(broker_id, 0, ZERO_UUID, endpoints, {}, rack=f"r{broker_id}", fenced=fenced)
         image = self.node.image
         image.brokers = {**image.brokers, broker_id: made_up}
 
     def add_topic(self, name: str, *partitions: PartitionImage) -> Uuid:
-        """Have the metadata tell of a topic that is made up: this broker takes none of it up."""
+        """Add an invented topic to the metadata, without replicas on this broker."""
         topic = TopicImage(name, Uuid(name.encode().ljust(16)), partitions)
         image = self.node.image
         image.topics = {**image.topics, name: topic}

@@ -1,6 +1,6 @@
-"""The real broker as a child process that may be killed, and a client that has many requests under way.
+"""A broker process that can be killed, and a client with pipelined requests.
 
-One thread does it all: `Connections.turn` waits for whatever socket is ready, so nothing ever sleeps.
+One thread serves all connections: `Connections.turn` waits until a socket is ready.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TROUBLE = re.compile(r"^Traceback| ERROR |CRITICAL", re.MULTILINE)
 
 
 class Failed(AssertionError):
-    """The broker did something that it must not do."""
+    """A guarantee that the broker broke."""
 
 
 class BrokerProcess:
-    """A broker on a directory: started, killed, and started again on the same data."""
+    """A broker process with a data directory, which can be killed and restarted."""
 
     def __init__(self, data: Path, log: Path, settings: Mapping[str, str]) -> None:
         self._log = log
@@ -45,7 +45,7 @@ class BrokerProcess:
         self.address = ("", 0)
 
     def start(self) -> None:
-        """Begin to start; `wait_until_it_serves` is the other half."""
+        """Start the process without waiting; see `wait_until_it_serves`."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KWIRE_"))}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class BrokerProcess:
         self._said = b""
 
     def wait_until_it_serves(self, seconds: float = START_SECONDS) -> bool:
-        """Wait for the line that says where it listens. False where that takes longer."""
+        """Wait for the line with the listener address, and return False after the timeout."""
         assert self._process is not None
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -74,13 +74,13 @@ class BrokerProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, if it runs, and wait until it is gone."""
+        """Send SIGKILL if the process runs, and wait for its exit."""
         if self._process is not None:
             self._process.kill()
             self._forget()
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its clean end."""
+        """Send SIGTERM and wait for a clean exit."""
         assert self._process is not None
         self._process.terminate()
         if self._process.wait(STOP_SECONDS):
@@ -95,17 +95,17 @@ class BrokerProcess:
         self._process = None
 
     def log_end(self) -> str:
-        """The end of what it logged."""
+        """Return the last 4,000 characters of the log."""
         return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
 
     def logged_errors(self) -> list[str]:
-        """The lines of its log that tell of its own failures."""
+        """Return the log lines that report internal errors."""
         text = self._log.read_text(errors="replace")
         return [text[found.start() : found.start() + 2000] for found in TROUBLE.finditer(text)]
 
 
 class Connection:
-    """One connection: requests in order, each with what is to be done with its answer."""
+    """A connection with pipelined requests and a callback per response."""
 
     def __init__(self, sock: socket.socket, client_id: str) -> None:
         self.sock = sock
@@ -117,7 +117,7 @@ class Connection:
         self._correlation_id = 0
 
     def send(self, version: int, request: Message, then: Callable[[Any], None]) -> None:
-        """Send a request; `then` is called with its response, or never, if the broker dies before."""
+        """Send a request; `then` gets the response, unless the broker dies before."""
         self._correlation_id += 1
         self.unsent += encode_request(request, version, self._correlation_id, self.client_id)
         answer = API_VERSIONS[request.API_KEY].response_class
@@ -125,17 +125,17 @@ class Connection:
         self.write()
 
     def write(self) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket accepts."""
         while self.unsent and not self.closed:
             try:
                 del self.unsent[: self.sock.send(self.unsent)]
             except BlockingIOError:
                 return
             except OSError:
-                self.unsent.clear()  # what it answered before it died may still be read
+                self.unsent.clear()  # responses sent before the kill may still be read
 
     def read(self) -> None:
-        """Take what is there, and hand on each whole response."""
+        """Read available bytes and pass each complete response to its callback."""
         try:
             more = self.sock.recv(1 << 20)
         except BlockingIOError:
@@ -160,7 +160,7 @@ class Connection:
 
 
 class Connections:
-    """All connections to one life of the broker."""
+    """All connections to the broker between two kills."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -177,7 +177,7 @@ class Connections:
         return connection
 
     def turn(self, seconds: float) -> None:
-        """Wait until something can be read or written, and do it."""
+        """Wait until a socket is ready, then read and write."""
         for connection in self._all:
             if not connection.closed:
                 wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
@@ -192,7 +192,7 @@ class Connections:
                     self._selector.unregister(connection.sock)
 
     def drain(self) -> None:
-        """The broker is dead: take the answers that were under way, up to the end of every connection."""
+        """Read the responses that a killed broker sent, up to the end of every connection."""
         deadline = time.monotonic() + REPLY_SECONDS
         while not all(connection.closed for connection in self._all):
             if time.monotonic() > deadline:
@@ -200,14 +200,14 @@ class Connections:
             self.turn(1)
 
     def request(self, connection: Connection, version: int, request: Message) -> Any:
-        """Send one request and wait for its response."""
+        """Send one request and return its response."""
         answers: list[Any] = []
         connection.send(version, request, answers.append)
         self.wait_for([connection])
         return answers[0]
 
     def wait_for(self, connections: Sequence[Connection]) -> None:
-        """Wait until every request of these connections is answered."""
+        """Wait until every request of these connections has a response."""
         deadline = time.monotonic() + REPLY_SECONDS
         while any(connection.waiting for connection in connections):
             if any(connection.closed for connection in connections):

@@ -1,7 +1,7 @@
-"""Clients that know what was promised to them: producers, a group that commits, somebody who makes topics.
+"""Clients that record what was acknowledged: producers, a committing consumer, a topic administrator.
 
-What was acknowledged is written down here, by offset and content; what had no answer when the broker died may
-have happened or not. The content of a record follows from its key, so it can be checked wherever it turns up.
+The outcome of a request without a response is uncertain when the broker dies. The content of a record follows
+from its key, so every record can be checked at any offset.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tests.durability.child import Connection, Failed
 
 PRODUCE_VERSION = 9
 IN_FLIGHT = 5
-"""As many batches of a producer and partition as the broker remembers."""
+"""The number of batches per producer and partition that the broker remembers."""
 
 PartitionId = tuple[str, int]
-"""A partition."""
+"""Topic and partition index."""
 
 TOPIC_RESOURCE = 2
 SET = 0
 
 
 class Written(NamedTuple):
-    """Which record of whom."""
+    """A producer and the number of its record."""
 
     producer: str
     number: int
 
 
 def new_record(name: str, partition: PartitionId, number: int, start_ms: int) -> NewRecord:
-    """The record of this number that a producer writes to a partition: always the same."""
+    """Build the record of this number; it depends only on its arguments."""
     key = f"{name}/{partition[0]}-{partition[1]}/{number}".encode()
     digest = hashlib.blake2b(key).digest()
     value = None if digest[0] == 0 else (digest * 4)[: digest[0]]
@@ -60,7 +60,7 @@ def new_record(name: str, partition: PartitionId, number: int, start_ms: int) ->
 
 
 def read_key(key: bytes | None, partition: PartitionId) -> Written:
-    """Which record has this key. Failed where it is of another partition, or none of ours."""
+    """Parse a record key, or raise Failed for a key of another partition or origin."""
     name, where, number = (key or b"").decode("utf-8", "replace").rsplit("/", 2)
     if where != f"{partition[0]}-{partition[1]}":
         raise Failed(f"{partition} holds a record with key {key!r}")
@@ -69,7 +69,7 @@ def read_key(key: bytes | None, partition: PartitionId) -> Written:
 
 @dataclass
 class Batch:
-    """Records of one producer for one partition, and where they were acknowledged to be."""
+    """Records of one producer for one partition, with their acknowledged offset."""
 
     partition: PartitionId
     first: int
@@ -79,7 +79,7 @@ class Batch:
 
 
 class Producer:
-    """Writes to some partitions, numbering its records in each. It keeps the requests that had no answer."""
+    """A producer that numbers its records per partition."""
 
     acks = 1
 
@@ -90,22 +90,22 @@ class Producer:
         self.start_ms = start_ms
         self.numbers = dict.fromkeys(partitions, 0)
         self.acked: list[Batch] = []
-        """What was acknowledged since somebody last took it away."""
+        """Acknowledged batches that were not collected yet."""
         self.acks_counted = 0
         self.connection: Connection | None = None
 
     def begin(self, connection: Connection) -> None:
-        """A new life of the broker."""
+        """Start to use a restarted broker."""
         self.connection = connection
 
     def send_more(self) -> None:
-        """Send as much as may be under way."""
+        """Send as many requests as may be in flight."""
         assert self.connection is not None
         while len(self.connection.waiting) < IN_FLIGHT:
             self.send(self.new_batches())
 
     def broker_killed(self) -> None:
-        """What has no answer now is in mark_pending, and stays so."""
+        """Drop the connection; requests without a response stay uncertain."""
         self.connection = None
 
     def new_batches(self) -> list[Batch]:
@@ -160,13 +160,13 @@ class Producer:
 
 
 class AcksAllProducer(Producer):
-    """Asks for acks=all."""
+    """A producer with acks=all."""
 
     acks = -1
 
 
 class IdempotentProducer(AcksAllProducer):
-    """Sends again what had no answer, and now and then what had one, as if the answer had got lost."""
+    """A producer that resends batches without a response, and some with one, as if the response was lost."""
 
     def __init__(self, name: str, partitions: list[PartitionId], rng: random.Random, start_ms: int) -> None:
         super().__init__(name, partitions, rng, start_ms)
@@ -180,7 +180,7 @@ class IdempotentProducer(AcksAllProducer):
     def begin(self, connection: Connection) -> None:
         super().begin(connection)
         if not self.unanswered and self.rng.random() < 0.3:
-            # KIP-360: a producer that starts anew raises its own epoch.
+            # KIP-360: a restarted producer raises its own epoch.
             self.epoch += 1
             self.sequences = dict.fromkeys(self.partitions, 0)
             self.answered_last.clear()
@@ -216,7 +216,7 @@ class IdempotentProducer(AcksAllProducer):
 
 
 class Committer:
-    """Commits ever greater offsets of a group, one request at a time."""
+    """A consumer that commits increasing offsets, one request at a time."""
 
     def __init__(self, group: str, partitions: list[PartitionId], rng: random.Random) -> None:
         self.group = group
@@ -265,7 +265,7 @@ class Committer:
         self.pending = {}
 
     def check(self, partition: PartitionId, offset: int, metadata: str | None) -> None:
-        """What the broker knows after its kill. Failed where it is not the last that it acknowledged."""
+        """Check the committed offset after a restart, or raise Failed."""
         known = self.acked.get(partition, -1)
         if offset not in (known, self.pending.get(partition, known)):
             raise Failed(f"{self.group} committed {known} for {partition}, and is told {offset}")
@@ -277,7 +277,7 @@ class Committer:
 
 @dataclass
 class TopicState:
-    """A topic as it was made, or is being changed."""
+    """The partitions and retention of a topic."""
 
     retention_ms: int
     partitions: int
@@ -286,14 +286,14 @@ class TopicState:
 
 @dataclass
 class TopicAdmin:
-    """Creates topics, changes their configuration and deletes them, one request at a time."""
+    """A client that creates, alters and deletes topics, one request at a time."""
 
     rng: random.Random
     made: dict[str, TopicState] = field(default_factory=dict)
     pending_topic: str = ""
-    """The topic of the request that has no answer yet,"""
+    """The topic of the pending request."""
     pending_state: TopicState | None = None
-    """and what it will be; None where it is deleted."""
+    """The state of that topic after the request; None for a deletion."""
     connection: Connection | None = None
     counted: int = 0
 
@@ -375,19 +375,17 @@ class TopicAdmin:
         return handle_response
 
     def check(self, known: dict[str, TopicState]) -> None:
-        """The topics that are there after the broker's kill. Failed where an acknowledged change is not."""
+        """Check the topics after a restart, or raise Failed if an acknowledged change is missing."""
         for name in {*known, *self.made, self.pending_topic} - {""}:
             there, expected = known.get(name), self.made.get(name)
             if there != expected and (name != self.pending_topic or not same(there, self.pending_state)):
-                raise Failed(
-                    f"{name} should be {expected}, pending {self.pending_state}, and is {there}"
-                )
+                raise Failed(f"{name} should be {expected}, pending {self.pending_state}, and is {there}")
         self.made = known
         self.pending_topic = ""
 
 
 def same(there: TopicState | None, expected_state: TopicState | None) -> bool:
-    """Whether a topic came to be as asked; an id that was never told may be any."""
+    """Return whether a topic has the expected state; an unknown topic id matches any."""
     if there is None or expected_state is None:
         return there is expected_state
     return (there.retention_ms, there.partitions) == (

@@ -1,4 +1,4 @@
-"""A broker whose metadata, or whose last directory, is gone ends by itself, with status 1 and one line."""
+"""A broker without its metadata or its last log directory exits with status 1 and one line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Fifty deaths by SIGKILL, and every acknowledged record, offset and topic is there.
+"""Fifty kills of a real broker under load: acknowledged records, offsets and topics survive.
 
-The broker is the real one, a process of its own; it is killed under load, and now and then while it recovers
-from the last time. After each restart the new part of every log is read and compared, at the end everything,
-by our own client and by a stranger's.
+Some kills hit the recovery. After each restart the test compares the new records of every log. At the end it
+reads all records, with kwire's client and with librdkafka.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tests.durability.load import (
 
 KILLS = 50
 MAX_KILLS = 2 * KILLS
-"""On a busy machine a life brings less, and it takes more of them until enough has happened."""
+"""A slow machine does less between two kills, so the test adds kills until the load was sufficient."""
 SEED = 20_240_607
 LONGEST_LOAD_SECONDS = 0.25
 AN_HOUR_MS = 3600 * 1000
@@ -51,7 +50,7 @@ LATEST, EARLIEST = -1, -2
 ANY_SECONDS = 20
 FETCHED_BYTES = 1 << 18
 SETTINGS = {
-    # What is written behind the clients' backs is written all the time, so that many deaths interrupt it.
+    # Background files are written constantly, so that many kills interrupt a write.
     "log.flush.offset.checkpoint.interval.ms": "40",
     "log.flush.start.offset.checkpoint.interval.ms": "40",
     "replica.high.watermark.checkpoint.interval.ms": "40",
@@ -60,8 +59,8 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 TOPICS = {
-    # A full index ends a segment, so there are many rolls; but each segment holds more batches of a producer
-    # than can be under way: recovery looks for them in the segment before the first that it reads whole.
+    # Full indexes cause many rolls. Each segment still holds more batches of a producer than are in flight,
+    # because recovery reads the producer state of the segment before the first unflushed one.
     "orders": (4, {"segment.index.bytes": "720", "index.interval.bytes": "512"}),
     "clicks": (3, {"segment.index.bytes": "1200", "index.interval.bytes": "0", "flush.messages": "100"}),
     "audit": (
@@ -80,7 +79,7 @@ COMMITTED: list[PartitionId] = [partition for partition in PARTITIONS if partiti
 
 
 class PartitionLedger:
-    """What one partition must hold, and what it was seen to hold."""
+    """The expected and the observed records of one partition."""
 
     def __init__(self, partition: PartitionId) -> None:
         self.partition = partition
@@ -89,7 +88,7 @@ class PartitionLedger:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen, to look at all of it again."""
+        """Forget the observed records, to read all of them again."""
         self.seen_end = 0
         self.last_numbers: dict[str, int] = {}
         self.timestamps: list[int] = []
@@ -104,7 +103,7 @@ class PartitionLedger:
         self.acked_end = max(self.acked_end, batch.acked_at + batch.count)
 
     def check_record(self, record: Record, producers: dict[str, Producer]) -> None:
-        """The next record of the log. Failed where it is not what it should be."""
+        """Check the next record of the log, or raise Failed."""
         where = f"{self.partition} offset {record.offset}"
         if record.offset != self.seen_end:
             raise Failed(f"{where} follows on {self.seen_end - 1}")
@@ -122,7 +121,7 @@ class PartitionLedger:
             found.producer, self.partition, found.number, producer.start_ms
         )
         if self.partition[0] == "audit":
-            timestamp = record.timestamp  # the broker's own
+            timestamp = record.timestamp  # the broker's timestamp
         if record != Record(record.offset, timestamp, key, value, list(headers)):
             raise Failed(f"{where} is {record}")
         self.last_numbers[found.producer] = found.number
@@ -130,17 +129,17 @@ class PartitionLedger:
         self.seen_end += 1
 
     def check_complete(self) -> None:
-        """Everything that was acknowledged has been seen."""
+        """Check that every acknowledged record was observed."""
         if self.seen_end < self.acked_end:
             raise Failed(f"{self.partition} ends at {self.seen_end}, {self.acked_end} was acknowledged")
 
     def first_at(self, timestamp: int) -> int:
-        """The first offset whose record is not older; -1 if there is none."""
+        """Return the first offset with this timestamp or a later one, or -1."""
         return next((offset for offset, one in enumerate(self.timestamps) if one >= timestamp), -1)
 
 
 class SigkillHarness:
-    """The broker's many lives, and its clients through all of them."""
+    """A broker that is killed repeatedly, and its clients."""
 
     def __init__(self, directory: Path) -> None:
         self.rng = random.Random(SEED)
@@ -180,7 +179,7 @@ class SigkillHarness:
         return self.connections.request(self.admin_connection, version, request)
 
     def prepare(self) -> None:
-        """The first life: topics, producer ids, and the group's coordinator."""
+        """Create topics, producer ids and the group's coordinator."""
         topics = [
             CreatableTopic(
                 name=name,
@@ -200,7 +199,7 @@ class SigkillHarness:
         assert found.coordinators[0].port == self.child.address[1]
 
     def request_until_ready(self, version: int, request: Any, code: Any) -> Any:
-        """Ask until the coordinator is there and has loaded, or there are producer ids."""
+        """Repeat a request until the coordinator is loaded."""
         deadline = time.monotonic() + ANY_SECONDS
         while True:
             answer = self.request(version, request)
@@ -220,7 +219,7 @@ class SigkillHarness:
         return int(answer.producer_id)
 
     def run_load_until_killed(self) -> None:
-        """Everybody works until the broker is killed, at a moment of its own for each life."""
+        """Run all clients until the broker is killed at a random time."""
         workers: list[Producer | Committer | TopicAdmin] = [
             *self.producers.values(),
             self.committer,
@@ -250,7 +249,7 @@ class SigkillHarness:
     # --- the accounts
 
     def check(self) -> None:
-        """What is new since the last time, and all that is not in a log of records."""
+        """Check new records, offsets, the group and the topics."""
         ends = self.offsets_at(dict.fromkeys(PARTITIONS, LATEST))
         starts = self.offsets_at(dict.fromkeys(PARTITIONS, EARLIEST))
         assert set(starts.values()) == {0}
@@ -297,7 +296,7 @@ class SigkillHarness:
                 offset = header.next_offset
 
     def check_times(self) -> None:
-        """The first record that is not older than a moment, by the broker's index and by ours."""
+        """Check ListOffsets by timestamp against the expected records."""
         wanted: dict[PartitionId, int] = {}
         for partition, ledger in self.ledgers.items():
             if ledger.timestamps:
@@ -321,7 +320,7 @@ class SigkillHarness:
                 self.committer.check(partition, one.committed_offset, one.metadata)
 
     def topics(self) -> dict[str, TopicState]:
-        """Every topic that the topic_admin may have made."""
+        """Return the topics of the topic administrator."""
         found = {}
         for topic in self.request(12, MetadataRequest(topics=None)).topics:
             assert topic.error_code == 0
@@ -342,7 +341,7 @@ class SigkillHarness:
 
 
 def whole_batches(data: memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches of a response, of which the last may be cut short."""
+    """Yield the complete batches of a response."""
     try:
         yield from batches(data)
     except CorruptBatch:
@@ -368,7 +367,7 @@ def test_acknowledged_records_survive_fifty_sigkills(harness: SigkillHarness) ->
         if kill >= KILLS and not missing_coverage(harness):
             break
         if kill and harness.rng.random() < 0.15:
-            # While it recovers, or just before or after.
+            # The kill hits the recovery, or the time around it.
             harness.child.wait_until_it_serves(harness.rng.uniform(0, 0.6))
             harness.child.kill()
         else:
@@ -391,7 +390,7 @@ def test_acknowledged_records_survive_fifty_sigkills(harness: SigkillHarness) ->
 
 
 def check_all_records(harness: SigkillHarness) -> None:
-    """From the first record on, through kwire's own client and through librdkafka."""
+    """Read all records from the start, with kwire's client and with librdkafka."""
     for ledger in harness.ledgers.values():
         ledger.reset()
     harness.check()
@@ -404,7 +403,7 @@ def check_all_records(harness: SigkillHarness) -> None:
 
 
 def records_seen_by_librdkafka(harness: SigkillHarness) -> dict[PartitionId, list[tuple[int, bytes]]]:
-    """Offset and key of every record, in their order, as another client reads them."""
+    """Return offset and key of every record, in order, as librdkafka reads them."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     found: dict[PartitionId, list[tuple[int, bytes]]] = {partition: [] for partition in PARTITIONS}
@@ -441,7 +440,7 @@ def records_seen_by_librdkafka(harness: SigkillHarness) -> dict[PartitionId, lis
 
 
 def missing_coverage(harness: SigkillHarness) -> list[str]:
-    """Why it was no harness yet: what was not rolled, sent twice or done often enough."""
+    """Return the kinds of load that have not occurred often enough."""
     found = [
         f"{topic}-{index} was never rolled"
         for topic, index in PARTITIONS

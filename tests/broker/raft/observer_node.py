@@ -1,4 +1,4 @@
-"""An observer alone on a network: its log, its image, and what it has been told, on a disk in memory."""
+"""An observer on a simulated network, with its log, image and committed batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRECTORY = "/data/__cluster_metadata-0"
 
 
 class ObserverNode:
-    """It can be stopped, killed, wiped and started again."""
+    """An observer that can be stopped, killed, wiped and restarted."""
 
     def __init__(self, network: Network, cluster_id: str, node_id: int = 7, **settings: str) -> None:
         self.network = network
@@ -49,13 +49,13 @@ class ObserverNode:
         }
         self.starts = 0
         self.make_peers: Callable[[VirtualHost], Any] | None = None
-        """Other nodes than those on the network, where a test makes them up."""
+        """Replaces the peers on the network, if set."""
         self.leadership: Leadership | None = None
-        """Of one that may vote, should the quorum ever make it a voter."""
+        """The leadership of a node that may become a voter, if set."""
         self.work_delays: random.Random | None = None
-        """Decides when work for threads is done; where unset, at once."""
+        """Randomizes the completion of worker tasks; without it they complete at once."""
         self.committed: dict[int, tuple[int, int]] = {}
-        """Last offset and epoch of each batch that was told of, by its base offset, over all starts."""
+        """Last offset and epoch of each committed batch by base offset, over all starts."""
         self.fatal: list[str] = []
         self.leaders: list[tuple[int, int]] = []
 
@@ -117,7 +117,7 @@ class ObserverNode:
 
     def _check_committed(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
         for batch in batches:
-            if batch.size_bytes and batch.base_offset >= self.log.start_offset:  # not of a snapshot
+            if batch.size_bytes and batch.base_offset >= self.log.start_offset:  # not from a snapshot
                 assert batch.last_offset < self.log.high_watermark
                 what = (batch.last_offset, batch.epoch)
                 assert self.committed.setdefault(batch.base_offset, what) == what

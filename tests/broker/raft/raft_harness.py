@@ -1,4 +1,4 @@
-"""A machine of the quorum alone, with its clock, its log in memory, and what comes out of it."""
+"""The raft state machine alone, with a manual clock and a log in memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def voter(node_id: int) -> Voter:
 
 
 class RaftHarness:
-    """A machine, and a shell without a disk: everything is durable at once, unless `is_slow`."""
+    """A state machine with a log in memory; writes are durable at once unless `is_slow`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RaftHarness:
         auto_join: bool = False,
         servers: tuple[int, ...] | None = None,
     ) -> None:
-        """`log` tells the epochs in it, and how many records of each."""
+        """Start the state machine; `log` maps epochs to numbers of records."""
         self.me = me
         static = VoterSet.of_addresses({one: ADDRESSES[one] for one in voters}, LISTENER)
         self.log = SimulatedLog(VoterSet() if dynamic else static)
@@ -114,7 +114,7 @@ class RaftHarness:
     # --- what comes out
 
     def execute(self, outputs: list[Output]) -> list[Output]:
-        """Do it, and give it back without `Tell`."""
+        """Apply outputs, and return them without `Tell`."""
         found: list[Output] = []
         queue = list(outputs)
         while queue:
@@ -141,12 +141,12 @@ class RaftHarness:
         return [] if self.is_slow else self.sync()
 
     def sync(self) -> list[Output]:
-        """All of the log is durable, and what was cut off is gone."""
+        """Report that the complete log is durable."""
         self.log.awaits_sync = False
         return self.machine.synced(self.log.end_offset, self.now_ms)
 
     def append_records(self, count: int = 1, epoch: int | None = None) -> list[Output]:
-        """Have records in the log: commands of this leader, or what a follower was sent."""
+        """Append records as this leader, or as fetched in this epoch."""
         for _ in range(count):
             batch = Batch(self.log.end_offset, self.machine.epoch if epoch is None else epoch, (), "command")
             self.log.append(batch)
@@ -156,18 +156,18 @@ class RaftHarness:
         return self.execute(self.machine.tick(self.now_ms))
 
     def run_due(self) -> list[Output]:
-        """Go to when there is something to do, and have it done."""
+        """Advance to the next deadline and run what is due."""
         due_ms = self.machine.due_ms
         assert due_ms is not None
         self.now_ms = max(self.now_ms, due_ms)
         return self.tick()
 
     def next_sends(self) -> list[Send]:
-        """What is asked next."""
+        """Return the requests that are sent next."""
         return [output for output in self.run_due() if isinstance(output, Send)]
 
     def advance(self, ms: int) -> list[Output]:
-        """Let the time pass, with everything that happens in it."""
+        """Advance the clock and run everything that becomes due."""
         end_ms = self.now_ms + ms
         found: list[Output] = []
         while (due_ms := self.machine.due_ms) is not None and due_ms <= end_ms:
@@ -181,7 +181,7 @@ class RaftHarness:
         return self.execute(self.machine.answered(send.number, answer, self.now_ms))
 
     def request(self, request: Message, *, api_version: int = 1) -> Any:
-        """Ask it, and what it answers, or None so far."""
+        """Pass a request and return the response, or None while it is pending."""
         before = len(self.responses)
         self.execute(self.machine.asked(request, "asker", self.now_ms, api_version=api_version))
         return self.responses[-1] if len(self.responses) > before else None
@@ -193,7 +193,7 @@ class RaftHarness:
     # --- and how it becomes something
 
     def become_prospective(self) -> list[Send]:
-        """Have it be prospective; the pre-votes that it next_send for."""
+        """Make it prospective and return its pre-vote requests."""
         for _ in range(100):
             found = self.next_sends()
             if found and isinstance(found[0].request, vote.VoteRequest):
@@ -205,7 +205,7 @@ class RaftHarness:
         raise AssertionError("it does not stand")
 
     def become_candidate(self) -> list[Send]:
-        """Have it be a candidate; the votes that it next_send for."""
+        """Make it a candidate and return its vote requests."""
         send = self.become_prospective()[0]
         others = (len(self.log.voters)) // 2
         found: list[Output] = self.respond(send, vote_response(self.machine.epoch))
@@ -214,19 +214,19 @@ class RaftHarness:
         return [one for one in self.tick() if isinstance(one, Send)]
 
     def become_leader(self) -> RaftHarness:
-        """Have it be the leader."""
+        """Make it the leader."""
         for send in self.become_candidate():
             self.respond(send, vote_response(self.machine.epoch))
         return self
 
     def become_follower(self, leader_id: int = 2, epoch: int = 3) -> RaftHarness:
-        """Have it be description who leads."""
+        """Make it a follower of this leader."""
         self.request(begin_quorum_epoch(leader_id, epoch))
         return self
 
 
 def remembered_states(outputs: list[Output]) -> list[tuple[int, int, int, bool]]:
-    """Epoch, leader, who has the vote, and whether that is a promise."""
+    """Return epoch, leader, voted id and `is_promise` of each state to persist."""
     return [
         (one.state.leader_epoch, one.state.leader_id, one.state.voted_id, one.is_promise)
         for one in outputs
@@ -259,7 +259,7 @@ def vote_request(
     cluster_id: str | None = "us",
     topic: str = METADATA_TOPIC,
 ) -> vote.VoteRequest:
-    """`last` is the epoch of the candidate's last record, and where its log ends."""
+    """Build a Vote request; `last` is the epoch of the candidate's last record and its log end offset."""
     data = vote.RequestPartitionData(
         partition_index=0,
         replica_epoch=epoch,

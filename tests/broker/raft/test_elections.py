@@ -1,4 +1,4 @@
-"""What a node answers as whom, how it is elected, leads and resigns. The simulation does the rest."""
+"""Votes, elections, leadership and resignation of one voter. The simulation covers whole quorums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CODE = ErrorCode
 
 
 def error_code_of(answer: object) -> ErrorCode:
-    """The error of the partition, or else of the whole answer."""
+    """Return the error code of the partition, or of the response without topics."""
     top = ErrorCode(answer.error_code)  # type: ignore[attr-defined]
     topics = answer.topics  # type: ignore[attr-defined]
     return ErrorCode(topics[0].partitions[0].error_code) if topics else top
@@ -87,7 +87,7 @@ ROLES = {
     QuorumRole.LEADER: leader,
     QuorumRole.RESIGNED: resigned,
 }
-"""In epoch 3 each of them, with five records of epoch 2."""
+"""A harness of each role in epoch 3, with five records of epoch 2."""
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -171,7 +171,7 @@ class TestVotes:
         assert is_granted(harness.request(vote_request(3, 3)))
         harness = RaftHarness(
             remembered=QuorumState(leader_epoch=3, voted_id=3)
-        )  # of a quorum that is not dynamic
+        )  # a static quorum stores no directory id
         assert is_granted(harness.request(vote_request(3, 3)))
 
     @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ class TestElections:
         for send in [one for one in harness.executed if isinstance(one, Send)][-2:]:
             harness.respond(send, vote_response(3, granted=False, leader_id=2))
         assert (harness.machine.role, harness.machine.leader_id) == (QuorumRole.FOLLOWER, 2)
-        # But not for another whole timeout where the leader says nothing.
+        # The next election comes one fetch timeout later, without a response of the leader.
         harness.advance(2 * FETCH_WAIT_MS)
         assert harness.machine.role is QuorumRole.PROSPECTIVE
 
@@ -512,7 +512,7 @@ class TestDynamicQuorums:
 
 @pytest.mark.parametrize("make", ROLES.values())
 def test_every_combination_of_numbers_in_a_request_gets_a_response(make: Callable[[], RaftHarness]) -> None:
-    """Strangers' numbers, in every combination, harm nobody."""
+    """No combination of numbers in a request raises an exception."""
     numbers = [-(2**31), -1, 0, 2, 3, 4, LAST_EPOCH - 1, LAST_EPOCH]
     harness = make()
     for node_id in (-1, 0, 1, 2, 9):

@@ -1,4 +1,4 @@
-"""How a node gets the log: who is asked what, and what comes of each answer."""
+"""Fetching of the metadata log: the choice of the server, and the reactions to responses."""
 
 from __future__ import annotations
 

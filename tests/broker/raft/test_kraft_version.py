@@ -52,14 +52,14 @@ def test_upgrade_to_kraft_version_1_writes_the_voters() -> None:
         harness.quorum.log.directory_id,
         [("CONTROLLER", "localhost", 9093)],
     )
-    # Two control records, and the one that the reply waited for.
+    # Two control records, and the record that the response waits for.
     assert after.high_watermark == before.high_watermark + 3
     assert upgrade(harness) is None
     assert describe_quorum(harness).high_watermark == after.high_watermark + 1
 
 
 def test_leader_change_messages_have_version_0() -> None:
-    """In version 0 always: Kafka's tools for its metadata read nothing else."""
+    """Kafka's metadata tools read no later version."""
     harness = MetadataHarness(**SETTINGS)
     upgrade(harness)
     harness.stop()

@@ -1,4 +1,4 @@
-"""Voters that come, go and move, as their leader has it, and as they ask for it."""
+"""Voters that are added, removed and updated, as the leader and as the voter itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CODE = ErrorCode
 
 
 def leader(*, dynamic: bool = True, voters: tuple[int, ...] = (1, 2, 3)) -> RaftHarness:
-    """One that has committed in its epoch."""
+    """Return a leader that has committed in its epoch."""
     harness = RaftHarness(dynamic=dynamic, voters=voters)
     if len(voters) > 1:
         harness.become_leader()
@@ -274,7 +274,7 @@ class TestUpdating:
 class TestJoining:
     @staticmethod
     def next_send_except_fetch(harness: RaftHarness, leader_id: int = 2, epoch: int = 3) -> Any:
-        """What a follower next_send that is no Fetch, when some of those have gone well."""
+        """Return the first request of a follower other than Fetch, after some successful fetches."""
         harness.become_follower(leader_id, epoch)
         for _ in range(4):
             [send] = harness.next_sends()

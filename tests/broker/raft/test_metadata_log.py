@@ -1,4 +1,4 @@
-"""The metadata log of a node that follows another: what it takes, where it is cut, and what it refuses."""
+"""The metadata log of a follower: fetched batches, truncation and rejected batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_log(disk: MemoryDisk | None = None) -> MetadataLog:
 
 
 def log_with(*epochs: int) -> MetadataLog:
-    """A log with a record of each of these epochs."""
+    """Return a log with one record of each of these epochs."""
     log = open_log()
     for epoch in epochs:
         log.append_fetched(make_batch(log.end_offset, epoch), epoch=epoch)
@@ -57,7 +57,7 @@ def log_with(*epochs: int) -> MetadataLog:
 
 
 def epochs_of(log: MetadataLog) -> list[int]:
-    """The epoch of each record."""
+    """Return the epoch of each record."""
     starts = [*log.log.leader_epochs, (0, log.end_offset)]
     return [epoch for (epoch, start), (_, end) in pairwise(starts) for _ in range(start, end)]
 
@@ -136,7 +136,7 @@ def test_fetch_position_returns_the_diverging_epoch(
 
 
 class TrimmedLog:
-    """The positions of a log that begins behind a snapshot, and has a later one."""
+    """The positions of a log that starts at a snapshot and has a later one."""
 
     start_offset, end_offset, last_epoch = 10, 30, 4
     earliest_snapshot = Snapshot(10, 2)
@@ -165,7 +165,7 @@ def test_fetch_position_before_the_log_start_returns_a_snapshot(
 
 
 def converge(leader: MetadataLog, follower: MetadataLog, common: int) -> None:
-    """Cut and append until both are the same; what they have in common is never touched."""
+    """Truncate and append until the logs agree, without touching their common records."""
     for _ in range(20):
         answer = answer_to_fetch(leader, follower.end_offset, follower.last_epoch)
         if answer is None:

@@ -1,4 +1,4 @@
-"""An observer follows a controller over a network, whatever happens to either of them."""
+"""An observer fetches from a controller over a network with faults, restarts and power loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = {
 
 
 class ObserverCluster:
-    """A controller, an observer, and what is between them."""
+    """A controller and an observer on a simulated network."""
 
     def __init__(self, seed: int | None = None, faults: NetworkFaults = NO_FAULTS, **settings: str) -> None:
         rng = None if seed is None else random.Random(seed)
@@ -47,20 +47,20 @@ class ObserverCluster:
         self.network.events.advance(delay_ms)
 
     def create(self, count: int = 1, partitions: int = 1) -> None:
-        """Topics, one after another, of the controller itself: no matter what the network does."""
+        """Create topics on the controller directly, independent of the network."""
         for _ in range(count):
             self.topics += 1
             topic = CreatableTopic(name=f"t{self.topics}", num_partitions=partitions, replication_factor=1)
             self.controller.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000))
 
     def snapshot_controller(self) -> None:
-        """Have the controller's log begin with a snapshot."""
+        """Move the start of the controller's log to a snapshot."""
         self.create(30, partitions=20)
         self.advance(70_000)
         assert self.controller.node.quorum.log.start_offset > 0
 
     def is_replicated(self) -> bool:
-        """Whether the observer knows what the controller knows, and has it as the controller has it."""
+        """Return whether the observer's image and log equal the controller's."""
         mine, theirs = self.observer.image, self.controller.node.image
         if mine.offset < theirs.offset - 1:  # except for NoOpRecord
             return False

@@ -1,7 +1,7 @@
-"""An observer of a quorum that elects: it sends what it has written, loses it, and has three minds.
+"""An observer of a quorum with elections, in which leaders send uncommitted records and lose them.
 
-The quorum here is made up: three copies of a log of topics, one for each epoch and offset. Its leader sends
-what is not committed, too, as Apache Kafka's does, and the next leader may never have had it.
+The quorum is a fake: three logs with one topic record per epoch and offset. As in Apache Kafka, its leader
+sends uncommitted records, which the next leader may lack.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def topic_of(epoch: int, offset: int) -> TopicRecord:
 
 @dataclass
 class Voter:
-    """A voter's copy: the epoch of each record, and whom it believes to lead."""
+    """A voter's log: the epoch of each record, and the voter's view of the leader."""
 
     epochs: list[int] = field(default_factory=list)
     epoch: int = 0
     leader_id: int = -1
     high_watermark: int | None = None
-    """The high watermark that it knows as a leader: it learns of it by committing something itself."""
+    """The high watermark, which a leader knows once it has committed a record itself."""
     start_offset: int = 0
     earliest_snapshot: Snapshot | None = None
     latest_snapshot: Snapshot | None = None
@@ -75,7 +75,7 @@ class Voter:
 
 
 class FakeQuorum:
-    """Three voters, and how far they agree."""
+    """Three voters and the committed records."""
 
     def __init__(self, rng: random.Random) -> None:
         self.voters = {voter: Voter() for voter in ADDRESSES}
@@ -91,7 +91,7 @@ class FakeQuorum:
         return self.voters[self._leader]
 
     def elect(self) -> None:
-        """Somebody leads who has all that is committed; not everybody hears of it."""
+        """Elect a voter that has all committed records; only some voters learn of it."""
         able = [
             voter
             for voter, copy in self.voters.items()
@@ -106,19 +106,19 @@ class FakeQuorum:
         self.append(1)
 
     def resign_deposed_leaders(self) -> None:
-        """Whoever believes to lead, and does not, hears of it: it has no majority."""
+        """Let deposed leaders learn of the new leader."""
         for voter, copy in self.voters.items():
             if copy.leader_id == voter != self._leader:
                 copy.epoch, copy.leader_id = self.leader.epoch, self._leader
 
     def append(self, count: int) -> None:
-        """Whoever believes to lead writes something."""
+        """Append records on every voter that considers itself the leader."""
         for voter, copy in self.voters.items():
             if copy.leader_id == voter:
                 copy.epochs += [copy.epoch] * count
 
     def commit(self) -> None:
-        """A majority copies the leader's log, up to somewhere."""
+        """Replicate a part of the leader's log to a majority."""
         leader = self.leader
         end = self.rng.randint(len(self.committed), leader.end_offset)
         if end and leader.epochs[end - 1] != leader.epoch:
@@ -136,7 +136,7 @@ class FakeQuorum:
             fields["error_code"] = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.current_leader_epoch > copy.epoch:
             fields["error_code"] = ErrorCode.UNKNOWN_LEADER_EPOCH
-        elif copy.leader_id != voter:  # who was deposed and has not heard of it goes on
+        elif copy.leader_id != voter:  # a deposed leader that does not know it continues
             fields["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             other = answer_to_fetch(copy, asked.fetch_offset, asked.last_fetched_epoch)
@@ -165,7 +165,7 @@ class FakeQuorum:
 
 
 class FakePeers:
-    """`Peers` of a node that observes them."""
+    """The `Peers` of an observer of the fake quorum."""
 
     def __init__(self, quorum: FakeQuorum, host: VirtualHost, rng: random.Random) -> None:
         self._quorum = quorum
@@ -200,7 +200,7 @@ def record(epoch: int, offset: int) -> bytearray:
 
 
 class CheckedObserver(ObserverNode):
-    """An observer of the made-up quorum, which hears of nothing that is not committed."""
+    """An observer of the fake quorum that checks that it applies only committed records."""
 
     def __init__(self, network: Network, quorum: FakeQuorum) -> None:
         voters = ",".join(f"{voter}@{address}" for voter, address in ADDRESSES.items())
@@ -219,7 +219,7 @@ SEEDS = range(40)
 
 
 def observe(seed: int) -> None:
-    """Have an observer go through elections, lost answers and lost power, and converge when all is well."""
+    """Run an observer through elections, lost responses and power loss, and check that it converges."""
     rng = random.Random(seed)
     events = EventQueue()
     quorum = FakeQuorum(rng)

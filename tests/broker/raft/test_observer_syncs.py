@@ -1,6 +1,6 @@
-"""Who follows the quorum never waits for its disk on the loop, also where its log is cut or begins anew.
+"""An observer never waits for its disk on the loop, also after a truncation or a restart of its log.
 
-Until a worker has made that durable it asks for nothing, and so nothing is appended.
+It sends no fetch, and so appends nothing, until a worker has made the change durable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.broker.raft.test_observer_elections import CheckedObserver, FakeQuoru
 
 
 class NonVoterLeadership:
-    """The lead that a controller never gets which is no voter: it syncs what it appends all the same."""
+    """The leadership of a controller that is no voter; it syncs its appends like a voter."""
 
     def became_leader(self, epoch: int) -> None:
         raise AssertionError
@@ -53,7 +53,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> WatchedDisk:
 
 
 def finish_work(node: ObserverNode, held: list[WorkerTask]) -> None:
-    """Have the work that is held back be done, with what comes of it."""
+    """Run the queued work of the workers and its callbacks."""
     while held:
         held.pop(0).deliver()
         node.host.run_pending()

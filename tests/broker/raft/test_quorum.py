@@ -1,4 +1,4 @@
-"""The quorum alone: who hears what, in which order, and after how many syncs."""
+"""The quorum alone: order of its callbacks, and number of syncs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import NoOpRecord, TopicRecord
 
 FIRST = 1
-"""The offset of the first record after that of the leader's change."""
+"""The offset of the first record after the LeaderChangeMessage."""
 
 
 class SlowHost(VirtualHost):
-    """A host whose workers are done when a test says so."""
+    """A host whose workers complete when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class SlowHost(VirtualHost):
 
 
 class QuorumHarness:
-    """A quorum of one on a disk in memory, and everything that it has events, in order."""
+    """A quorum of one voter on a disk in memory, and its callbacks in order."""
 
     def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
@@ -54,7 +54,7 @@ class QuorumHarness:
         self.host = SlowHost()
         self.events: list[object] = []
         self.append_on_commit: list[StoredRecord] = []
-        """What is appended when the next offset is committed."""
+        """Records to append when the next offset is committed."""
         format_directories(config, self.disk, self.host.random("directories"), 0, ignore_formatted=True)
         self.logs = LogManager(
             self.disk,

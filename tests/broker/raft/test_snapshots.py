@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: when they are taken, what they hold and let go, and what a crash leaves."""
+"""Metadata snapshots: when they are taken, their content, retention, and crashes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 
 class MetadataHarness:
-    """The metadata service of one broker on a disk in memory, that can be stopped and started again."""
+    """The metadata service of one broker on a disk in memory, which can be restarted."""
 
     def __init__(self, **settings: str) -> None:
         properties = {"log.dirs": "/data", "node.id": "1"}
@@ -42,7 +42,7 @@ class MetadataHarness:
 
     def start(self) -> None:
         self.starts += 1
-        # Topics get other ids than those of the last run.
+        # Topic ids differ from those of the last run.
         self.host = VirtualHost(seed=self.starts, now_ms=self.now_ms)
         now_ms = self.host.now_ms()
         format_directories(
@@ -68,7 +68,7 @@ class MetadataHarness:
         self.now_ms = self.host.now_ms() + 1
 
     def truncate_log(self, offset: int) -> None:
-        """While it is stopped, lose the end of the metadata log."""
+        """Truncate the metadata log of a stopped broker."""
         logs = LogManager(
             self.disk,
             all_directories(self.config),
@@ -103,7 +103,7 @@ class MetadataHarness:
         self.run(DeleteTopics([TopicToDelete(name, None) for name in names]))
 
     def settle(self) -> None:
-        """Let what is being written be finished."""
+        """Let pending writes complete."""
         self.host.advance(1_000)
 
     def names(self, suffix: str = ".checkpoint") -> list[str]:
@@ -115,7 +115,7 @@ class MetadataHarness:
 
 
 def content(image: MetadataImage) -> dict[str, Any]:
-    """What an image says of topics, settings and features; nodes register anew at every start."""
+    """Return the parts of an image that survive a restart; registrations do not."""
     return {
         part: getattr(image, part)
         for part in ("topics", "topics_by_id", "configs", "features", "next_producer_id")
@@ -387,5 +387,5 @@ def test_log_that_ends_before_a_snapshot_restarts_after_the_snapshot(lost_epoch:
 
 
 def epoch_of_snapshot(name: str) -> int:
-    """The epoch in which a snapshot of this name was written."""
+    """Return the epoch in the name of a snapshot."""
     return int(name.partition("-")[2].partition(".")[0])

@@ -1,4 +1,4 @@
-"""Voter sets, and how the log changes them."""
+"""Voter sets and their history in the log."""
 
 from __future__ import annotations
 
