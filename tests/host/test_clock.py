@@ -1,4 +1,4 @@
-"""The queue of timers, and the host on virtual time."""
+"""The timer queue and the virtual host."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_canceled_timers_do_not_accumulate() -> None:
     )
 )
 def test_postpone_equals_cancel_and_add(steps: list[tuple[str, int]]) -> None:
-    """One queue postpones, the other one cancels and adds: nobody can tell them apart."""
+    """A queue that postpones and a queue that cancels and adds behave alike."""
     now_ms = 0
     postponing, adding = TimerQueue(lambda: now_ms), TimerQueue(lambda: now_ms)
     fired: list[tuple[str, int, int]] = []

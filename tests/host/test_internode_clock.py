@@ -1,4 +1,4 @@
-"""The time between nodes, while a clock is moved of which nothing passes between them."""
+"""The clock between nodes, which can pause while another clock advances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class ClockHarness:
-    """A clock, what waits for it, and what has happened by when."""
+    """A clock with timers, and the fired callbacks."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

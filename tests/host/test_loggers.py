@@ -1,4 +1,4 @@
-"""Loggers that say which node speaks, and those whose levels can be told and set."""
+"""Loggers with node names, and the known logger names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fired at again and again, while time is moved."""
+"""Periodic checks during an advance of the clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class CheckHarness:
-    """A clock that is moved from deadline to deadline, as the loop does it."""
+    """A clock that advances from deadline to deadline, as the loop does."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -17,7 +17,7 @@ class CheckHarness:
         self.checks = PeriodicChecks(self.timers)
         self.began_ms = self.clock.monotonic_ms()
         self.check_times_ms: list[int] = []
-        """When it was fired, in milliseconds from the beginning."""
+        """The times of the checks, in milliseconds from the start."""
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms() - self.began_ms

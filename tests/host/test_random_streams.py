@@ -1,4 +1,4 @@
-"""Streams of chance, and loggers that say which node speaks."""
+"""Random streams per purpose, and log records with node names."""
 
 from __future__ import annotations
 

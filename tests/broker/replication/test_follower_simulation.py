@@ -63,7 +63,7 @@ class FollowerSimulation:
         self.peer_offset = 0
         """The offset that the peer has fetched to."""
         self.acknowledged: list[int] = []
-        """The epochs of the records that were acknowledged or fetched by the leader's count."""
+        """The epochs of the records that were acknowledged to a client or reported to the leader."""
         self.waiting: set[int] = set()
         self.positions: dict[int, tuple[int, int, int]] = {}
         """The last position fetched from each leader."""

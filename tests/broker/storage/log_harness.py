@@ -1,4 +1,4 @@
-"""One log on some disk, for tests: opened, appended to, crashed, and opened again."""
+"""One log on any disk: open, append, crash and reopen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 
 def name(log: Log) -> None:
-    """Have a new log tell its topic's id, as a worker does, unless it does already."""
+    """Write the topic id of a new log, as a worker does."""
     ticket = log.begin_partition_metadata_flush()
     if ticket is not None:
         ticket.work()
@@ -31,7 +31,7 @@ def name(log: Log) -> None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """`partition.metadata`, as a log has it at its first append."""
+    """Write `partition.metadata`, as a log does at its first append."""
     write_temporary_partition_metadata(disk, directory, topic_id)
     disk.open(f"{directory}/{TEMPORARY_PARTITION_METADATA}").sync()
     rename_partition_metadata(disk, directory)
@@ -46,7 +46,7 @@ def batch(
     codec: Codec = Codec.NONE,
     transactional: bool = False,
 ) -> memoryview:
-    """A batch as a producer sends it: a record a value, without keys, each a millisecond later."""
+    """Build a produced batch with one record per value, without keys, one millisecond apart."""
     return memoryview(
         build(
             [(timestamp + number, None, value, []) for number, value in enumerate(values)],
@@ -60,7 +60,7 @@ def batch(
 
 
 def end_transaction(log: Log, producer_id: int, kind: int, *, now_ms: int = NOW_MS) -> None:
-    """Write a marker, and take it for replicated."""
+    """Append a marker and count it as replicated."""
     marker = build(
         [(now_ms, b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
         base_offset=log.log_end_offset,
@@ -75,7 +75,7 @@ def end_transaction(log: Log, producer_id: int, kind: int, *, now_ms: int = NOW_
 
 
 def committed_records(log: Log) -> list[Record]:
-    """What a read_committed consumer takes from the log, as KIP-98 has it filter."""
+    """Return the records that a read_committed consumer reads, filtered as in KIP-98."""
     found: list[Record] = []
     offset = log.log_start_offset
     while offset < log.last_stable_offset:
@@ -99,12 +99,12 @@ def committed_records(log: Log) -> list[Record]:
 
 
 def values(log: Log) -> list[bytes | None]:
-    """The value of every record that can be read, by reading the log from its start."""
+    """Return the value of every record, read from the log start."""
     return [value for _, value in offsets_and_values(log)]
 
 
 def offsets_and_values(log: Log) -> list[tuple[int, bytes | None]]:
-    """Offset and value of every record that can be read."""
+    """Return offset and value of every record."""
     found: list[tuple[int, bytes | None]] = []
     offset = log.log_start_offset
     while True:
@@ -122,7 +122,7 @@ def offsets_and_values(log: Log) -> list[tuple[int, bytes | None]]:
 
 
 class LogHarness:
-    """A directory for one log, and the time."""
+    """A log directory and the time."""
 
     def __init__(self, disk: Disk, root: str = "", config: LogConfig | None = None) -> None:
         self.disk = disk
@@ -135,7 +135,7 @@ class LogHarness:
         self.failures: list[StorageError] = []
 
     def small_segments(self, value: bytes) -> None:
-        """Configure segments that take three batches of one such value."""
+        """Configure segments that hold three batches of this value."""
         size_bytes = 3 * len(batch(value))
         self.config = self.config._replace(segment_bytes=size_bytes, index_interval_bytes=1)
 
@@ -147,9 +147,9 @@ class LogHarness:
         log_start_offset: int = 0,
         topic_id: Uuid | None = None,
     ) -> Log:
-        """Open the log, after a crash unless it is said to be clean. StorageError.
+        """Open the log, after a crash unless `clean`, or raise StorageError.
 
-        With a topic id that it does not tell it is a new one, which is not in its place yet.
+        A topic id that `partition.metadata` lacks makes it a new log, whose directory is not durable yet.
         """
         return open_log(
             self.disk,
@@ -168,22 +168,22 @@ class LogHarness:
         )
 
     def append(self, log: Log, *values: bytes, epoch: int = 0, timestamp: int | None = None) -> LogAppendInfo:
-        """Append one batch, commit it, and take it for replicated. ApiError, StorageError."""
+        """Append one batch, commit it and count it as replicated; may raise ApiError or StorageError."""
         sent = batch(*values, timestamp=self.now_ms if timestamp is None else timestamp)
         return self.send(log, sent, epoch=epoch)
 
     def send(self, log: Log, sent: memoryview, *, epoch: int = 0) -> LogAppendInfo:
-        """Append a batch of the caller's making, commit it, and take it for replicated."""
+        """Append a given batch, commit it and count it as replicated."""
         appended = log.append(sent, leader_epoch=epoch, now_ms=self.now_ms)
         log.commit()
         log.high_watermark = log.log_end_offset
         return appended
 
     def close(self, log: Log) -> None:
-        """Flush and close, as a shutdown does. StorageError."""
+        """Flush and close, as a shutdown does, or raise StorageError."""
         log.flush()
         log.close()
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """A file of a segment."""
+        """Return the path of a segment file."""
         return f"{self.directory}/{base_offset:020d}{suffix}"

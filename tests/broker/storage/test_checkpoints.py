@@ -1,4 +1,4 @@
-"""Kafka's small text files, byte by byte as Apache Kafka 4.3.1 leaves them."""
+"""Kafka's small text files, byte for byte as written by Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 

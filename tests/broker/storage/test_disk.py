@@ -1,4 +1,4 @@
-"""The real disk's open files: a path tells of the file that has it now, and not of one that had it before."""
+"""Open files of the real disk: a path always refers to its current file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_open_file_is_reused_until_its_path_changes(root: str) -> None:
     disk.open(f"{root}/a-0/next")
     disk.rename(f"{root}/a-0/next", f"{root}/a-0/log")
     assert disk.open(f"{root}/a-0/log").read_at(0, 9) == b"new"
-    assert old.read_at(0, 9) == b"a-0"  # whoever still holds it
+    assert old.read_at(0, 9) == b"a-0"  # for its current holder
     with pytest.raises(FileMissing):
         disk.open(f"{root}/a-0/next")
 

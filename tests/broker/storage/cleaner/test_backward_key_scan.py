@@ -1,4 +1,4 @@
-"""Keys that are read from the end leave of a log what a map of them leaves, byte for byte."""
+"""The backward key scan keeps the same records as an offset map, byte for byte."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def random_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
 def random_segments(
     draw: random.Random, base_offset: int, batches: int, keys: int
 ) -> list[tuple[int, bytes]]:
-    """Segments of a few batches each: base offset and content."""
+    """Return segments of a few batches each: base offset and content."""
     segments: list[tuple[int, bytes]] = []
     for _ in range(batches):
         made = random_batch(draw, base_offset, keys)
@@ -72,7 +72,7 @@ def random_segments(
 
 
 def job_for(segments: list[tuple[int, int]]) -> Job:
-    """All but the last of the segments, given by base offset and size, are to be clean."""
+    """Build a job that cleans all segments except the last, given by base offset and size."""
     return Job(
         directory=DIRECTORY,
         segments=segments,
@@ -93,7 +93,7 @@ def job_for(segments: list[tuple[int, int]]) -> Job:
 def clean(
     segments: list[tuple[int, bytes]], *, map_bytes: int = ROOM, first_dirty: int = 0, now_ms: int = NOW_MS
 ) -> tuple[dict[str, bytes], Done]:
-    """The files that cleaning all but the last segment leaves."""
+    """Return the files after cleaning all segments except the last."""
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
     for base_offset, content in segments:
@@ -117,7 +117,7 @@ def use_offset_map(monkeypatch: pytest.MonkeyPatch) -> None:
 def swap_key_bytes(
     files: dict[str, bytes], segments: list[tuple[int, bytes]], done: Done
 ) -> list[tuple[int, bytes]]:
-    """The log after it: a segment that was written anew stands for all up to the next one, or the end."""
+    """Return the log after the cleaning; a new segment replaces all up to the next one, or the end."""
     suffix = ".log.clean"
     made = {int(name[-32:-12]): content for name, content in files.items() if name.endswith(suffix)}
     kept = [segment for segment in segments if segment[0] >= done.end_offset]
@@ -136,7 +136,7 @@ def test_backward_scan_and_offset_map_keep_the_same_records(
         patched.setattr(LogRewriter, "_build_offset_map", None)
         patched.setattr(log_rewriter, "MIN_RECORDS_PER_BATCH", 0)
         found, done = clean(segments)
-    # Once more, when what the first one has left is clean, or is not known to be, and the tombstones may go.
+    # Clean again, with the first result as clean or as dirty section, and with expired tombstones.
     after = swap_key_bytes(found, segments[:-1], done)
     assert all(first < second for (first, _), (second, _) in pairwise(after))
     more = random_segments(draw, segments[-1][0], 30, keys)
@@ -189,7 +189,7 @@ def batch(base_offset: int, *keys: bytes) -> bytes:
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("wrong", [0, 2, 1020, 1030, 1 << 40])
 def test_flipped_offset_bit_loses_no_record(place: int, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Base offsets are not in the CRC."""
+    """The CRC does not cover base offsets."""
     made = [batch(1000 + 10 * number, *(b"%d-%d" % (number, one) for one in range(5))) for number in range(4)]
     made[place] = wrong.to_bytes(8, "big") + made[place][8:]
     segments = [(1000, b"".join(made)), (1100, b"")]
@@ -207,7 +207,7 @@ def test_flipped_offset_bit_loses_no_record(place: int, wrong: int, monkeypatch:
 
 
 class _File:
-    """A file that can be seen to be forgotten."""
+    """A file that records when it is released."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -258,7 +258,7 @@ def test_truncated_file_is_an_error() -> None:
 def test_offset_outside_its_segment_is_rejected(
     place: int, bit: int, first_dirty: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments of one batch, each a group of its own: nothing is made of another batch's offset."""
+    """Each segment has one batch and its own group, so that no other batch hides the offset."""
     made = [batch(5 * number, *[b"%d" % one for one in range(number, number + 5)]) for number in range(6)]
     wrong = 5 * place ^ 1 << bit
     made[place] = wrong.to_bytes(8, "big") + made[place][8:]

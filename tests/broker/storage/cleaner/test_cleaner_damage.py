@@ -1,4 +1,4 @@
-"""A log in which a bit has turned over is refused, before anything of it is written anew."""
+"""A log with a flipped bit is rejected before any of it is rewritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.wire.batch import ABORT, COMMIT, HEADER_BYTES, CorruptBatch, build, r
 NOW_MS = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
 LEADER_EPOCH = range(12, 16)
-"""Bytes of a header that no checksum covers, and that no cleaning goes by."""
+"""Header bytes that no checksum covers and no cleaning uses."""
 
 LogSegment = tuple[int, list[bytearray]]
 
@@ -62,7 +62,7 @@ ABORTED = {5: [AbortedTxn(100, 2, 5, 4), AbortedTxn(100, 6, 7, 4)]}
 
 
 def run_job(segments: list[LogSegment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
-    """What cleaning all but the last segment, each by itself, gives, and why it ends early."""
+    """Return the reports of cleaning all segments except the last, and the error."""
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
     for base_offset, batches in segments:
@@ -98,7 +98,7 @@ def test_flipped_bit_leaves_the_log_unchanged(segments: list[LogSegment]) -> Non
     found, reason = run_job(segments)
     assert not reason
     assert isinstance(found[-1], Done)
-    assert len(found) > 1  # so that there is something to be lost
+    assert len(found) > 1  # there are records to lose
     for _, batches in segments:
         for batch in batches:
             for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
@@ -112,7 +112,7 @@ def test_flipped_bit_leaves_the_log_unchanged(segments: list[LogSegment]) -> Non
 
 @pytest.mark.parametrize("first_dirty_offset", [4, 6])
 def test_flipped_bit_in_the_clean_section_leaves_the_log_unchanged(first_dirty_offset: int) -> None:
-    """That is read when it is copied; what was reported by then does not depend on it."""
+    """The clean section is read only when it is copied; earlier reports do not depend on it."""
     batch = PLAIN[0][1][1]
     for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
         for bit in range(8):

@@ -1,4 +1,4 @@
-"""What a full disk, a kill and a loss of power leave of a log that is being cleaned."""
+"""A full disk, a kill or power loss during a cleaning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.broker.storage.cleaner.test_log_cleaner import (
 
 @pytest.mark.parametrize("free_bytes", [0, 100, 300])
 def test_full_disk_during_a_cleaning_takes_the_directory_offline(free_bytes: int) -> None:
-    """As any other write there, and as in Kafka."""
+    """As for any other write error, and as in Kafka."""
     harness = harness_with_two_directories()
     other = harness.create("u")
     log = harness.log
@@ -48,7 +48,7 @@ def test_full_disk_during_a_cleaning_takes_the_directory_offline(free_bytes: int
 
 
 def cleaning_steps() -> Iterator[tuple[CleanerHarness, int]]:
-    """A log to be cleaned on a disk that fails from its n-th operation on, until it does not any more."""
+    """Yield a dirty log on a disk that fails from its n-th operation on, until a cleaning succeeds."""
     for operations in range(2000):
         harness = CleanerHarness()
         harness.create()
@@ -99,7 +99,7 @@ def test_crash_at_any_step_leaves_the_old_or_the_new_segments(
 
 
 def records_after_restart(harness: CleanerHarness) -> ReadableRecords:
-    """What can be read, without using up what the disk can do."""
+    """Return the readable records after a restart, without the disk failure."""
     left, harness.disk.fails_after = harness.disk.fails_after, None
     found = readable_records(harness.log)
     harness.disk.fails_after = left

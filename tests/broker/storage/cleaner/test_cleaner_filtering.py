@@ -1,4 +1,4 @@
-"""What cleaning leaves of a batch, record by record and bit by bit."""
+"""The filter of the cleaner, record by record and bit by bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(key: bytes | None, value: bytes | None, timestamp: int = NOW_MS) -> N
 
 
 class Cleaning:
-    """A log of batches, read into a map and then filtered."""
+    """A log of batches that is read into an offset map and then filtered."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Cleaning:
         self.filter = OffsetMapFilter(self.map, rules, lambda: CleanedTransactionMetadata(aborted or [], 0))
 
     def run(self) -> list[bytes]:
-        """The batches that stay. The filter takes a log once, in order."""
+        """Return the kept batches. The filter reads a log once, in order."""
         if self.kept is not None:
             return self.kept
         kept = self.kept = []

@@ -17,7 +17,7 @@ from tests.broker.storage.log_harness import committed_records, end_transaction
 
 
 class TransactionHarness(CleanerHarness):
-    """A log of small segments, and what a reader of committed_records records is to find at last."""
+    """A log with small segments, and the records that a reader must find at the end."""
 
     def __init__(self) -> None:
         super().__init__(config=COMPACT._replace(segment_bytes=250))
@@ -25,7 +25,7 @@ class TransactionHarness(CleanerHarness):
         self.sequences: dict[int, int] = {}
 
     def write(self, key: bytes, value: bytes, producer_id: int | None = None) -> int:
-        """Append a record, in the producer's transaction if one is named: its offset."""
+        """Append a record, in a transaction if a producer is given, and return its offset."""
         offset = self.log.log_end_offset
         if producer_id is None:
             self.send((key, value))
@@ -50,7 +50,7 @@ class TransactionHarness(CleanerHarness):
             self.write(b"filler", bytes(100))
 
     def committed_records(self) -> dict[bytes | None, bytes | None]:
-        """The last value of each key, but for fillers, as a read_committed consumer sees it."""
+        """Return the last value of each key except fillers, as a read_committed consumer reads it."""
         found = {record.key: record.value for record in committed_records(self.log)}
         found.pop(b"filler", None)
         return found
@@ -62,7 +62,7 @@ def indexed_aborts(log: Log) -> list[AbortedTxn]:
 
 @pytest.mark.parametrize("cleaned_while_open", [True, False])
 def test_aborted_transaction_beside_an_open_one_supersedes_nothing(*, cleaned_while_open: bool) -> None:
-    """Its marker is behind the last stable offset, up to which the log is cleaned."""
+    """Its marker is above the last stable offset, the upper bound of the cleaning."""
     harness = TransactionHarness()
     harness.write(b"K", b"committed_records")
     harness.write(b"K", b"aborted", producer_id=1)
@@ -92,7 +92,7 @@ def test_index_entry_is_unchanged_when_its_first_records_are_removed() -> None:
     harness.roll()
     harness.run_cleaner()
     assert indexed_aborts(harness.log) == [entry]
-    # Its last batch stays, without a record, until its producer has written another one.
+    # The last batch is kept without records until the producer writes another one.
     harness.write(b"c", b"1", producer_id=1)
     harness.end(1, COMMIT)
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_cleaning_does_not_change_committed_reads(seed: int) -> None:
 
     def settle(written: list[tuple[int, bytes, bytes]]) -> None:
         for offset, key, value in written:
-            # By offset, whichever transaction ends first.
+            # In offset order, independent of the order in which transactions end.
             if offset > last.get(key, -1):
                 last[key], expected[key] = offset, value
 
@@ -146,7 +146,7 @@ def test_cleaning_does_not_change_committed_reads(seed: int) -> None:
 
 
 def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHeader:
-    """Of a transactional batch of one record, or of a marker of this kind."""
+    """Return the header of a transactional batch with one record, or of a marker."""
     record = (0, bytes(4), bytes(6), []) if kind is not None else (0, b"k", b"v", [])
     built = build(
         [record],
@@ -161,7 +161,7 @@ def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHe
 
 
 def test_transaction_that_ended_before_the_log_start_counts_as_committed() -> None:
-    """Its data stays while it lies in the same segment, and its marker with it; the index has no entry."""
+    """Its records stay while they are in the segment, and so does its marker; the index has no entry."""
     followed = CleanedTransactionMetadata([AbortedTxn(1, 0, 1, 2)], log_start_offset=2)
     assert not followed.on_batch_read(header_of(0, 1))
     assert not followed.on_control_batch_read(header_of(1, 1, ABORT), ABORT)
@@ -170,7 +170,7 @@ def test_transaction_that_ended_before_the_log_start_counts_as_committed() -> No
 
 
 def test_records_before_the_log_start_have_no_later_marker() -> None:
-    """Apache Kafka's cleaner has dropped the marker, and left the data."""
+    """Apache Kafka's cleaner has removed the marker and kept the records."""
     followed = CleanedTransactionMetadata([], log_start_offset=2)
     assert not followed.on_batch_read(header_of(0, 1))
     assert followed.on_control_batch_read(header_of(5, 1, ABORT), ABORT)
@@ -207,7 +207,7 @@ def test_abort_marker_without_an_index_entry_is_kept_while_it_has_records() -> N
 
 
 def test_abort_marker_before_the_first_dirty_offset_is_not_read() -> None:
-    """As in Apache Kafka: the producer's next transaction supersedes nothing, and loses nothing either."""
+    """As in Apache Kafka: the producer's next transaction supersedes nothing and loses nothing."""
     harness = TransactionHarness()
     harness.config = harness.config._replace(segment_bytes=1000)
     harness.log.config = harness.config

@@ -1,4 +1,4 @@
-"""The worker as a process, on a real disk: what it prints, how fast it may be, and how it ends."""
+"""The cleaner worker as a process on a real disk: reports, I/O rate and termination."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def workers() -> Iterator[ProcessWorkerPool]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """A log of 40 records with 4 keys."""
+    """Build the job for a log of 40 records with 4 keys."""
     bench = LogHarness(RealDisk(), str(tmp_path))
     bench.config = bench.config._replace(segment_bytes=500, index_interval_bytes=1)
     log = bench.open()
@@ -79,7 +79,7 @@ def test_worker_process_cleans_a_log(job: Job, workers: ProcessWorkerPool) -> No
     assert len(data) == cleaned.size_bytes
     found = [each.key for at, header in batches(data) for each in records(data, at, header)]
     assert sorted(key for key in found if key) == [b"k0", b"k1", b"k2", b"k3"]
-    # Segments without timestamps grow old by the time they were written at.
+    # The age of a segment without timestamps is that of its file.
     assert int(written.stat().st_mtime) == job.segments[-2][0]
 
 
@@ -112,8 +112,8 @@ def all_reports(worker: Worker) -> list[Report]:
 
 
 def processes() -> list[str]:
-    """The workers of this process."""
-    # As wide as it is: else ps cuts a long path to an environment's COLUMNS.
+    """Return the worker processes of this process."""
+    # -ww: otherwise ps truncates a long path to COLUMNS.
     children = subprocess.run(
         ["ps", "-ww", "--ppid", str(os.getpid()), "-o", "pid=,args="],
         capture_output=True,
@@ -205,7 +205,7 @@ def test_worker_yields_to_a_busy_broker(monkeypatch: pytest.MonkeyPatch) -> None
         used[0] += 0.02
         courtesy.check()
     assert stepped == []
-    for _ in range(10):  # half of one
+    for _ in range(10):  # half a core
         clock[0] += 0.2
         used[0] += 0.1
         courtesy.check()

@@ -1,4 +1,4 @@
-"""What is known of a batch is right about the next one, or is not used."""
+"""The layout of earlier batches speeds up reading, and never changes the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def body(written: Written, deltas: list[int] | None = None) -> bytes:
 def outcome(
     read: Callable[[bytes, int, int, int], RecordKeys], data: bytes, count: int
 ) -> tuple[object, ...]:
-    """Of records that lie among other bytes."""
+    """Return the keys of records within other bytes, or the error."""
     try:
         found = read(b"\x10" * 7 + data + bytes(30), 7, 7 + len(data), count)
     except CorruptBatch:
@@ -42,7 +42,7 @@ def outcome(
 
 @pytest.fixture
 def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records had each batch that was not read by a layout."""
+    """Record the number of records of each batch that was not read by a layout."""
     counts: list[int] = []
 
     def counted(data: bytes, at: int, end: int, count: int) -> RecordKeys:
@@ -95,14 +95,14 @@ def test_batch_of_the_same_size_with_another_layout_is_read_correctly(
     starts = keys_of(known, 0, len(known), count).starts
     damaged = bytearray(known)
     for which, place, byte in damages:
-        # In the heads of records, since nobody looks at what else is there.
+        # Only in record headers, because the reader checks no other bytes.
         damaged[min(starts[which % count] + place, len(known) - 1)] = byte
     assert outcome(reader.keys_of, bytes(damaged), count) == outcome(keys_of, bytes(damaged), count)
 
 
 @pytest.mark.parametrize("which", [0, 7, 19])
 def test_records_of_the_same_size_with_another_layout_are_detected(which: int) -> None:
-    """No value, no key, a longer key with a shorter value, timestamps of another length."""
+    """No value, no key, a longer key with a shorter value, or timestamps of another length."""
     count = 20
     plain = same_layout_records(count, 16, 40, 0, 1)
     others: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]] = [

@@ -1,4 +1,4 @@
-"""The cleaner on a disk in memory and virtual time: what it chooses and leaves, and what a kill leaves."""
+"""The log cleaner on a disk in memory and virtual time: choice of logs, result and crashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ReadableRecords = list[tuple[int, bytes | None, bytes | None]]
 
 
 class CleanerHarness:
-    """A broker's logs and their cleaner, on one disk."""
+    """The logs of a broker and their cleaner, on one disk."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class CleanerHarness:
         return log
 
     def send(self, *pairs: tuple[bytes | None, bytes | None], **fields: object) -> None:
-        """Append one batch to the log, committed_records and replicated."""
+        """Append one batch to the log, committed and replicated."""
         log = self.log
         built = build([(self.host.now_ms(), key, value, []) for key, value in pairs], **fields)  # type: ignore[arg-type]
         log.append(memoryview(built), leader_epoch=0, now_ms=self.host.now_ms())
@@ -95,7 +95,7 @@ class CleanerHarness:
         log.high_watermark = log.log_end_offset
 
     def run_cleaner(self) -> None:
-        """Let the cleaner look once, and finish what it finds."""
+        """Let the cleaner run one check and complete its cleanings."""
         self.host.advance(BACKOFF_MS)
 
     def names(self) -> list[str]:
@@ -103,7 +103,7 @@ class CleanerHarness:
 
 
 def readable_records(log: Log) -> ReadableRecords:
-    """Offset, key and value of every record that can be read."""
+    """Return offset, key and value of every readable record."""
     found: ReadableRecords = []
     offset = log.log_start_offset
     while True:
@@ -139,7 +139,9 @@ def test_all_segments_except_the_active_one_are_compacted(harness: CleanerHarnes
     assert harness.cleaner.completed_cleanings == 1
     cleaned = {key: offset for offset, key, _ in before if offset < active}
     assert after == [each for each in before if each[0] >= active or cleaned[each[1]] == each[0]]
-    assert harness.log.segment_base_offsets == bases  # no two of them fit into one, by their size before
+    assert (
+        harness.log.segment_base_offsets == bases
+    )  # no two segments fit into one, by their size before the cleaning
     assert harness.log.log_end_offset == end
     assert harness.cleaner.cleaned_offset(harness.log) == active
     assert read_offsets(harness.disk, f"/data/{CLEANED_OFFSETS}") == {("t", 0): active}
@@ -273,7 +275,7 @@ def test_producer_continues_after_its_records_are_cleaned(harness: CleanerHarnes
     harness.log.high_watermark = harness.log.log_end_offset
     end = harness.log.log_end_offset
     harness.send((b"k", b"2"), producer_id=9, producer_epoch=0, base_sequence=2)
-    assert harness.log.log_end_offset == end  # known: a duplicate
+    assert harness.log.log_end_offset == end  # a duplicate
     harness.send((b"k", b"3"), producer_id=9, producer_epoch=0, base_sequence=3)
     assert harness.log.log_end_offset == end + 1
 
@@ -339,7 +341,7 @@ def test_damaged_log_is_not_changed(harness: CleanerHarness) -> None:
 
 
 class ScriptedWorker:
-    """A worker whose reports a test gives."""
+    """A worker whose reports the test gives."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -415,12 +417,12 @@ def test_recreated_topic_is_cleaned_from_its_start(harness: CleanerHarness) -> N
 
 
 def checkpoints(harness: CleanerHarness) -> dict[str, dict[tuple[str, int], int]]:
-    """What the file of each directory says."""
+    """Return the checkpoint of each directory."""
     return {path: read_offsets(harness.disk, f"{path}/{CLEANED_OFFSETS}") for path in harness.log_dirs}
 
 
 def harness_with_two_directories() -> CleanerHarness:
-    """A log in the first of two directories, cleaned."""
+    """Return a harness with a cleaned log in the first of two directories."""
     harness = CleanerHarness(log_dirs=("/one", "/two"))
     harness.create()
     fill(harness)
@@ -453,7 +455,7 @@ def test_checkpoint_entry_moves_with_its_log() -> None:
     arrival.finish()
     harness.host.run_pending()
     assert checkpoints(harness) == {"/one": {}, "/two": cleaned}
-    # One that dies between the two leaves an entry too few: Kafka's cleaner dies of one too many.
+    # A crash between the two writes loses an entry, which is safe; Kafka's cleaner fails on a duplicate.
     names = [path for path in placed if path.endswith(CLEANED_OFFSETS)]
     assert names == [f"/one/{CLEANED_OFFSETS}", f"/two/{CLEANED_OFFSETS}"]
     assert harness.cleaner.cleaned_offset(new) == cleaned["t", 0]

@@ -1,4 +1,4 @@
-"""Keys of records that are laid out alike are read at once: that must change nothing."""
+"""Bulk reading of keys from records with one layout has the same result as reading one by one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_keys_equal_those_of_the_record_reader(
         for offset, key, _ in expected:
             if key is None or offset < from_offset:
                 continue
-            if len(keys) >= capacity:  # what is not new would have no place either
+            if len(keys) >= capacity:  # a known key has no other place either
                 break
             keys.add(shortened(key))
             last = offset
@@ -96,7 +96,7 @@ def test_surviving_records_are_returned_per_batch() -> None:
 
 @pytest.mark.parametrize("length", [LONGEST_PLAIN_KEY, LONGEST_PLAIN_KEY + 1, 400])
 def test_keys_of_one_length_are_distinguished(length: int) -> None:
-    """Not among very many, and not a plain one for what stands for a longer one."""
+    """Neither among many keys, nor a plain key against the hash of a longer one."""
     keys = [b"%0*d" % (length, number) for number in range(5000)]
     data = bytes(build([(0, key, b"", []) for key in keys], base_offset=0))
     known = OffsetMap(len(keys) * ENTRY_BYTES)
@@ -107,7 +107,7 @@ def test_keys_of_one_length_are_distinguished(length: int) -> None:
 
 
 def one_by_one(data: bytes, at: int, end: int, count: int) -> RecordKeys:
-    """What `keys_of` finds when it takes no records in together."""
+    """Return the result of `keys_of` without bulk reading."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_keys, "_read_alike", lambda *_: 0)
         patch.setattr(record_keys, "_read_mixed", lambda *_: 0)
@@ -128,7 +128,7 @@ def sizes(most: int) -> st.SearchStrategy[tuple[int, int]]:
 
 @st.composite
 def stretches(draw: st.DrawFn) -> list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
-    """Records with stretches of one kind each, long enough to be read together."""
+    """Draw records in runs of one layout, long enough for bulk reading."""
     written = []
     timestamp = 1_000_000
     for _ in range(draw(st.integers(1, 4))):
@@ -170,7 +170,7 @@ def test_bulk_reading_equals_reading_one_by_one(
     damages: list[tuple[float, int]],
     too_many: int,
 ) -> None:
-    """Also of what is damaged, or lies among other bytes, or is of more records or fewer than is said."""
+    """Also for damaged records, records within other bytes, and a wrong number of records."""
     count = len(written)
     deltas = [number * 3 + number // 50 * 1000 for number in range(count + 1)] if with_gaps else None
     body = bytes(build(written, offset_deltas=deltas))[HEADER_BYTES:]
@@ -189,7 +189,7 @@ def test_bulk_reading_equals_reading_one_by_one(
 
 
 def test_changed_layout_is_detected_at_the_same_apparent_key_size() -> None:
-    """The timestamp delta is longer by a byte, which has the offset delta, 16, where the key's size was."""
+    """The timestamp delta is one byte longer, so the offset delta, 16, is at the position of the key size."""
     written = [(64 if number == 16 else 0, b"%016d" % number, bytes(50 + number), ()) for number in range(40)]
     data = bytes(build(written))
     found = keys_of(data, HEADER_BYTES, len(data), len(written))
@@ -199,7 +199,7 @@ def test_changed_layout_is_detected_at_the_same_apparent_key_size() -> None:
 @pytest.mark.parametrize("key_bytes", [[16], [16, 9, 12]])
 @pytest.mark.parametrize("value_bytes", [8, 70])
 def test_record_that_ends_with_its_key_is_invalid(value_bytes: int, key_bytes: list[int]) -> None:
-    """Whether its length is told by one byte, or by two where one would do."""
+    """The record length is encoded in one byte, or in two although one is enough."""
     written = [
         (0, bytes(key_bytes[number % len(key_bytes)]), bytes(value_bytes + number % 5), ())
         for number in range(30)

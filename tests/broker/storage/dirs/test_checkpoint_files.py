@@ -1,4 +1,4 @@
-"""Checkpoint files come to say something else: in workers, or at once."""
+"""Writes of checkpoint files, in workers or at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 class CheckpointHarness:
-    """The files `one` and `two` of a directory, and a host that does its work when the test says so."""
+    """The checkpoint files `one` and `two` of a directory, and a host with deferred workers."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk(random.Random(1))
@@ -35,7 +35,7 @@ class CheckpointHarness:
         self.files.write(self.host, self.results.append)
 
     def run_worker(self) -> None:
-        """Let the worker do what is next, and tell the loop."""
+        """Run the next worker task and its callback."""
         self.held.pop(0).deliver()
         self.host.run_pending()
 

@@ -1,4 +1,4 @@
-"""A copy of a log on its way to another directory: the files that it leaves."""
+"""Future logs: the files of a log that is copied to another directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
 
 
 def replace_source(copy: FutureLog) -> Log:
-    """The copy, in the place of its log."""
+    """Return the copy after it has replaced its source."""
     copy.next_region(1000)
     copy.log.flush()
     replacement = copy.replace_source(1000)
@@ -35,7 +35,7 @@ def replace_source(copy: FutureLog) -> Log:
 @pytest.mark.parametrize("index_interval_bytes", [0, 1024, 4096])
 @pytest.mark.parametrize("largest_value_bytes", [20, 3000])
 def test_future_log_files_equal_the_sources(index_interval_bytes: int, largest_value_bytes: int) -> None:
-    """Every entry of the indexes is for one batch, as it was appended: kafka-dump-log verifies that."""
+    """kafka-dump-log verifies that every index entry refers to one appended batch."""
     rng = random.Random(largest_value_bytes)
     disk = MemoryDisk()
     manager = LogManager(disk, ["/one", "/two"], logger=STORAGE_LOGGER, rng=rng)
@@ -59,7 +59,7 @@ def test_future_log_files_equal_the_sources(index_interval_bytes: int, largest_v
 
 
 def test_crash_at_any_step_leaves_one_directory_of_the_partition() -> None:
-    """On these no broker would start."""
+    """A broker would not start with two."""
     seen = set()
     for operations in range(60):
         rng = random.Random(operations)

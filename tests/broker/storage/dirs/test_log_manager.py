@@ -1,4 +1,4 @@
-"""All logs of a broker: directories, locks, checkpoints, the clean marker, what is set aside, what fails."""
+"""The log manager: directories, locks, checkpoints, clean shutdown, deletion and failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def append(log: Log, *each: bytes) -> None:
 
 
 def crash(disk: MemoryDisk) -> LogManager:
-    """The process dies, and starts again."""
+    """Kill the process and restart."""
     disk.kill()
     return open_manager(disk)
 
@@ -165,7 +165,7 @@ def test_duplicate_partition_takes_the_second_directory_offline(disk: MemoryDisk
 
 @pytest.mark.parametrize(("whole", "begun"), [("/a", "/b"), ("/b", "/a")])
 def test_partially_created_directory_is_ignored(disk: MemoryDisk, whole: str, begun: str) -> None:
-    """As a full disk leaves it, where the partition was made elsewhere then."""
+    """A full disk leaves such a directory, and the partition was then created elsewhere."""
     append(open_manager(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
     disk.kill()
     disk.make_directory(f"{begun}/t-0")
@@ -210,7 +210,7 @@ def test_clean_start_skips_recovery(disk: MemoryDisk) -> None:
     assert again.log_end_offset == 1
     crashed = crash(disk).get("t", 0)
     assert crashed is not None
-    # A shutdown flushed it: that is what the recovery point says.
+    # The shutdown flushed the log, as the recovery point shows.
     assert crashed.log_end_offset == 0
 
 
@@ -232,7 +232,7 @@ def test_shutdown_syncs_each_directory_once() -> None:
     disk.synced.clear()
     logs.shutdown(NOW_MS)
     assert disk.synced[:6] == [*(log.directory for log in made), "/a"]
-    assert set(disk.synced[6:]) == {"/a"}  # for the checkpoints, and the mark
+    assert set(disk.synced[6:]) == {"/a"}  # for the checkpoints and the clean shutdown marker
     disk.power_cut(random.Random(0))
     again = {log.partition: values(log) for log in open_manager(disk).logs()}
     assert again == {0: [b"a"], 1: [], 2: [], 3: [], 4: []}
@@ -254,7 +254,7 @@ def test_metadata_log_is_opened_separately_and_recovered_completely(disk: Memory
 
 
 def test_metadata_log_directory_survives_power_loss(disk: MemoryDisk) -> None:
-    """On its own no broker starts; and who only follows the metadata syncs nothing of it."""
+    """No broker starts without it, and an observer syncs none of its parents."""
     logs = open_manager(disk, "/a", "/b")
     logs.open_metadata_log(CONFIG, NOW_MS)
     disk.power_cut(random.Random(0))
@@ -284,7 +284,7 @@ def test_checkpoint_files_have_kafkas_format(disk: MemoryDisk) -> None:
 @pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
 @pytest.mark.parametrize("content", [b"garbage", b"0\n5\nt 0 1\n", b"9\n0\n", b"0\n1\nt zero 1\n"])
 def test_corrupt_checkpoint_takes_its_directory_offline(disk: MemoryDisk, name: str, content: bytes) -> None:
-    """As Kafka. Without log starts, records that were deleted would come back."""
+    """As in Kafka. Without log start offsets, deleted records would return."""
     logs = open_manager(disk, "/a", "/b")
     for partition in range(2):
         append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
@@ -348,7 +348,7 @@ def test_deleted_log_is_removed_after_a_restart(disk: MemoryDisk) -> None:
 
 
 def test_recreated_topic_has_no_checkpoints_of_the_deleted_one(disk: MemoryDisk) -> None:
-    """It is nobody's until the checkpoints have forgotten what they tell of that one."""
+    """Its offsets do not count until the checkpoints have no entry of the deleted topic."""
     logs, host = open_manager(disk), VirtualHost()
     held = host.hold_work()
     old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
@@ -496,7 +496,7 @@ def test_failed_directory_takes_only_its_logs_offline(disk: MemoryDisk) -> None:
     assert all(log.failure is None for log in fine)
     assert logs.create("t", 9, TOPIC_ID, CONFIG, NOW_MS).directory.startswith("/b/")
     logs.shutdown(NOW_MS)
-    # What failed is not marked as complete.
+    # A failed log is not in the checkpoint.
     assert not disk.exists("/a/.kafka_cleanshutdown")
     assert disk.exists("/b/.kafka_cleanshutdown")
     again = open_manager(disk, "/a", "/b")
@@ -514,7 +514,7 @@ def test_no_log_is_created_without_an_online_directory(disk: MemoryDisk) -> None
 
 
 def run_broker(disk: MemoryDisk, guaranteed: dict[str, int]) -> None:
-    """A start, a topic, appends, checkpoints, another topic that goes again, a clean end."""
+    """Run a broker: a topic, appends, checkpoints, a deleted topic and a clean shutdown."""
     logs = open_manager(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG._replace(segment_bytes=200), NOW_MS)
     for number in range(6):

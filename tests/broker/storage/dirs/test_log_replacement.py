@@ -1,4 +1,4 @@
-"""A copy comes to the place of its log, for which it serves already."""
+"""Replacement of a log by its future log, which serves from the start of the replacement."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ReplacementHarness:
 
     @property
     def directory_suffixes(self) -> list[str]:
-        """What there is of the partition, by directory."""
+        """The suffixes of the partition's directories."""
         return [
             f"{path}: {name.rpartition('-')[2]}"
             for path in ("/one", "/two")
@@ -130,7 +130,7 @@ def test_shutdown_during_a_replacement_leaves_one_directory(harness: Replacement
     harness.logs.shutdown(NOW_MS)
     assert harness.directory_suffixes == ["/one: delete", "/two: 0"]
     while harness.held:
-        harness.run_worker()  # which ends in vain
+        harness.run_worker()  # the worker's result is ignored
     harness.disk.kill()
     harness.open()
     log = harness.logs.get("t", 0)

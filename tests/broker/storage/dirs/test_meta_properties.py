@@ -1,4 +1,4 @@
-"""On which directories a broker may start, beside what Apache Kafka 4.3.1 does on the same ones."""
+"""Directories that a broker accepts or rejects at start, compared with Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SNAPSHOT = "/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
 
 
 def make_disk(*files: str, formatted: str = "") -> MemoryDisk:
-    """A disk with these files, and `meta.properties` in /x for each letter x of `formatted`."""
+    """Return a disk with these files, and `meta.properties` in /x for each letter x of `formatted`."""
     disk = MemoryDisk()
     for path in files:
         disk.make_directory(path.rpartition("/")[0])
@@ -95,7 +95,7 @@ def test_missing_meta_properties_beside_data_fail_the_start(trace: str) -> None:
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_unformatted_directory_among_formatted_ones(name: str, is_there: bool) -> None:
-    """A disk that is not mounted: to serve without it, or on what is under it, would hide its data."""
+    """The disk may be unmounted: to skip it, or to use the mount point, would hide its data."""
     disk = make_disk(*([f"/{name}/.lock"] if is_there else []), formatted="ab".replace(name, ""))
     assert f"no meta.properties in /{name}, but the other directories are formatted" in start_error(disk)
     assert not disk.exists(f"/{name}/meta.properties")
@@ -119,7 +119,7 @@ def test_added_metadata_log_dir_fails_without_the_metadata_log() -> None:
 
 
 def test_removed_metadata_log_dir_fails_without_the_metadata_log() -> None:
-    """Other than Kafka, which begins an empty metadata log and sets every partition aside."""
+    """Apache Kafka starts an empty metadata log and renames every partition to stray."""
     disk = make_disk("/m/__cluster_metadata-0/x", "/b/t-0/x", formatted="abm")
     assert "/a has no metadata log, but /b/t-0 exists" in start_error(disk)
     assert not is_new(disk, home="/m", paths=("/a", "/b", "/m"))
@@ -140,7 +140,7 @@ def test_removed_metadata_log_dir_fails_without_the_metadata_log() -> None:
     ids=["directories", "copies"],
 )
 def test_duplicate_partition_fails_the_start(names: list[str], expected: str) -> None:
-    """As Kafka: either may hold what was written last, and to take the wrong one is to lose it."""
+    """As in Kafka: the newer copy is unknown, and the wrong choice would lose records."""
     disk = make_disk("/a/__cluster_metadata-0/x", formatted="ab")
     for name in names:
         disk.make_directory(name)

@@ -1,4 +1,4 @@
-"""New logs come to their places: they tell the ids of their topics."""
+"""New logs until their topic id is durable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST, SECOND = Uuid(b"\1" * 16), Uuid(b"\2" * 16)
 
 
 class PendingLogsHarness:
-    """A log directory, and a host that does its work when the test says so."""
+    """A log directory, and a host with deferred workers."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk(random.Random(1))
@@ -72,7 +72,7 @@ def test_worker_writes_the_topic_id(harness: PendingLogsHarness) -> None:
 
 @pytest.mark.parametrize("last", [0, -1])
 def test_callback_runs_once_the_topic_id_is_written(harness: PendingLogsHarness, last: int) -> None:
-    """A worker is on it already, and another one is sent: whichever is done first."""
+    """One worker is pending already; the callback starts another one. Either may complete first."""
     log = harness.create()
     append(log, b"a")
     assert (log.is_recoverable, log.needs_flush(0)) == (False, True)
@@ -115,7 +115,7 @@ def test_checkpoints_are_written_once_for_all_recreated_logs(harness: PendingLog
         while harness.held:
             harness.run_worker()
             steps += 1
-        # Three turns; before the first one of the second the files are written, and their names synced.
+        # Three turns; in the second round, the checkpoint files are written and synced before the first turn.
         assert steps == (3 if generation == FIRST else 5)
         append(logs[0], b"a")
         harness.logs.write_checkpoints()

@@ -1,4 +1,4 @@
-"""The process or the machine dies, at every single operation of the disk: what was promised must be there."""
+"""Kills and power loss at every disk operation: guaranteed records survive."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def idempotent_batch(sequence: int) -> memoryview:
 
 @dataclass
 class Guarantees:
-    """What was promised to the outside before the crash."""
+    """The guarantees given before the crash."""
 
     acknowledged: int = 0
-    """Records 0 up to this were acknowledged."""
+    """Records below this offset were acknowledged."""
     attempted: int = 0
     durable: int = 0
-    """Records 0 up to this were flushed."""
+    """Records below this offset were flushed."""
     start: int = 0
-    """The log start offset that was last asked for."""
+    """The last requested log start offset."""
 
 
 def crashes(disks: Callable[[], MemoryDisk] = MemoryDisk) -> Iterator[tuple[MemoryDisk, LogHarness, int]]:
-    """A fresh disk that fails from its n-th operation on, for n from 0; until the caller needs no more."""
+    """Yield a new disk that fails from its n-th operation on, for n from 0."""
     for operations in range(MOST_OPERATIONS):
         disk = disks()
         harness = LogHarness(disk)
@@ -58,7 +58,7 @@ def crashes(disks: Callable[[], MemoryDisk] = MemoryDisk) -> Iterator[tuple[Memo
 
 
 def run_log(harness: LogHarness, guarantees: Guarantees) -> None:
-    """Append, roll, flush, forget the beginning, close. StorageError or ApiError when the disk fails."""
+    """Append, roll, flush, delete records and close; raises StorageError or ApiError when the disk fails."""
     log = harness.open()
     for sequence in range(11):
         guarantees.attempted = sequence + 1
@@ -77,7 +77,7 @@ def run_log(harness: LogHarness, guarantees: Guarantees) -> None:
 
 
 def check_log(log: Log, harness: LogHarness, min_offset: int, guarantees: Guarantees) -> None:
-    """The log holds a run of records from its start on; the producer can go on as if nothing had happened."""
+    """Check that offsets are contiguous from the log start, and that the producer can continue."""
     found = offsets_and_values(log)
     assert found == [(offset, b"%03d" % offset) for offset in range(log.log_start_offset, log.log_end_offset)]
     assert min_offset <= log.log_end_offset <= guarantees.attempted
@@ -185,7 +185,7 @@ def test_truncation_can_be_killed_at_every_operation(offset: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_truncated_records_do_not_return_after_power_loss(seed: int) -> None:
-    """The process dies while it cuts the log, and the machine when the next one has appended a little."""
+    """The process dies during a truncation, and power is lost after some appends of the restarted process."""
     rng = random.Random(seed)
     for disk, harness, operations in crashes(lambda: MemoryDisk(rng)):
         disk.fails_after = None
@@ -215,7 +215,7 @@ def test_truncated_records_do_not_return_after_power_loss(seed: int) -> None:
 
 
 def test_failed_log_keeps_its_records_for_the_next_start() -> None:
-    """The disk fails for a moment only: nothing refused may appear among what is acknowledged later."""
+    """The disk fails temporarily: rejected records must not appear among records acknowledged later."""
     for disk, harness, _ in crashes():
         guarantees = Guarantees()
         try:
@@ -255,7 +255,7 @@ def test_sigkill_keeps_acknowledged_records(tmp_path: Path) -> None:
             told = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
         for line in writer.stdout:
-            # A line may be cut where the process died.
+            # The kill may have truncated the last line.
             if line.endswith("\n"):
                 told = int(line)
     log = LogHarness(RealDisk(), str(tmp_path)).open()

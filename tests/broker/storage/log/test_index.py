@@ -1,4 +1,4 @@
-"""The two indexes: their bytes, their lookups against a plain list, and what makes one corrupt."""
+"""The offset and time indexes: bytes, lookups compared with a list, and corruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader epochs: assignment, truncation from both ends, and the answers that followers rely on."""
+"""Leader epochs: assignment, truncation at both ends, and end offsets for followers."""
 
 from __future__ import annotations
 

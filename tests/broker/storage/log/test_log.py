@@ -1,4 +1,4 @@
-"""One log: what is appended, what reads give at the edges, timestamps, flushes, failures."""
+"""One log: appends, edge cases of reads, timestamps, flushes and failures."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_truncated_stored_batches_are_corrupt(harness: LogHarness, cut: int) -> 
 
 
 def fetched(log: Log, *epochs: int, end: int | None = None) -> tuple[int, int] | None:
-    """Offsets of what is appended of a batch of each epoch, fetched from the leader of epoch 4."""
+    """Append fetched batches of these epochs, and return the appended offsets. The leader epoch is 4."""
     records = b"".join(
         build([(NOW_MS + offset, None, b"v", [])], base_offset=offset, leader_epoch=epoch)
         for offset, epoch in enumerate(epochs, log.log_end_offset)
@@ -230,7 +230,7 @@ def test_size_between_counts_bytes_across_segments(filled: Log, offset: int, up_
 
 
 def test_reads_equal_those_of_a_reopened_log(filled: Log, harness: LogHarness) -> None:
-    """The remembered places of recent writes must not change what a read gives."""
+    """Cached positions of recent appends must not change the result of a read."""
     fresh = harness.open(recovery_point=16)
     for offset in range(17):
         for up_to in range(17):
@@ -281,7 +281,7 @@ def test_records_before_the_log_start_are_not_found_by_timestamp(filled: Log) ->
 
 @pytest.fixture
 def aged(harness: LogHarness) -> Log:
-    """Timestamps 100, 5 and 70 in the first segment, 5 and 99 in the next; none is too old."""
+    """A log with the timestamps 100, 5, 70 in the first segment and 5, 99 in the next."""
     harness.small_segments(VALUE)
     harness.config = harness.config._replace(retention_ms=-1)
     log = harness.open()

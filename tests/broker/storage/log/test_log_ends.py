@@ -1,4 +1,4 @@
-"""A log cut at one of its ends: truncation, deleted records, retention by age and size."""
+"""Both ends of a log: truncation, DeleteRecords and retention by age and size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_truncation_keeps_batches_that_end_before_the_offset(
 
 
 def test_appends_after_a_truncation_are_found_at_their_positions(harness: LogHarness) -> None:
-    """And not where a batch of that offset lay before."""
+    """Not at the position of the truncated batch."""
     log = harness.open()
     for _ in range(6):
         harness.append(log, VALUE)

@@ -1,6 +1,6 @@
-"""Transactions in which the log start comes to lie: their ends still decide about what is left of them.
+"""Transactions that span the log start: their outcome still applies to the remaining records.
 
-KIP-98, KIP-107: a log start that passes the first offset of an open transaction says nothing of its outcome.
+KIP-98, KIP-107: a log start above the first offset of an open transaction does not decide its outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def committed_records(log: Log) -> list[tuple[int, bytes | None]]:
 
 @pytest.fixture
 def log_in_transaction(harness: LogHarness) -> Log:
-    """0 plain, 1 of a transaction, 2 plain, 3 of the transaction, 4 plain; a segment each."""
+    """A log with one segment per record: plain, transactional, plain, transactional, plain."""
     harness.config = harness.config._replace(segment_bytes=100)
     log = harness.open()
     harness.append(log, b"0")
@@ -45,7 +45,7 @@ def log_in_transaction(harness: LogHarness) -> Log:
 
 
 def move_log_start(log: Log, how: str) -> None:
-    """Bring the log start behind the first record of the transaction."""
+    """Move the log start above the first record of the transaction."""
     if how == "asked for":
         log.delete_records_before(2)
     else:
@@ -133,11 +133,11 @@ def test_restart_restores_the_open_transaction(
     move_log_start(log_in_transaction, how)
     if clean:
         harness.close(log_in_transaction)
-    # Only a start that is no segment's first offset is checkpointed, so that most times 0 is known.
+    # A log start at a segment's first offset is not checkpointed, so 0 is mostly known.
     start = 2 if is_checkpointed or how == "asked for" else 0
     log = harness.open(clean=clean, recovery_point=recovery_point, log_start_offset=start)
     log.high_watermark = 5
-    # What lies before the log start is only known from a snapshot, or where it is read once more.
+    # Records before the log start are known from a snapshot, or from another read.
     first = log.producers.producers[9].txn_first_offset
     assert first == 1 or (not clean and first == 3)
     assert log.last_stable_offset == max(2, first)
@@ -189,20 +189,20 @@ STEPS = st.one_of(
 
 
 class Model:
-    """What was transactional_batch by whom, and how it ended."""
+    """The written records and markers."""
 
     def __init__(self) -> None:
         self.harness = LogHarness(MemoryDisk())
         self.log = self.harness.open()
         self.transactional_batch: dict[int, int | None] = {}
-        """The data that there is, by offset; the producer for what is of a transaction."""
+        """Records by offset, with the producer of transactional ones."""
         self.ended: list[tuple[int, int, int]] = []
-        """The markers: offset, producer, kind."""
+        """Markers: offset, producer and type."""
         self.is_exact = True
-        """Whether the log has to know the first offsets of its open transactions."""
+        """Whether the log must know the first offsets of its open transactions."""
 
     def outcome(self, offset: int, producer_id: int | None) -> int | None:
-        """How the transaction ended that wrote this; None while it is open."""
+        """Return the marker type that ended the transaction of a record, or None while it is open."""
         if producer_id is None:
             return COMMIT
         return next((kind for at, who, kind in self.ended if who == producer_id and at > offset), None)
@@ -215,7 +215,7 @@ class Model:
         elif name == "write":
             state = log.producers.producers.get(number)
             sent = harness.send(log, transactional_batch(number, state.last_sequence + 1 if state else 0))
-            # A producer that was forgotten began again at 0: what is remembered of both times may match.
+            # An expired producer restarts at sequence 0, which may match remembered batches of both runs.
             if not sent.is_duplicate:
                 self.transactional_batch[sent.first_offset] = number
         elif name == "end":

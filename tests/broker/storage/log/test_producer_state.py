@@ -1,4 +1,4 @@
-"""What a log knows of its producers: sequences, epochs, duplicates, transactions, expiry, snapshots."""
+"""Producer state of a log: sequences, epochs, duplicates, transactions, expiration and snapshots."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def header(
 
 
 def fill(producers: ProducerStateManager, *sequences: int, epoch: int = 0, count: int = 1) -> None:
-    """Take in batches of producer 1, at the offsets that their sequences say."""
+    """Append batches of producer 1 at the offsets of their sequences."""
     for sequence in sequences:
         producers.update(header(sequence, count, offset=sequence, epoch=epoch))
 
@@ -202,7 +202,7 @@ def test_invalid_markers_are_rejected(
         producers.producers[1] = ProducerState()
         producers.producers[1].set_epoch(1)
     elif epoch == 0:
-        code = ErrorCode.UNKNOWN_SERVER_ERROR  # of any epoch, where none is known
+        code = ErrorCode.UNKNOWN_SERVER_ERROR  # without a known producer, whatever the epoch
     if code is None:
         producers.check_marker(1, epoch, coordinator_epoch, version)
         return
@@ -242,7 +242,7 @@ def test_later_batch_does_not_overtake_a_rejected_batch(producers: ProducerState
     assert error_code(producers, header(6, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.check(header(4, transactional=True)) is None
     verify(producers, 9, epoch=1)
-    verify(producers, 3, epoch=0)  # comes late, and says nothing of the new epoch
+    verify(producers, 3, epoch=0)  # a late response of the old epoch
     assert producers.check(header(9, epoch=1, transactional=True)) is None
     producers.update(header(9, epoch=1, transactional=True))
     assert len(producers.verifications) == 0
@@ -280,7 +280,7 @@ def test_fenced_producer_does_not_block_its_successor(producers: ProducerStateMa
 def test_marker_of_the_verified_epoch_ends_verification_only_in_version_1(
     producers: ProducerStateManager,
 ) -> None:
-    """In version 2 it ends what was before: a transaction's own marker has the next epoch."""
+    """In version 2, such a marker ends an earlier transaction; its own marker has the next epoch."""
     verify(producers, -1, raises=True)
     end_transaction(producers, 0, ABORT)
     assert error_code(producers, header(0, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -442,7 +442,7 @@ def test_the_newest_snapshot_in_range_is_loaded(producers: ProducerStateManager,
     disk.write(producers.snapshot_path(2), b"garbage", sync=False)
     assert producers.load(0, 2, NOW_MS) == 1
     assert producers.producers[1].last_sequence == 0
-    # One beyond the end and one that is garbled cannot be of use to anybody.
+    # A snapshot beyond the log end and a corrupt one are ignored.
     assert disk.names("/t-0") == [f"{1:020d}.snapshot"]
     assert producers.load(2, 2, NOW_MS) == 2
     assert len(producers) == 0

@@ -1,4 +1,4 @@
-"""Opening a log after a crash: damaged tails, indexes, snapshots and epochs, and what was left half done."""
+"""Log recovery after a crash: damaged tails, indexes, snapshots, epochs and interrupted operations."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_flipped_byte_covered_by_the_crc_loses_only_its_batch(harness: LogHarnes
     start = disk.size(path)
     harness.append(log, b"value")
     whole = disk.read(path)
-    # The length is 8 to 11, the magic 16, the CRC 17 to 20, and all after it is summed up.
+    # The length is in bytes 8 to 11, the magic in 16, the CRC in 17 to 20; the CRC covers all that follows.
     for position in [*range(8, 12), *range(16, len(whole) - start)]:
         disk.write(path, whole, sync=False)
         disk.corrupt(path, start + position)
@@ -178,7 +178,7 @@ def test_missing_or_corrupt_index_is_rebuilt(
     assert found is not None
     assert found.offset == 15
     harness.close(log)
-    # Cut to its entries again, and no longer in doubt.
+    # The index is trimmed to its entries again, and marked as valid.
     assert 0 < harness.disk.size(harness.path(base_offset, suffix)) < 50
 
 
@@ -206,7 +206,7 @@ def idempotent_batch(sequence: int) -> memoryview:
 
 @pytest.fixture
 def idempotent_log(harness: LogHarness) -> Log:
-    """Eight batches of one producer, in three segments."""
+    """A log of eight batches of one producer, in three segments."""
     harness.config = harness.config._replace(segment_bytes=3 * len(idempotent_batch(0)))
     log = harness.open()
     for sequence in range(8):
@@ -229,7 +229,7 @@ def check_producer_continues(log: Log, harness: LogHarness) -> None:
 def test_producers_are_known_after_a_crash(
     idempotent_log: Log, harness: LogHarness, recovery_point: int
 ) -> None:
-    """By all five batches that may have been in flight, wherever the log was synced up to."""
+    """All five batches that may have been in flight are known, with any recovery point."""
     check_producer_continues(harness.open(recovery_point=recovery_point), harness)
 
 
@@ -316,7 +316,7 @@ def test_missing_or_corrupt_epochs_are_rebuilt_from_batches(
 def test_corrupt_epochs_of_a_clean_log_are_rebuilt_from_batches(
     harness: LogHarness, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka takes the directory offline. Nothing is lost here, and whoever wonders is told."""
+    """Kafka takes the directory offline. No record is lost here, and a warning is logged."""
     log = harness.open()
     for epoch in (1, 1, 4, 6):
         harness.append(log, b"v", epoch=epoch)
@@ -407,7 +407,7 @@ def test_files_marked_for_deletion_are_removed(filled: Log, harness: LogHarness)
 
 
 def with_swap_files(harness: LogHarness) -> None:
-    """As compaction leaves it, having merged the first two segments and not yet replaced them."""
+    """Leave the files of a compaction that merged two segments and has not replaced them yet."""
     merged = harness.disk.read(harness.path(0, ".log")) + harness.disk.read(harness.path(6, ".log"))
     harness.disk.write(harness.path(0, ".log.swap"), merged, sync=False)
     for suffix in (".index", ".timeindex"):

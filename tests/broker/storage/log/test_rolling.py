@@ -1,4 +1,4 @@
-"""When a log begins a new segment, and what it leaves behind then."""
+"""The conditions for rolling a segment, and the state that a roll leaves."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_full_index_rolls(harness: LogHarness) -> None:
     log = harness.open()
     for number in range(6):
         harness.append(log, b"v", timestamp=NOW_MS + number)
-    # The time index takes three entries of 12 bytes, of which the roll needs one.
+    # The time index holds three entries of 12 bytes, and the roll needs one.
     assert log.segment_base_offsets == [0, 3]
 
 

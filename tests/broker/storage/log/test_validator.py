@@ -1,4 +1,4 @@
-"""What a leader refuses of produced batches, with Kafka's codes, and what it changes in those it takes."""
+"""Validation of produced batches: Kafka's error codes, and changes to accepted batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def error_of(
 
 
 def with_field(sent: memoryview, position: int, layout: str, *values: int) -> memoryview:
-    """A batch with a header field with_field, and a CRC that covers the change."""
+    """Return a batch with a changed header field and a matching CRC."""
     struct.pack_into(layout, sent, position, *values)
     update_crc(sent, 0, len(sent))
     return sent
@@ -203,7 +203,7 @@ def test_wrong_record_length_is_an_invalid_record(config: LogConfig, first_byte:
     "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
 )
 def test_invalid_compressed_data_is_an_unknown_server_error(codec: Codec) -> None:
-    """As Apache Kafka was seen to answer, in interop/scenarios/raw_produce.py."""
+    """The error code of Apache Kafka, observed in interop/scenarios/raw_produce.py."""
     sent = with_field(batch(b"a" * 100, codec=codec), 61, ">q", 0x7777777777777777)
     assert error_of(sent).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
