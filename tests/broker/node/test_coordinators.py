@@ -157,7 +157,7 @@ def test_internal_topics_are_replicated_and_every_broker_finds_coordinators(clie
             request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["x"])
             assert clients.request(asked, 4, request).coordinators[0].node_id == node_id
     other = next(iter(set(NAMES) - {node_id}))
-    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=TIMEOUT_MS)
+    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=TIMEOUT_MS)  # type: ignore[assignment]
     assert clients.request(other, 5, request).error_code == ErrorCode.NOT_COORDINATOR
 
 

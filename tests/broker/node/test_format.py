@@ -107,7 +107,7 @@ def test_standalone_quorum_is_formatted_as_by_kafka(tmp_path: Path) -> None:
             assert isinstance(mine, SnapshotHeaderRecord)
             continue
         if isinstance(kafkas, VotersRecord):
-            kafkas.voters[0].voter_directory_id = found.directory_id
+            kafkas.voters[0].voter_directory_id = found.directory_id  # type: ignore[assignment]
         assert mine == kafkas
     assert levels(tmp_path / "data/bootstrap.checkpoint") == levels(DATA / "kafka-4.3.1-bootstrap.checkpoint")
 

@@ -24,7 +24,7 @@ class IsrHarness(NodeHarness):
     """A node that leads a partition, with broker 2 played by the test."""
 
     def __init__(self) -> None:
-        super().__init__(**{"replica.lag.time.max.ms": "2000", "min.insync.replicas": "2"})
+        super().__init__(**{"replica.lag.time.max.ms": "2000", "min.insync.replicas": "2"})  # type: ignore[arg-type]
         off = [FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=2) for name in UNSERVED]
         self.request_controller(2, UpdateFeaturesRequest(feature_updates=off, timeout_ms=1_000))
         features = [
@@ -105,13 +105,13 @@ def test_isr_follows_the_fetches_of_a_replica() -> None:
     assert harness.partition.isr == (1, 2), "it is at the log end"
     harness.send_produce()
     harness.run(4)
-    assert (harness.partition.isr, harness.partition.leader, harness.partition.leader_epoch) == ((1,), 1, 0)
+    assert (harness.partition.isr, harness.partition.leader, harness.partition.leader_epoch) == ((1,), 1, 0)  # type: ignore[comparison-overlap]
     assert harness.produce_result() == ErrorCode.REQUEST_TIMED_OUT
     harness.send_produce()
     assert harness.produce_result() == ErrorCode.NOT_ENOUGH_REPLICAS
 
     harness.run(2, fetches_from=0)
-    assert harness.partition.isr == (1,), "it is below the high watermark"
+    assert harness.partition.isr == (1,), "it is below the high watermark"  # type: ignore[comparison-overlap]
     harness.fetch(2)
     harness.host.advance(100)
     assert harness.partition.isr == (1, 2)
@@ -132,4 +132,4 @@ def test_fenced_broker_does_not_join_the_isr() -> None:
     assert harness.partition.isr == (1,)
     harness.fetch(0)
     harness.host.advance(100)
-    assert harness.partition.isr == (1, 2)
+    assert harness.partition.isr == (1, 2)  # type: ignore[comparison-overlap]

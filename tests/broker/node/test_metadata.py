@@ -41,7 +41,7 @@ def test_start_and_shutdown_write_the_records_of_apache_kafka() -> None:
     ]
     end_offset = harness.quorum.log.end_offset
     harness.start()
-    assert harness.metadata.lifecycle.stage is LifecycleStage.UNFENCED
+    assert harness.metadata.lifecycle.stage is LifecycleStage.UNFENCED  # type: ignore[comparison-overlap]
     assert record_types(harness, end_offset) == [
         "RegisterController",
         "RegisterBroker",

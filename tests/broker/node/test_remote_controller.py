@@ -55,7 +55,7 @@ class RemoteControllerHarness:
             "controller.quorum.voters": "1@one:9093,2@two:9093",
         }
         self.host = VirtualHost()
-        self.host.peers = self
+        self.host.peers = self  # type: ignore[assignment]
         self.address: PeerAddress | None = ONE
         self.watchers: list[Callable[[], None]] = []
         self.sent: list[tuple[PeerAddress, str, Any, int, Any]] = []
@@ -197,7 +197,8 @@ def test_auto_topic_creation(harness: RemoteControllerHarness) -> None:
     response = create_topics.CreateTopicsResponse(topics=[result])
     (frame,) = encode_response(19, 7, 0, response)
     purpose, request, reply = harness.submit_and_respond(
-        CreateTopics([topic]), EnvelopeResponse(response_data=bytes(frame[4:]))
+        CreateTopics([topic]),
+        EnvelopeResponse(response_data=bytes(frame[4:])),  # type: ignore[index]
     )
     assert purpose == FORWARDED
     header, position = decode_request_header(memoryview(request.request_data))
@@ -289,7 +290,7 @@ def forward(harness: RemoteControllerHarness) -> FakeRequestContext:
 
 def envelope_response() -> EnvelopeResponse:
     (frame,) = encode_response(19, 7, 5, create_topics.CreateTopicsResponse(topics=[]))
-    return EnvelopeResponse(response_data=bytes(frame[4:]))
+    return EnvelopeResponse(response_data=bytes(frame[4:]))  # type: ignore[index]
 
 
 def test_forwarded_request_and_response_are_unchanged(harness: RemoteControllerHarness) -> None:

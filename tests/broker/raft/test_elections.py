@@ -402,7 +402,7 @@ class TestLeading:
         harness.now_ms += 1
         outputs = harness.tick()
         assert Unlead(CODE.NOT_CONTROLLER) in outputs
-        assert harness.machine.role is QuorumRole.RESIGNED
+        assert harness.machine.role is QuorumRole.RESIGNED  # type: ignore[comparison-overlap]
 
     def test_fetch_snapshot_counts_as_a_fetch_for_the_majority_check(self) -> None:
         harness = leader()
@@ -436,7 +436,7 @@ class TestLeading:
         harness.advance(5 * ELECTION_TIMEOUT_MS)
         assert harness.machine.role is QuorumRole.RESIGNED
         harness.request(vote_request(3, 4, last=(3, 6)))
-        assert harness.machine.role is QuorumRole.UNATTACHED
+        assert harness.machine.role is QuorumRole.UNATTACHED  # type: ignore[comparison-overlap]
         assert not harness.machine.may_end, "its vote may be the one that is missing"
         harness.request(begin_quorum_epoch(3, 4))
         assert harness.machine.may_end

@@ -202,7 +202,7 @@ class TestRemoving:
         harness.fetch_from(3)
         assert harness.responses[-1].error_code == CODE.NONE
         assert Unlead(CODE.NOT_CONTROLLER) in harness.tick()
-        assert harness.machine.role is QuorumRole.RESIGNED
+        assert harness.machine.role is QuorumRole.RESIGNED  # type: ignore[comparison-overlap]
 
     def test_removed_voter_may_start_elections_until_the_removal_is_committed(self) -> None:
         harness = leader()

@@ -40,7 +40,7 @@ class ObserverCluster:
         rng = None if seed is None else random.Random(seed)
         self.network = Network(EventQueue(), rng, faults)
         self.controller = VirtualNode({**CONTROLLER, **settings}, network=self.network)
-        self.observer = ObserverNode(self.network, self.controller.node.cluster_id, **settings)
+        self.observer = ObserverNode(self.network, self.controller.node.cluster_id, **settings)  # type: ignore[arg-type]
         self.topics = 0
 
     def advance(self, delay_ms: int = 1_000) -> None:
@@ -167,7 +167,7 @@ def test_observer_follows_a_restarted_controller_in_its_new_epoch(cluster: Obser
 
 
 def test_observer_of_a_trimmed_log_starts_with_a_snapshot() -> None:
-    cluster = ObserverCluster(**SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "1000"})
+    cluster = ObserverCluster(**SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "1000"})  # type: ignore[arg-type]
     cluster.snapshot_controller()
     cluster.observer.start()
     cluster.advance(5_000)
@@ -183,7 +183,7 @@ def test_observer_of_a_trimmed_log_starts_with_a_snapshot() -> None:
 
 
 def test_empty_log_after_a_snapshot_is_not_restarted(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = ObserverCluster(**SMALL)
+    cluster = ObserverCluster(**SMALL)  # type: ignore[arg-type]
     cluster.snapshot_controller()
     cluster.observer.start()
     while not cluster.observer.image.topics:
@@ -198,7 +198,7 @@ def test_empty_log_after_a_snapshot_is_not_restarted(caplog: pytest.LogCaptureFi
 
 
 def test_observer_behind_the_log_start_restarts_from_a_snapshot() -> None:
-    cluster = ObserverCluster(**SMALL)
+    cluster = ObserverCluster(**SMALL)  # type: ignore[arg-type]
     cluster.create(3)
     cluster.observer.start()
     cluster.advance()
@@ -214,7 +214,7 @@ def test_observer_behind_the_log_start_restarts_from_a_snapshot() -> None:
 
 
 def test_fetched_snapshot_cancels_the_observers_own() -> None:
-    cluster = ObserverCluster(**SMALL)
+    cluster = ObserverCluster(**SMALL)  # type: ignore[arg-type]
     cluster.create(3)
     cluster.observer.start(**{"metadata.max.retention.bytes": "-1"})
     cluster.advance()
@@ -244,7 +244,7 @@ def test_fetched_snapshot_cancels_the_observers_own() -> None:
 
 
 def test_snapshot_is_resumed_after_disconnects() -> None:
-    cluster = ObserverCluster(seed=3, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "500"})
+    cluster = ObserverCluster(seed=3, **SMALL, **{"controller.quorum.fetch.snapshot.max.bytes": "500"})  # type: ignore[arg-type]
     cluster.snapshot_controller()
     cluster.observer.start()
     for _ in range(20):
@@ -263,7 +263,7 @@ def test_observer_of_another_cluster_fails() -> None:
 
 
 def test_observer_takes_its_own_snapshots() -> None:
-    cluster = ObserverCluster(**SMALL)
+    cluster = ObserverCluster(**SMALL)  # type: ignore[arg-type]
     cluster.observer.start()
     cluster.create(30, partitions=20)
     cluster.advance(70_000)

@@ -204,7 +204,7 @@ class CheckedObserver(ObserverNode):
 
     def __init__(self, network: Network, quorum: FakeQuorum) -> None:
         voters = ",".join(f"{voter}@{address}" for voter, address in ADDRESSES.items())
-        super().__init__(network, CLUSTER, **{"controller.quorum.voters": voters})
+        super().__init__(network, CLUSTER, **{"controller.quorum.voters": voters})  # type: ignore[arg-type]
         self.quorum = quorum
         self.make_peers = lambda host: FakePeers(quorum, host, quorum.rng)
         self.work_delays = quorum.rng

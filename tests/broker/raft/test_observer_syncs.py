@@ -95,7 +95,7 @@ def test_truncation_is_synced_in_a_worker(disk: WatchedDisk, leadership: NonVote
 def test_log_restart_after_a_snapshot_is_synced_in_a_worker(
     disk: WatchedDisk, leadership: NonVoterLeadership | None
 ) -> None:
-    cluster = ObserverCluster(**SMALL)
+    cluster = ObserverCluster(**SMALL)  # type: ignore[arg-type]
     cluster.create(3)
     node = cluster.observer
     node.disk, node.leadership = disk, leadership

@@ -76,7 +76,7 @@ class QuorumHarness:
         self.quorum = Quorum(
             config, self.host, on_committed=self.replay, on_failed=lambda reason: self.events.append("failed")
         )
-        self.quorum.start(self.log, "a cluster", self)
+        self.quorum.start(self.log, "a cluster", self)  # type: ignore[arg-type]
         self.syncs = self.disk.syncs
 
     def replay(self, batches: Iterable[MetadataBatch]) -> None:

@@ -79,7 +79,7 @@ class FollowerHarness:
         disk: MemoryDisk | None = None,
     ) -> None:
         self.host = VirtualHost(seed=1)
-        self.host.peers = self
+        self.host.peers = self  # type: ignore[assignment]
         self.disk = disk or MemoryDisk()
         self.image = MetadataImage()
         self.sent: list[Sent] = []
@@ -115,7 +115,7 @@ class FollowerHarness:
             self.logs,
             image=lambda: self.image,
             coordinators={},
-            assignments=self,
+            assignments=self,  # type: ignore[arg-type]
             fetcher_manager=self.fetchers,
             leader_partitions=FakeCluster(self.host).leading,
             on_removed=lambda partition: None,

@@ -233,7 +233,7 @@ def test_image_older_than_the_alter_partition_response_is_ignored() -> None:
         pending.change, lambda answer: print(harness.remote.handle_alter_partition(pending, answer))
     )
     harness.cluster.respond()
-    assert (harness.remote.isr, harness.remote.partition_epoch, harness.remote.pending) == ((1, 2), 1, None)
+    assert (harness.remote.isr, harness.remote.partition_epoch, harness.remote.pending) == ((1, 2), 1, None)  # type: ignore[comparison-overlap]
     harness.update(THREE._replace(isr=(1,)))
     assert harness.remote.isr == (1, 2)
     # The controller completed a reassignment, which the response does not include.
@@ -304,7 +304,7 @@ def test_alter_partition_response_of_another_epoch_is_ignored(fields: dict[str, 
     harness.cluster.leading.alter_partition.submit(
         pending.change, lambda answer: print(harness.remote.handle_alter_partition(pending, answer))
     )
-    harness.cluster.respond(**fields)
+    harness.cluster.respond(**fields)  # type: ignore[arg-type]
     assert (harness.remote.isr, harness.remote.pending) == ((1,), pending)
 
 

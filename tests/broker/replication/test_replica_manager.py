@@ -71,7 +71,7 @@ class ReplicaManagerHarness:
             self.logs,
             image=lambda: self.image,
             coordinators={OFFSETS_TOPIC: self.coordinator},
-            assignments=self,
+            assignments=self,  # type: ignore[arg-type]
             fetcher_manager=self,
             leader_partitions=FakeCluster(self.host).leading,
             on_removed=self.removed.append,

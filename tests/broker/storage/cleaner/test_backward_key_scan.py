@@ -51,7 +51,7 @@ def random_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
             ],
             base_offset=base_offset,
             codec=draw.choice([Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP]),
-            **(producer if draw.random() < 0.3 else {}),
+            **(producer if draw.random() < 0.3 else {}),  # type: ignore[arg-type]
         )
     )
 

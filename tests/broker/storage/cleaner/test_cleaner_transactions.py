@@ -147,7 +147,7 @@ def test_cleaning_does_not_change_committed_reads(seed: int) -> None:
 
 def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHeader:
     """Return the header of a transactional batch with one record, or of a marker."""
-    record = (0, bytes(4), bytes(6), []) if kind is not None else (0, b"k", b"v", [])
+    record = (0, bytes(4), bytes(6), []) if kind is not None else (0, b"k", b"v", [])  # type: ignore[var-annotated]
     built = build(
         [record],
         base_offset=offset,

@@ -446,7 +446,7 @@ def test_checkpoint_entry_moves_with_its_log() -> None:
         placed.append(path)
         rename(old_path, path)
 
-    harness.disk.rename = recording  # type: ignore[method-assign]
+    harness.disk.rename = recording  # type: ignore[assignment, method-assign]
     copy = FutureLog(harness.manager, old, target, harness.host.now_ms())
     copy.log.flush()
     arrival = copy.replace_source(harness.host.now_ms())

@@ -294,7 +294,7 @@ def test_corrupt_checkpoint_takes_its_directory_offline(disk: MemoryDisk, name: 
     assert again.get("t", 1) is None
     failed = again.directories()[1]
     assert failed.offline
-    assert f"/b/{name}-offset-checkpoint" in failed.failure
+    assert f"/b/{name}-offset-checkpoint" in failed.failure  # type: ignore[operator]
     again.shutdown(NOW_MS)
     disk.remove(f"/b/{name}-offset-checkpoint")
     log = open_manager(disk, "/a", "/b").get("t", 1)

@@ -236,7 +236,9 @@ def test_lookup_is_cached_until_evicted(monkeypatch: pytest.MonkeyPatch) -> None
     reads: list[int] = []
     real = index._read
     monkeypatch.setattr(
-        OffsetIndex, "_read", lambda _, number, count: reads.append(count) or real(number, count)
+        OffsetIndex,
+        "_read",
+        lambda _, number, count: reads.append(count) or real(number, count),  # type: ignore[func-returns-value]
     )
     for _ in range(3):
         assert index.lookup(BASE + 105) == 10

@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from kwire.broker.storage.log.log_config import AppendOrigin
-from kwire.broker.storage.log.producer_state import (
+from kwire.broker.storage.log.producer_state import (  # type: ignore[attr-defined]
     MAX_SEQUENCE,
     CorruptSnapshot,
     ProducerState,

@@ -376,7 +376,7 @@ def open_as(harness: LogHarness, topic_id: Uuid | None) -> Log:
 def test_partially_written_topic_id_is_written_again(harness: LogHarness) -> None:
     first, second = Uuid(b"\1" * 16), Uuid(b"\2" * 16)
     open_as(harness, first)
-    harness.disk.kill()
+    harness.disk.kill()  # type: ignore[attr-defined]
     open_as(harness, second).flush()
     assert open_as(harness, None).topic_id == second
 
