@@ -210,5 +210,5 @@ async def make_harness(nursery: trio.Nursery) -> AsyncIterator[MakeHarness]:
 
 @pytest.fixture
 async def harness(make_harness: MakeHarness) -> ServerHarness:
-    """A running server with Kafka's defaults."""
+    """Start a server with Kafka's defaults."""
     return await make_harness()

@@ -34,7 +34,7 @@ def describe_quorum(harness: MetadataHarness) -> Description:
 
 
 def only_voter(found: Description) -> tuple[Uuid, list[tuple[str, str, int]]]:
-    """The directory and the endpoints of the only voter."""
+    """Return the directory and the endpoints of the only voter."""
     [only] = found.voter_set
     return only.key.directory_id, [tuple(one) for one in only.endpoints]  # type: ignore[misc]
 

@@ -18,7 +18,7 @@ BROKER = 4
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    """A harness with a-0 in /d1 and a-1 in /d2."""
+    """Return a harness with a-0 in /d1 and a-1 in /d2."""
     made = NodeHarness()
     made.create("a", partitions=2)
     assert [made.directory_of("a", index)[:3] for index in range(2)] == ["/d1", "/d2"]

@@ -215,7 +215,7 @@ def test_flush_interval_is_measured_on_the_monotonic_clock(
 
 @pytest.fixture
 def new() -> PartitionHarness:
-    """A partition of a new log whose directory is not durable yet."""
+    """Return a partition of a new log whose directory is not durable yet."""
     return PartitionHarness(Uuid(b"\7" * 16))
 
 

@@ -23,7 +23,7 @@ def harness(disk: MemoryDisk) -> LogHarness:
 
 @pytest.fixture
 def filled(harness: LogHarness) -> Log:
-    """A log with two records per batch and three batches per segment: offsets 0..5, 6..11 and 12..15."""
+    """Fill a log: two records per batch, three batches per segment, offsets 0..5, 6..11 and 12..15."""
     harness.config = harness.config._replace(
         segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1
     )

@@ -281,7 +281,7 @@ def test_records_before_the_log_start_are_not_found_by_timestamp(filled: Log) ->
 
 @pytest.fixture
 def aged(harness: LogHarness) -> Log:
-    """A log with the timestamps 100, 5, 70 in the first segment and 5, 99 in the next."""
+    """Return a log with the timestamps 100, 5, 70 in the first segment and 5, 99 in the next."""
     harness.small_segments(VALUE)
     harness.config = harness.config._replace(retention_ms=-1)
     log = harness.open()

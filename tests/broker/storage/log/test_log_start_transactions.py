@@ -33,7 +33,7 @@ def committed_records(log: Log) -> list[tuple[int, bytes | None]]:
 
 @pytest.fixture
 def log_in_transaction(harness: LogHarness) -> Log:
-    """A log with one segment per record: plain, transactional, plain, transactional, plain."""
+    """Return a log with one segment per record: plain, transactional, plain, transactional, plain."""
     harness.config = harness.config._replace(segment_bytes=100)
     log = harness.open()
     harness.append(log, b"0")

@@ -206,7 +206,7 @@ def idempotent_batch(sequence: int) -> memoryview:
 
 @pytest.fixture
 def idempotent_log(harness: LogHarness) -> Log:
-    """A log of eight batches of one producer, in three segments."""
+    """Return a log of eight batches of one producer, in three segments."""
     harness.config = harness.config._replace(segment_bytes=3 * len(idempotent_batch(0)))
     log = harness.open()
     for sequence in range(8):
