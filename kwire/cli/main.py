@@ -1,6 +1,6 @@
 """The command `kwire`: argument parsing and dispatch to its subcommands.
 
-Each subcommand imports its modules when it runs. That keeps startup fast: `kwire serve` answers its first
+Each subcommand imports its modules when it runs. That keeps startup fast: `kwire serve` responds to its first
 client within a quarter of a second.
 """
 
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _parser(wanted: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of all commands, or of `wanted` alone, which takes a fifth of the time."""
+    """Return the parser of all commands, or only of `wanted`, which takes a fifth of the time."""
     parser = Parser(
         prog="kwire",
         description=DESCRIPTION,

@@ -57,8 +57,8 @@ class ClusterClient:
     ) -> None:
         """Set the bootstrap servers, and the timeout of each request and of each series of attempts.
 
-        `retry_first_connection`: also retry before any broker was ever reached. With another `security` than
-        the brokers', requests raise SecurityMismatch.
+        With `retry_first_connection`, requests are retried even before any broker was reached. If `security`
+        differs from the brokers' settings, requests raise SecurityMismatch.
         """
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
@@ -100,7 +100,7 @@ class ClusterClient:
 
     @property
     def request_timeout_ms(self) -> int:
-        """Timeout of operations on the broker: shorter than the client's, so that the response arrives."""
+        """The timeout in requests to a broker: shorter than the client's, so that the response arrives."""
         return int(900 * self.timeout_seconds)
 
     # --- requests
@@ -108,8 +108,8 @@ class ClusterClient:
     def send(self, request: Message, response_type: type[A], *, at_most_once: bool = False) -> A:
         """Send a request to any broker and return the response.
 
-        With `at_most_once`, no other broker is tried after one that may have executed the request. Raises
-        Disconnected, or NoReachableBroker before the first metadata.
+        With `at_most_once`, the request is not sent to another broker after a broker that may have executed
+        it. Raises Disconnected, or NoReachableBroker before the first metadata.
         """
         addresses = list(dict.fromkeys((*self._servers, *self._advertised)))
         reason = "there are no bootstrap servers"
@@ -161,7 +161,7 @@ class ClusterClient:
         return self._brokers
 
     def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Request the metadata of topics, or of all; the caller checks the errors of topics."""
+        """Request the metadata of topics, or of all topics. The caller must check the topics' error codes."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         response = self.send(
             MetadataRequest(topics=named, allow_auto_topic_creation=create), MetadataResponse
@@ -238,7 +238,7 @@ class ClusterClient:
             self._sleep(self.retry_seconds)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Poll a condition until it is true or the time is up, and return it. Its errors are raised."""
+        """Poll a condition until it is true or the time is up, and return its value. Raises its errors."""
         deadline = self._now() + seconds
         while not (found := condition()) and self._now() < deadline:
             self._sleep(self.retry_seconds)
@@ -247,7 +247,7 @@ class ClusterClient:
     def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
         """Return the brokers for which a condition is not true in time, or that are unreachable.
 
-        `condition` queries one broker by its id. Its errors do not undo the change, so they are ignored.
+        `condition` queries one broker by its id. Errors of a query are ignored: they do not undo the change.
         """
         found = []
         for node_id in sorted(self.brokers()):

@@ -23,9 +23,9 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 TLS_ALERT: Final = 0x1503
 """First bytes of a TLS 1 alert, with which a TLS listener responds to a plaintext request."""
 REAUTHENTICATE_FRACTION: Final = 0.85
-"""Part of a session after which to reauthenticate, the earliest point of Kafka's clients (KIP-368)."""
+"""The fraction of a session after which to reauthenticate. Kafka's clients do so no earlier (KIP-368)."""
 MIN_REAUTHENTICATE_SECONDS: Final = 1.1
-"""Minimum time between authentications: brokers reject a second one within a second."""
+"""The minimum time between authentications: brokers reject a second authentication within a second."""
 API_VERSIONS_VERSION: Final = 3
 """Version of the first ApiVersions request; brokers without it respond in version 0 (KIP-511)."""
 
@@ -59,8 +59,8 @@ class Connection:
     ) -> None:
         """Connect, negotiate versions, and authenticate if there are credentials.
 
-        Raises Disconnected, WireError for a peer that is not a broker, SecurityMismatch for one with other
-        security, and ApiError if authentication fails.
+        Raises Disconnected, WireError for a peer that is not a broker, SecurityMismatch for a broker with
+        other security settings, and ApiError if authentication fails.
         """
         self.address = f"{host}:{port}"
         self._host, self._port = host, port
@@ -102,7 +102,7 @@ class Connection:
             self._socket.close()
 
     def version(self, api_key: int) -> int:
-        """Return the version for a request. Raises ApiError if no version is common."""
+        """Return the version for a request. Raises ApiError if client and broker have none in common."""
         api = API_VERSIONS[api_key]
         most = min(api.max_version, MAX_VERSIONS.get(api_key, api.max_version))
         served = self._ranges.get(api_key)

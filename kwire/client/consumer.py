@@ -51,7 +51,7 @@ class Consumer:
         max_batch_bytes: int = MAX_BATCH_BYTES,
         max_headers: int = 0x7FFFFFFF,
     ) -> None:
-        """Start at the given positions; `committed` is the isolation level read_committed.
+        """Start at the given positions. `committed` selects the isolation level read_committed.
 
         Batches above `max_batch_bytes` when decompressed, and records with more than `max_headers`, are
         rejected.
@@ -66,7 +66,7 @@ class Consumer:
         self._partitions_by_leader: Mapping[int, Sequence[TopicPartition]] | None = None
 
     def poll(self, partitions: Sequence[TopicPartition] | None = None) -> Iterator[ConsumerRecord]:
-        """Yield the next records of some or all partitions; none if there are none in time.
+        """Yield the next records of some or all partitions, or nothing if no record arrives in time.
 
         Raises ApiError, Disconnected, UnknownPartition, CorruptBatch.
         """
@@ -165,7 +165,8 @@ def _name(partition: TopicPartition) -> str:
 class AbortedTransactions:
     """The aborted transactions of a fetched range of batches.
 
-    The response has the first offset of each; an abort marker in the data ends it.
+    The response has the first offset of each aborted transaction. An abort marker in the data ends the
+    transaction.
     """
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:

@@ -1,4 +1,4 @@
-"""Errors of requests without a response; `ApiError` is for responses with an error code."""
+"""Errors of requests that get no response. A response with an error code raises `ApiError` instead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class ClosedByPeer(Disconnected):
 
 
 class NoReachableBroker(Disconnected):
-    """A cluster of which no broker was ever reached."""
+    """The error if no broker of the cluster was ever reached."""
 
 
 class SecurityMismatch(WireError):
     """Different security settings of client and listener, which retries cannot fix.
 
-    One side cannot parse the other's first bytes, or receives them in the wrong state. The message says which
+    One side cannot parse the first bytes of the other side, or does not expect them. The message says which
     settings the listener expects. A wrong password is an `ApiError` instead.
     """
 

@@ -20,7 +20,7 @@ from kwire.wire.primitives import TopicPartition
 
 CLASSIC, CONSUMER = "classic", "consumer"
 DESCRIBED: Final = (CLASSIC, CONSUMER, "")
-"""Types of groups whose members can be described; old brokers have one type and leave it empty."""
+"""Types of groups whose members can be described. Old brokers have one type, and return an empty text."""
 
 
 class GroupMember(NamedTuple):
@@ -130,7 +130,7 @@ def fetch_committed_offsets(cluster: ClusterClient, name: str) -> dict[TopicPart
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the assignment of a consumer; empty for members of other types, whose format is their own."""
+    """Decode the assignment of a consumer. Empty for other protocol types, which have their own formats."""
     most = ConsumerProtocolAssignment.VERSIONS[1]
     try:
         found, _ = decode(ConsumerProtocolAssignment, min(int.from_bytes(data[:2], "big"), most), data, 2)

@@ -54,7 +54,7 @@ class TopicProducer:
         return sum(self._record_counts.values())
 
     def first_offset(self, partition: int) -> int:
-        """Return the offset of the first record sent to a partition. KeyError if it is unknown."""
+        """Return the offset of the first record sent to a partition. Raises KeyError if it is unknown."""
         return self._first_offsets[partition]
 
     def totals(self) -> list[dict[str, object]]:
@@ -68,7 +68,7 @@ class TopicProducer:
         """Write a batch to each partition, and return when all are acknowledged.
 
         Raises ApiError, Disconnected, UnknownPartition. Do not send more after an error: the failed batch may
-        be in the log, and the broker would take the next one, with the same numbers, for a duplicate.
+        be in the log. The broker would take the next batch, with the same sequence numbers, for a duplicate.
         """
         missing = {
             partition: build(

@@ -21,7 +21,7 @@ A = TypeVar("A", bound=Message)
 
 
 def find_mismatch(host: str, port: int, security: Security, seconds: float) -> SecurityMismatch | None:
-    """Return the settings that the listener expects, as an error; None if the probes do not show any."""
+    """Return the settings that the listener expects, as an error, or None if the probes do not find them."""
     probe = _Probe(host, port, security, min(seconds, PROBE_SECONDS))
     where = f"{host}:{port}"
     sasl = "" if security.credentials is None else "SASL_"

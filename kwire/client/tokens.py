@@ -43,9 +43,9 @@ class Token(NamedTuple):
     renewers: tuple[Principal, ...]
     issued_ms: int
     expires_ms: int
-    """The token expires then, unless it is renewed."""
+    """The time at which the token expires, unless it is renewed."""
     max_ms: int
-    """The token cannot be renewed beyond this time."""
+    """The latest time to which the token can be renewed."""
 
     def __repr__(self) -> str:
         return f"Token({self.token_id}, [hidden], owner={self.owner}, expires_ms={self.expires_ms})"
@@ -64,7 +64,7 @@ def create_token(
 ) -> Token:
     """Create a token for a user, by default for the requester. Raises ApiError, Disconnected.
 
-    A request whose response is lost is not retried: it could create a second token, without a user.
+    A request whose response is lost is not retried: a retry could create a second token without a user.
     """
     known = tuple(renewers)
     request = CreateDelegationTokenRequest(
@@ -97,7 +97,9 @@ def create_token(
 def describe_tokens(
     cluster: ClusterClient, owners: Iterable[Principal] | None = None, node_id: int | None = None
 ) -> list[Token]:
-    """Return the tokens of some owners, or all visible ones, oldest first, from one broker or any.
+    """Return the tokens of some owners, or all visible tokens, oldest first.
+
+    The request goes to broker `node_id`, or to any broker.
 
     Raises ApiError, Disconnected.
     """

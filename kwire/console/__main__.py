@@ -24,7 +24,7 @@ from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_known_name, is_lo
 NICENESS = 10
 """Niceness of the process: brokers come first, but pages still load on a busy machine.
 
-With 19, no page was served within a minute beside forty busy processes.
+With niceness 19, no page was served within a minute beside forty busy processes.
 """
 UNKNOWN_HOST_MESSAGE = "unknown host: use an address of this machine, or a host that its broker advertises\n"
 

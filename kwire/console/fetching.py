@@ -126,7 +126,7 @@ def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffset
 def fetch(
     cluster: CommandClient, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
 ) -> FetchResult:
-    """Fetch batches, starting with the one that contains the offset: at least one, if there is one.
+    """Fetch batches from the batch that contains the offset on. Returns at least one batch, if one exists.
 
     Raises CommandError, ApiError (also OFFSET_OUT_OF_RANGE).
     """

@@ -1,4 +1,4 @@
-"""Connections that the broker's HTTP port passes to the console, with no bytes read."""
+"""Connections that the broker's HTTP port passes to the console before it reads any byte."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def run_at_idle_priority(work: Callable[[], T]) -> T:
 
     A nice process keeps a processor until the end of its time slice, some milliseconds, even if a broker
     there has a request to serve. A SCHED_IDLE thread yields at once. It cannot return to normal priority, so
-    it is a thread of its own.
+    each call starts its own thread.
     """
     results: list[T] = []
     failures: list[BaseException] = []

@@ -1,9 +1,9 @@
 """Search for a key in the segments of this broker, without requests to it.
 
-A key search reads many batches and returns few records. As fetches, it would delay producers in the broker's
-event loop. It reads files only below a high watermark that this broker returned as the leader, where the log
-only changes by compaction and retention. The console fetches batches that may contain the key, and those that
-cannot be read here, so no error of this module is reported.
+A key search reads many batches and returns few records. With fetches, the search would delay producers in the
+broker's event loop. This module reads files only below a high watermark that this broker returned as the
+leader. Below it, the log changes only by compaction and retention. The console fetches the batches that may
+contain the key, and the batches that cannot be read here, so no error of this module is reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LocalLog:
     def skip(self, offset: int, end: int, max_bytes: int) -> tuple[int, int]:
         """Return the offset up to which no batch contains the key, and the number of bytes read.
 
-        `end` is the high watermark, which is not passed.
+        `end` is the high watermark. The search does not pass it.
         """
         read_bytes = 0
         try:
@@ -66,7 +66,7 @@ class LocalLog:
                 read_bytes += whole.location.size_bytes
                 offset = whole.location.last_offset + 1
         except (OSError, CommandError, StorageError, StructError, InvalidBatch, LegacyFormat, CorruptBatch):
-            pass  # a fetch from the broker finds out
+            pass  # the console then fetches the batch, which reports the error
         return offset, read_bytes
 
     def _batches(self, offset: int) -> Iterator[WholeBatch]:
@@ -111,8 +111,8 @@ class LocalLog:
 def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
     """Return whether the position of an index entry has a batch for its offset.
 
-    It has none if the index belongs to a segment that was replaced, or if the log was truncated. Raises
-    StorageError, LegacyFormat.
+    There is no such batch if the index belongs to a segment that was replaced, or if the log was truncated.
+    Raises StorageError, LegacyFormat.
     """
     try:
         whole = next(scan_batches(file, begin, end), None)

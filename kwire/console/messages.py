@@ -31,7 +31,7 @@ FORMATS: Final = ("text", "hex")
 
 
 def messages_page(request: PageRequest) -> PageResult:
-    """Return messages from a position on, by default the newest."""
+    """Return messages from a position on, by default the newest messages."""
     topic, partition = request.topic, request.partition
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)

@@ -25,7 +25,7 @@ class ConsoleSettings(NamedTuple):
 
     bootstrap_servers: str
     node_id: int
-    """The broker beside which it runs; -1 without a broker."""
+    """The id of the broker beside which the console runs; -1 without a broker."""
     log_dirs: tuple[str, ...]
     """The broker's log directories, which the console reads."""
     may_write: bool

@@ -40,7 +40,10 @@ class LocalReplica(NamedTuple):
 
 
 def log_page(request: PageRequest) -> PageResult:
-    """Return the newest batches, or those from a position on. Raises UsageError, CommandError, ApiError."""
+    """Return the newest batches, or the batches from a position on.
+
+    Raises UsageError, CommandError or ApiError.
+    """
     topic, partition = request.topic, request.partition
     bounds = find_bounds(request.cluster, topic, partition)
     batches, bounds = _window(request, bounds)

@@ -16,7 +16,10 @@ MAX_HEADERS: Final = 100
 
 
 def produce(request: PageRequest) -> PageResult:
-    """Produce a message with acks=all, and redirect to it. Raises UsageError, CommandError, ApiError."""
+    """Produce a message with acks=all, and redirect to the page of the message.
+
+    Raises UsageError, CommandError or ApiError.
+    """
     (topic,) = request.cluster.topics([request.topic])
     if topic.is_internal:
         raise CommandError(f"{request.topic} is an internal topic: the console does not write to it")

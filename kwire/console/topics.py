@@ -35,7 +35,7 @@ Sizes = Mapping[tuple[str, int, int], int]
 
 
 def topics_page(request: PageRequest) -> PageResult:
-    """Return topics by name, internal ones only on request."""
+    """Return topics by name; internal topics only on request."""
     pattern, internal = request.text("q"), bool(request.text("internal"))
     topics = [
         topic

@@ -1,9 +1,9 @@
 """A broker's configuration: the values of all Kafka keys, with typed attributes for the keys that kwire uses.
 
-A key is supported if `BrokerConfig` has an attribute for it, or if a supported topic key takes its default
-from it. All other keys are parsed, validated, stored and described as in Kafka, and a warning names them if
-they are set. If a key is set in several places, the first one in this list wins (KIP-226): dynamic
-per-broker, dynamic cluster-wide, static, Kafka's default.
+A key is supported if `BrokerConfig` has an attribute for the key, or if a supported topic key takes its
+default from the key. All other keys are parsed, validated, stored and described as in Kafka, and a warning
+names them if they are set. If a key is set in several places, the first one in this list wins (KIP-226):
+dynamic per-broker, dynamic cluster-wide, static, Kafka's default.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class BrokerConfig:
     inter_broker_listener_name: str
 
     def __init__(self, static_settings: Mapping[str, str], jaas_file: JaasFile | None = None) -> None:
-        """Read the static settings. ConfigError for an invalid configuration."""
+        """Read the static settings. Raises ConfigError for an invalid configuration."""
         self._jaas_file = jaas_file
         self.static_settings = dict(static_settings)
         """The static settings, as text."""
@@ -220,11 +220,11 @@ class BrokerConfig:
         return CONTROLLER in self.process_roles
 
     def value(self, name: str) -> Value:
-        """Return the value of a Kafka key. KeyError for an unknown key."""
+        """Return the value of a Kafka key. Raises KeyError for an unknown key."""
         return self._state.values[name]
 
     def names(self) -> list[str]:
-        """Return all keys to describe: Kafka's visible keys, and all others that are set."""
+        """Return all keys to describe: Kafka's visible keys, and all other keys that are set."""
         shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
         all_set = dict.fromkeys([*self.static_settings, *self.cluster_wide, *self.per_broker])
         return shown + [name for name in all_set if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
@@ -271,9 +271,9 @@ class BrokerConfig:
         return None if active is None else active.sasl
 
     def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
-        """Return the mechanism and login with which this node connects to others on a listener.
+        """Return the mechanism and login with which this node connects to other nodes on a listener.
 
-        None if the listener does not use SASL. ConfigError if the login is not configured.
+        Returns None if the listener does not use SASL. Raises ConfigError if the login is not configured.
         """
         mechanism = peer_mechanism(self._state, listener)
         if mechanism is None:
@@ -281,11 +281,11 @@ class BrokerConfig:
         return mechanism, login_context(self._state, listener, mechanism, self._jaas_file)
 
     def connection_limits_per_host(self) -> dict[str, int]:
-        """Return the connection limits of hosts that override max.connections.per.ip."""
+        """Return the connection limits by host, which override max.connections.per.ip."""
         return parse_counts("max.connections.per.ip.overrides", self.max_connections_per_ip_overrides)
 
     def connection_limits_per_listener(self) -> dict[str, int]:
-        """Return the connection limits of the listeners that have their own (KIP-402)."""
+        """Return the connection limits by listener, for listeners with their own limits (KIP-402)."""
         return {
             listener.name: self._state.listener_number("max.connections", listener.name)
             for listener in self._state.listeners.endpoints
@@ -297,12 +297,13 @@ class BrokerConfig:
     def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
         """Apply the dynamic settings from the metadata log.
 
-        An invalid setting is ignored. If the remaining settings contradict others, the previous ones stay in
-        effect. Both are logged and are not errors, because a stored setting must not prevent a start.
+        An invalid setting is ignored. If the other settings contradict each other, the previous dynamic
+        settings stay in effect. Both cases are logged and raise no error, because a stored setting must not
+        prevent a start.
         """
         known_cluster_wide, known_per_broker = self._stored
         self._stored = dict(cluster_wide), dict(per_broker)
-        # As Kafka does, apply one after the other: the cluster-wide settings may be valid without the others.
+        # As Kafka does, apply the cluster-wide settings first: they may be valid without the others.
         if cluster_wide != known_cluster_wide:
             self.cluster_wide = remove_invalid(cluster_wide, self.logger, per_broker=False)
             self._apply("cluster")
@@ -332,7 +333,7 @@ class BrokerConfig:
             check_values(state)
             check_change(self._state, state, self.static_settings)
         except ConfigError as error:
-            self.logger.error("dynamic configs of the %s are not applied: %s", where, error)
+            self.logger.error("Ignoring all dynamic configs of the %s: %s", where, error)
             return
         before = self._active_names()
         self._state = state
@@ -345,14 +346,14 @@ class BrokerConfig:
                 self._active_listeners[name] = self._listener_security(name, state)
             except ConfigError as error:
                 # Apache Kafka may have stored the listener, so its settings are kept.
-                self.logger.error("listener %s was not added: %s", name, error)
+                self.logger.error("Cannot add listener %s: %s", name, error)
 
     def _active_names(self) -> set[str]:
         """Return the names of the active listeners."""
         return {one.name for one in self._state.listeners.endpoints if one.name in self._active_listeners}
 
     def _listener_security(self, listener: str, state: EffectiveSettings) -> ListenerSecurity:
-        """Return the security of a listener to add. ConfigError if it cannot be served."""
+        """Return the security of a listener to add. Raises ConfigError if the listener cannot be served."""
         protocols = state.listeners.protocols
         check_protocol(listener, protocols)
         uses_sasl = protocols[listener] in SASL_PROTOCOLS
@@ -364,7 +365,7 @@ class BrokerConfig:
         for name in ATTRIBUTE_KEYS:
             setattr(self, name.replace(".", "_"), self._state.values[name])
         self.log_dirs = self._log_directories()
-        # They are validated as written in log.dirs, and later compared with normalized paths.
+        # The directories are validated as written in log.dirs, and later compared with normalized paths.
         self.cordoned_log_dirs = [normpath(entry) for entry in self.cordoned_log_dirs]
         self.controller_listener_names = [
             name.upper() for name in cast("list[str]", self._state.values["controller.listener.names"] or [])

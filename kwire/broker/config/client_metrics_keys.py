@@ -18,4 +18,4 @@ CLIENT_METRICS_KEYS: Final = (
             "separated by commas. An empty list means all clients."),
 )
 # fmt: on
-"""The keys, in the order in which Kafka parses them, which decides the first error."""
+"""The keys, in the order in which Kafka parses them. The order decides which error is reported."""

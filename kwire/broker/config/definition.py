@@ -19,7 +19,7 @@ Value = bool | int | float | str | list[str] | None
 
 
 class ConfigType(IntEnum):
-    """The type of a key, as a number of DescribeConfigs (KIP-569)."""
+    """The type of a key, with its number in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -71,7 +71,7 @@ class Key(NamedTuple):
     default: str | None
     """The default as text. None means unset, and REQUIRED means that the key must be set."""
     validator: Validator | ListValidator | ThrottledReplicasValidator | None = None
-    """A list without a validator can contain any entries but empty ones."""
+    """A list without a validator can contain any entries that are not empty."""
     internal: bool = False
     """Internal keys are not shown when a configuration is listed."""
     update_mode: UpdateMode = UpdateMode.READ_ONLY
@@ -82,11 +82,11 @@ class Key(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """Sensitive values are not shown."""
+        """Whether the values of the key are secret, so that they are not shown."""
         return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
-        """Parse and validate a value. ConfigError if it is invalid."""
+        """Parse and validate a value. Raises ConfigError if it is invalid."""
         value = parse(self.name, self.type, text)
         if isinstance(value, list):
             if isinstance(self.validator, ThrottledReplicasValidator):
@@ -130,7 +130,7 @@ _MAX_DIGITS: Final = 19
 
 
 def parse_integer(text: str, bits: int = 31) -> int | None:
-    """Parse an integer of `bits` and a sign, as Java does. Return None if the text is not one.
+    """Parse an integer of `bits` and a sign, as Java does. Returns None if the text is not an integer.
 
     Digits of any script are valid if each is one UTF-16 unit. Whitespace and underscores are not.
     """
@@ -144,7 +144,7 @@ def parse_integer(text: str, bits: int = 31) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Parse a floating-point number, as Java does. Return None if the text is not one."""
+    """Parse a floating-point number, as Java does. Returns None if the text is not a number."""
     match = _DOUBLE.match(text)
     if match is None:
         return None
@@ -158,7 +158,7 @@ def parse_double(text: str) -> float | None:
 
 
 def parse(name: str, config_type: ConfigType, text: str) -> Value:
-    """Parse a value of a type. ConfigError if it is invalid."""
+    """Parse a value of a type. Raises ConfigError if it is invalid."""
     trimmed = text.strip(BLANKS)
     if config_type in _BOUNDS:
         number = parse_integer(trimmed, _BOUNDS[config_type])

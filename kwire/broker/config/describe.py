@@ -25,7 +25,7 @@ UNKNOWN_TYPE: Final = 0
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, as a number of the protocol."""
+    """The source of a value, with its number in the protocol."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -99,7 +99,7 @@ def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Sy
 
 
 def _key(name: str) -> Key | None:
-    """Return the definition of a key, also if it has a listener prefix. None for an unknown key."""
+    """Return the definition of a key, with or without a listener prefix, or None for an unknown key."""
     match = LISTENER_KEY.match(name)
     if match is not None:
         return BROKER_KEYS.get(_unprefixed_name(match[1]))
@@ -125,7 +125,7 @@ def _shadowed(config: BrokerConfig) -> set[str]:
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Describe all keys of this broker. A key that Kafka does not have is sensitive and has no value."""
+    """Describe all keys of this broker. A key that Kafka does not have is sensitive and shows no value."""
     shadowed = _shadowed(config)
     for name in config.names():
         key = _key(name)

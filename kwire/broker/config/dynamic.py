@@ -3,8 +3,8 @@
 Kafka validates a change in three steps, and so does this module. `check_settings` validates each setting
 separately. `check_values` validates all effective settings together, including the static ones.
 `check_change` validates the difference between the old and the new values. Settings in the metadata log were
-validated when they were written, but perhaps by another version or beside other static settings.
-`remove_invalid` therefore ignores those that are invalid, and a contradictory set is not applied. No stored
+validated when they were written, but perhaps by another version or with other static settings. Therefore
+`remove_invalid` ignores invalid settings, and contradictory settings are not applied, so that no stored
 setting can prevent a start.
 """
 
@@ -89,7 +89,7 @@ TOPIC_DEFAULTS: Final = frozenset(
 ) | {"cordoned.log.dirs"}
 """The keys that the logs depend on."""
 SAME_AS_RETENTION: Final = -2
-"""The local retention that means the retention of the log."""
+"""The value of the local retention that stands for the retention of the log."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 _MEBIBYTE: Final = 1 << 20
@@ -100,13 +100,13 @@ _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*\Z")
 
 
 def dynamic_key(name: str) -> Key | None:
-    """Return the definition of a dynamic key, also if it has a listener prefix."""
+    """Return the definition of a dynamic key, with or without a listener prefix. None for other keys."""
     match = LISTENER_KEY.match(name)
     return DYNAMIC_KEYS.get(name if match is None else match[1])
 
 
 def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raise ConfigError if these cannot be set on one broker, or as cluster-wide defaults."""
+    """Raise ConfigError if these settings are invalid for one broker, or as cluster-wide defaults."""
     _refuse("Cannot update these configs dynamically", _non_dynamic(settings))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
@@ -124,7 +124,7 @@ def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
 
 
 def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -> dict[str, str]:
-    """Return the stored settings that can be applied. Log an error for the others."""
+    """Return the stored settings that are valid. Log an error for the invalid settings."""
     kept = dict(stored)
     wrong: list[str] = []
     for name, text in stored.items():
@@ -135,7 +135,7 @@ def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker:
             del kept[name]
     where = "broker" if per_broker else "cluster"
     if wrong:
-        logger.error("dynamic configs of the %s are ignored: %s", where, "; ".join(wrong))
+        logger.error("Ignoring dynamic configs of the %s: %s", where, "; ".join(wrong))
     rules: tuple[tuple[Callable[[Iterable[str]], list[str]], str], ...] = (
         (_non_dynamic, "they can change only with a restart"),
         (_without_listener_prefix, "they need a listener prefix"),
@@ -145,7 +145,7 @@ def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker:
         found = rule(kept)
         if found:
             names = ", ".join(found)
-            logger.error("dynamic configs of the %s are ignored: %s: %s", where, names, reason)
+            logger.error("Ignoring dynamic configs of the %s: %s, because %s", where, names, reason)
         for name in found:
             del kept[name]
     return kept
@@ -206,7 +206,7 @@ def merge_layers(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
-    """Return every key's value. ConfigError for an invalid setting."""
+    """Return every key's value. Raises ConfigError for an invalid setting."""
     return {
         name: key.parse(settings[name]) if name in settings else key.default_value
         for name, key in BROKER_KEYS.items()
@@ -225,12 +225,12 @@ def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) 
         value = _number(values, name)
         if not low <= value <= high:
             settings[name] = str(min(max(value, low), high))
-            logger.warning("%s is %d, outside of its bounds: using %s", name, value, settings[name])
+            logger.warning("Config %s is %d, outside of its bounds; using %s", name, value, settings[name])
     return settings
 
 
 def check_values(state: EffectiveSettings) -> None:
-    """Raise ConfigError for values that contradict each other, in Kafka's order."""
+    """Raise ConfigError for values that contradict each other. The order of the checks is Kafka's."""
     values = state.values
     for name, low, high in ASSIGNMENT_INTERVALS:
         if _number(values, name) < _number(values, low):
@@ -331,17 +331,17 @@ class EffectiveSettings:
     """The effective settings, as text and as values."""
 
     def __init__(self, settings: Mapping[str, str], values: Values | None = None) -> None:
-        """Parse the settings unless `values` are given. ConfigError for an invalid setting."""
+        """Parse the settings unless `values` are given. Raises ConfigError for an invalid setting."""
         self.settings = settings
         self.values = parse_all(settings) if values is None else values
 
     @cached_property
     def listeners(self) -> ListenerSettings:
-        """The listeners. ConfigError for invalid listener settings."""
+        """The listeners. Raises ConfigError for invalid listener settings."""
         return read_listeners(self.settings, self.values)
 
     def listener_number(self, name: str, listener: str) -> int:
-        """Return a number for a listener: with its prefix if that is set, or else without."""
+        """Return a number for a listener, from the key with the listener's prefix or else without it."""
         text = self.settings.get(f"listener.name.{listener.lower()}.{name}")
         value = self.values[name] if text is None else BROKER_KEYS[name].parse(text)
         assert isinstance(value, int)
@@ -429,7 +429,7 @@ def _thread_count(state: EffectiveSettings, name: str) -> int:
 
 
 def _thread_count_error(name: str, old: int, new: int) -> str | None:
-    """Limit a change to half or double the current number of threads."""
+    """Return an error if the new number of threads is below half or above double the old number."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new == old:
         return None
@@ -443,7 +443,7 @@ def _thread_count_error(name: str, old: int, new: int) -> str | None:
 
 
 def _cleaner_threads_error(old: int, new: int) -> str | None:
-    """Limit the number of cleaner threads as others, with Kafka's own messages."""
+    """Return an error as for other threads, but with Kafka's messages for cleaner threads."""
     if new < old // 2:
         return f"Log cleaner threads cannot be reduced to less than half the current value {old}"
     if new > old * 2:
@@ -452,7 +452,7 @@ def _cleaner_threads_error(old: int, new: int) -> str | None:
 
 
 def _local_retention_error(values: Values) -> str | None:
-    """Check that the local retention does not exceed the retention. KIP-405."""
+    """Return an error if the local retention exceeds the retention. KIP-405."""
     for unit, kept in (("ms", _retention_ms(values)), ("bytes", _number(values, "log.retention.bytes"))):
         local, whole = f"log.local.retention.{unit}", f"log.retention.{unit}"
         count = _number(values, local)

@@ -37,11 +37,11 @@ PARSE_ORDER: Final = tuple(
     }.items()
     for name in names
 )
-"""The order in which Kafka parses the keys, which decides the first error."""
+"""The keys, in the order in which Kafka parses them. The order decides which error is reported."""
 
 
 class Bounds(NamedTuple):
-    """The broker's keys that bound a group's key."""
+    """The broker keys that are the bounds of a group key."""
 
     low: str | None
     high: str
@@ -69,7 +69,7 @@ BOUNDS: Final = dict(
 
 
 def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError if these cannot be a group's configuration."""
+    """Raise ConfigError if these overrides cannot be a group's configuration."""
     for name in overrides:
         if name not in GROUP_KEYS_BY_NAME:
             raise ConfigError(f"Unknown group config name: {name}")
@@ -99,15 +99,15 @@ class GroupConfigs:
         self._overrides_of = overrides_of
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member is removed."""
+        """Return the time in ms without a heartbeat after which a member is removed."""
         return self._bounded(group_id, "consumer.session.timeout.ms")
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the time between two heartbeats of a member."""
+        """Return the time in ms between two heartbeats of a member."""
         return self._bounded(group_id, "consumer.heartbeat.interval.ms")
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """Return the minimum time between two assignments."""
+        """Return the minimum time in ms between two target assignments."""
         return self._bounded(group_id, "consumer.assignment.interval.ms")
 
     def _bounded(self, group_id: str, name: str) -> int:
@@ -123,7 +123,7 @@ class GroupConfigs:
 
 
 def parse_override(overrides: Mapping[str, str], name: str) -> Value:
-    """Return a group's override of a key, or None if it has no valid one."""
+    """Return a group's override of a key, or None if the group has no valid override."""
     text = overrides.get(name)
     try:
         return None if text is None else GROUP_KEYS_BY_NAME[name].parse(text)

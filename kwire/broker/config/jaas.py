@@ -116,7 +116,7 @@ def parse_jaas_file(text: str) -> dict[str, LoginContext]:
 
 
 class _Token(NamedTuple):
-    """A word, or another single character. A number is neither."""
+    """A token: a word, or any other single character. A number is neither."""
 
     word: str | None
     character: str = ""
@@ -184,7 +184,7 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _read_quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the quoted word that starts here and the position after it. A line end also ends it."""
+    """Return the quoted word that starts at `at`, and the position after it. A line end ends it, too."""
     quote = text[at]
     at += 1
     word: list[str] = []

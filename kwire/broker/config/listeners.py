@@ -53,7 +53,7 @@ class ListenerEndpoint(NamedTuple):
 
 
 def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
-    """Parse `NAME://host:port` entries. ConfigError for an invalid entry or a duplicate name."""
+    """Parse `NAME://host:port` entries. Raises ConfigError for an invalid entry or a duplicate name."""
     endpoints: list[ListenerEndpoint] = []
     for entry in entries:
         match = _STRICT_ENDPOINT.match(entry)
@@ -71,7 +71,7 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
 
 
 def parse_protocol_map(key: str, text: str) -> dict[str, str]:
-    """Parse `NAME:PROTOCOL` pairs into name -> security protocol. ConfigError for an invalid pair."""
+    """Parse `NAME:PROTOCOL` pairs into name -> security protocol. Raises ConfigError for an invalid pair."""
     protocols: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = pair.rpartition(":")
@@ -82,7 +82,7 @@ def parse_protocol_map(key: str, text: str) -> dict[str, str]:
 
 
 def parse_counts(key: str, text: str) -> dict[str, int]:
-    """Parse `host:count` pairs. ConfigError, with Kafka's message, for an invalid pair."""
+    """Parse `host:count` pairs. Raises ConfigError, with Kafka's message, for an invalid pair."""
     counts: dict[str, int] = {}
     for host, count in parse_pairs(key, text):
         number = parse_integer(count)
@@ -93,7 +93,7 @@ def parse_counts(key: str, text: str) -> dict[str, int]:
 
 
 def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
-    """Parse `left:right` pairs. ConfigError, with Kafka's message, for a pair without a colon."""
+    """Parse `left:right` pairs. Raises ConfigError, with Kafka's message, for a pair without a colon."""
     pairs = re.split(r"\s*,\s*", text, flags=re.ASCII)
     while pairs and not pairs[-1]:
         pairs.pop()
@@ -146,7 +146,7 @@ class ListenerSettings(NamedTuple):
 
 
 def read_listeners(settings: Mapping[str, str], values: Mapping[str, Value]) -> ListenerSettings:
-    """Read the listener settings. ConfigError if they are invalid."""
+    """Read the listener settings. Raises ConfigError if they are invalid."""
     entries = cast("list[str]", values[LISTENERS])
     controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
     protocols: dict[str, str] = {}

@@ -57,7 +57,7 @@ REMOVED_KEYS: Final = frozenset(
         "group.coordinator.new.enable",
     }
 )
-"""Keys of older versions that Kafka 4 removed, and ignores."""
+"""Keys of older versions that Kafka 4 has removed and ignores."""
 
 
 _PREFIXES: Final = (LISTENER_PREFIX, f"{PROVIDERS}.")
@@ -69,8 +69,8 @@ _JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
 def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
     """Load a broker's configuration, and log a warning for each key without an effect.
 
-    `properties` is the path of a properties file. ConfigError for an invalid value, or for an unknown key in
-    `overrides`. OSError if the file cannot be read.
+    `properties` is the path of a properties file. Raises ConfigError for an invalid value, or for an unknown
+    key in `overrides`. Raises OSError if the file cannot be read.
     """
     settings: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
     warnings: list[str] = []
@@ -129,7 +129,7 @@ def _name_controller_listener(settings: dict[str, str], overrides: Mapping[str, 
 
 
 def _unknown_key_fault(name: str) -> str | None:
-    """Return the reason why a key is unknown, with the most similar key. None for a known key."""
+    """Return the reason why a key is unknown, with the most similar key, or None for a known key."""
     if name in BROKER_KEYS or name in REMOVED_KEYS or name.startswith(_PREFIXES):
         return None
     from difflib import get_close_matches

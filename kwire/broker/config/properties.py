@@ -35,7 +35,7 @@ NON_CONFIG_VARIABLES: Final = frozenset(
 def parse_properties(text: str) -> dict[str, str]:
     """Parse the text of a properties file. If a key is set twice, the last value wins, as in Java.
 
-    ConfigError for a malformed escape.
+    Raises ConfigError for a malformed escape.
     """
     try:
         properties = load(text)

@@ -18,9 +18,9 @@ from kwire.wire.java_properties import load
 PROVIDERS: Final = "config.providers"
 
 ReadFile = Callable[[str], str]
-"""Returns the text of a file. OSError if it cannot be read."""
+"""Returns the text of a file. Raises OSError if it cannot be read."""
 Provider = Callable[[str, str], str | None]
-"""Returns the value of a key at a path, or None. ConfigError if the path cannot be read."""
+"""Returns the value of a key at a path, or None. Raises ConfigError if the path cannot be read."""
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -29,7 +29,7 @@ _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 def resolve_placeholders(
     settings: Mapping[str, str], read: ReadFile, environ: Mapping[str, str], logger: NodeLogger
 ) -> dict[str, str]:
-    """Return the settings with their placeholders resolved. ConfigError if a provider fails."""
+    """Return the settings with their placeholders resolved. Raises ConfigError if a provider fails."""
     providers: dict[str, Provider] = {}
     for name in settings.get(PROVIDERS, "").split(","):
         key = f"{PROVIDERS}.{name}.class"

@@ -38,7 +38,7 @@ class Voter(NamedTuple):
 
 
 def parse_voters(entries: Sequence[str]) -> list[Voter]:
-    """Parse `id@host:port` entries. ConfigError for an invalid entry."""
+    """Parse `id@host:port` entries. Raises ConfigError for an invalid entry."""
     voters = []
     for entry in entries:
         text, at, address = entry.partition("@")
@@ -50,7 +50,7 @@ def parse_voters(entries: Sequence[str]) -> list[Voter]:
 
 
 def parse_servers(entries: Sequence[str]) -> list[tuple[str, int]]:
-    """Parse `host:port` entries. ConfigError for an invalid entry."""
+    """Parse `host:port` entries. Raises ConfigError for an invalid entry."""
     servers = []
     for entry in entries:
         found = _address(entry)

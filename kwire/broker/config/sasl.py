@@ -50,7 +50,7 @@ _CLIENT_CALLBACK_HANDLER: Final = "sasl.client.callback.handler.class"
 
 
 class SaslSettings(Settings, Protocol):
-    """The effective settings, with their texts, which include all keys with a prefix."""
+    """The effective settings, and their texts. The texts include all keys with a prefix."""
 
     @property
     def settings(self) -> Mapping[str, str]: ...
@@ -84,18 +84,24 @@ class ListenerSasl(NamedTuple):
 
 
 def listener_value(state: SaslSettings, listener: str, name: str) -> Value:
-    """Return a key's value for a listener. ConfigError if it is invalid."""
+    """Return a key's value for a listener. Raises ConfigError if it is invalid."""
     text = state.settings.get(f"listener.name.{listener.lower()}.{name}")
     return state.values[name] if text is None else BROKER_KEYS[name].parse(text)
 
 
 def enabled_mechanisms(state: SaslSettings, listener: str) -> tuple[str, ...]:
-    """Return the mechanisms that clients can use on a listener. ConfigError if the setting is invalid."""
+    """Return the mechanisms that clients can use on a listener.
+
+    Raises ConfigError if the setting is invalid.
+    """
     return tuple(cast("list[str]", listener_value(state, listener, ENABLED)))
 
 
 def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
-    """Read the SASL settings of a listener. ConfigError if it cannot be served with them."""
+    """Read the SASL settings of a listener.
+
+    Raises ConfigError if the listener cannot work with these settings.
+    """
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
         raise ConfigError(f"listener {listener}: {ENABLED} is empty: No SASL mechanisms are enabled")
@@ -121,7 +127,10 @@ def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None
 
 
 def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
-    """Return the mechanism with which this node connects on a listener, or None without SASL. ConfigError."""
+    """Return the mechanism with which this node connects on a listener, or None without SASL.
+
+    Raises ConfigError.
+    """
     listeners = state.listeners
     if listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None
@@ -132,7 +141,10 @@ def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
 
 
 def login_context(state: SaslSettings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
-    """Return a mechanism's JAAS configuration, from the settings or else from the file. ConfigError."""
+    """Return a mechanism's JAAS configuration, from the settings or else from the file.
+
+    Raises ConfigError.
+    """
     own = f"listener.name.{listener.lower()}."
     for key in (
         _CLIENT_CALLBACK_HANDLER,
@@ -158,7 +170,7 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
 
 
 def _context_from_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
-    """Return the listener's context in the file, or else that of all listeners, with its name."""
+    """Return the listener's context in the file, or else the context of all listeners, and its name."""
     contexts = {}
     if file is not None:
         try:

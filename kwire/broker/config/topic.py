@@ -59,7 +59,7 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 
 def check_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError, with Kafka's message, if these cannot be a topic's overrides."""
+    """Raise ConfigError, with Kafka's message, if these overrides are invalid for a topic."""
     for name in overrides:
         if name not in TOPIC_KEYS_BY_NAME:
             raise ConfigError(f"Unknown topic config name: {name}")

@@ -209,7 +209,7 @@ def offset_rows(cluster: CommandClient, group: Group) -> Iterable[Row]:
 
 
 def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that have a leader: a group can have offsets of a deleted topic."""
+    """Return the partitions that have a leader. A group can have offsets of a deleted topic."""
     wanted = set(partitions)
     found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
     led = {
@@ -224,7 +224,7 @@ def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -
 def _select_partitions(
     cluster: CommandClient, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Return the given partitions, or by default those with committed offsets."""
+    """Return the given partitions, or by default all partitions with committed offsets."""
     if not topics:
         if not committed:
             raise CommandError(f"group {group} has no committed offsets: choose a topic with --topic")
@@ -278,7 +278,9 @@ def reset_offsets(
     option: str = "--to",
     execute: bool,
 ) -> list[Row]:
-    """Return the new offset of each partition of a group without members; `execute` commits them.
+    """Return the new offset of each partition. With `execute`, also commit the offsets.
+
+    The group must have no members.
 
     Topics can name partitions, like `orders:0,1`; without topics, all partitions with committed offsets are
     reset. `option` is the name of `to` in error messages. Raises CommandError, ApiError, Disconnected.

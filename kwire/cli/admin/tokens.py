@@ -65,7 +65,7 @@ def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
     lifetime_ms = _parse_period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
-    # Print it first: the password cannot be requested again.
+    # Print the token first: its password cannot be requested again.
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
     else:
@@ -92,7 +92,7 @@ def _expire(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _wait_for_all_brokers(cluster: CommandClient, output: Output, token_id: str, *, is_there: bool) -> None:
-    """Wait until all brokers know the token, or its end, since the next command may use it."""
+    """Wait until all brokers know that the token exists or has ended: the next command may use it."""
     cluster.wait_for_all_brokers(
         lambda node_id: (
             any(one.token_id == token_id for one in describe_tokens(cluster, None, node_id)) == is_there

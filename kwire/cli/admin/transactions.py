@@ -41,14 +41,14 @@ NO_START: Final = -1
 
 
 class PartitionProducer(NamedTuple):
-    """State of a producer in one partition."""
+    """The state of a producer in one partition."""
 
     partition: TopicPartition
     state: ProducerState
 
     @property
     def txn_start_offset(self) -> int | None:
-        """The first offset of its open transaction, if there is one."""
+        """The first offset of the producer's open transaction, or None if it has none."""
         at = self.state.current_txn_start_offset
         return None if at == NO_START else at
 

@@ -68,8 +68,8 @@ def _set(cluster: CommandClient, options: Namespace, output: Output) -> None:
         output.note(f"clients cannot authenticate as {options.user}: SCRAM user names are ASCII")
     password = _read_password(options.user)
     mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
-    # Brokers accept a user only once per request. Nothing between the requests can fail, which would leave
-    # the mechanisms with different passwords.
+    # Brokers accept a user only once per request, so each mechanism needs its own request. Nothing that can
+    # fail runs between the requests: a failure would leave the mechanisms with different passwords.
     for mechanism in mechanisms:
         set_password(cluster, options.user, password, mechanism, options.iterations)
         output.report(

@@ -1,4 +1,4 @@
-"""`kwire cluster`: several nodes on this machine, each in a process of its own."""
+"""`kwire cluster`: several nodes on this machine, each in its own process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _OutputError(Exception):
-    """Standard output that cannot be written; other OSErrors are about the cluster's directory."""
+    """An error of standard output. All other OSErrors concern the cluster's directory."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__(why)

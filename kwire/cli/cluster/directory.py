@@ -76,7 +76,7 @@ class ClusterNode:
             properties.with_suffix(suffix) for suffix in ("", ".log", ".pid")
         )
         self.config_error: str | None = None
-        """Error in the properties, which users may edit; then only the node's process is known."""
+        """The error in the properties, which users may edit. Then only the node's process is known."""
         self._config: BrokerConfig | None = None
         try:
             self._config = load(str(properties), {}, {})
@@ -232,8 +232,8 @@ class ClusterDirectory:
     def create(self, wanted: NodeCounts, first_port: int | None, settings: Mapping[str, str]) -> list[int]:
         """Write properties and format directories of missing nodes, and return their ids.
 
-        Brokers use the ports from `first_port` on, controllers the next ones. Nodes that are added later use
-        ports above all others. Raises CommandError.
+        Brokers use the ports from `first_port` on, and controllers use the ports after the brokers. Nodes
+        that are added later use ports above all used ports. Raises CommandError.
         """
         for key in NODE_KEYS:
             if key in settings:
@@ -322,8 +322,8 @@ class ClusterDirectory:
     def _finish(self) -> None:
         """Rename the properties of nodes that are formatted, voters last.
 
-        An 'up' that was interrupted before the first rename starts over, since no node has run. After it, all
-        initial voters are formatted, and 'up' continues.
+        An 'up' that was interrupted before the first rename starts over, since no node has run. After the
+        first rename, all initial voters are formatted, and 'up' continues.
         """
         for unfinished in sorted(self.path.glob(f"node-*{UNFINISHED}")):
             if (unfinished.with_suffix("") / META_PROPERTIES).exists():
@@ -373,8 +373,8 @@ def describe_running(nodes: Sequence[ClusterNode]) -> str:
 def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None:
     """Shut down nodes cleanly, brokers first. Raises CommandError if some are still running.
 
-    A controlled shutdown needs an active controller. The last nodes of a combined cluster have none, so they
-    get a second signal, which ends them at once.
+    A controlled shutdown needs an active controller. When only the last combined nodes run, there is no
+    active controller, so these nodes get a second signal, which ends them at once.
     """
     for group in ([one for one in nodes if one.is_broker], [one for one in nodes if not one.is_broker]):
         late = [node for node in group if node.signal(signal.SIGTERM)]

@@ -186,7 +186,7 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether a console from the environment gives access that the listeners do not."""
+    """Check whether a console from the environment gives access that the listeners do not give."""
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
     is_open = host and not host.startswith(LOOPBACK)
@@ -213,7 +213,7 @@ def _ports(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
-    """Check the port of a listener; `is_own`: the broker that uses it may be the configuration's own."""
+    """Check the port of a listener. With `is_own`, this configuration's broker may already use the port."""
     where = f"{one.host or '*'}:{one.port} of {one.name}"
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
     try:

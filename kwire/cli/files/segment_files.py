@@ -1,4 +1,4 @@
-"""Rows for segments and indexes, which are checked on the way."""
+"""Rows that describe segments and indexes. The files are checked while they are read."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _record(header: BatchHeader, record: Record, wanted: SegmentFilter) -> Itera
 
 
 def dump_offset_index(path: str) -> Iterator[Row]:
-    """Yield each entry, and a problem for each that does not point to a batch. Raises CommandError."""
+    """Yield each entry, and a problem for each entry that points to no batch. Raises CommandError."""
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)
@@ -162,7 +162,7 @@ def dump_offset_index(path: str) -> Iterator[Row]:
 
 
 def dump_time_index(path: str) -> Iterator[Row]:
-    """Yield each entry, and a problem for each that precedes an earlier record. Raises CommandError."""
+    """Yield each entry, and a problem for each entry that precedes an earlier record. Raises CommandError."""
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)

@@ -93,7 +93,7 @@ class AvroDecoder:
     """A decoder of Avro values, with a cache of schemas."""
 
     def __init__(self, registry: str | None, files: Iterable[str]) -> None:
-        """Load the schema files, which values can name by fingerprint. Raises CommandError."""
+        """Load the schema files. Values refer to them by fingerprint. Raises CommandError."""
         self._registry = None if registry is None else SchemaRegistry(registry)
         self._by_fingerprint = dict(map(_schema_of_file, files))
         self._by_id: dict[int, Any] = {}

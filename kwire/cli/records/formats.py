@@ -134,7 +134,7 @@ class Encoder:
     """An encoder of keys or values."""
 
     def __init__(self, form: str, avro: Callable[[object], bytes] | None = None) -> None:
-        """Select the format; `avro` encodes JSON values if that is Avro."""
+        """Select the format. `avro` encodes JSON values if the format is Avro."""
         self._form = form
         self._avro = avro
 

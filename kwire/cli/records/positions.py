@@ -37,7 +37,7 @@ def resolve_position(
 ) -> dict[TopicPartition, int]:
     """Return the offset of a position in each partition. Raises UsageError, ApiError, CommandError.
 
-    `committed`: the end of a partition is its last stable offset.
+    With `committed`, the end of a partition is its last stable offset.
     """
     wanted = list(partitions)
     if len(position) > MAX_CHARS or (position.isdecimal() and int(position) > MAX_OFFSET):
@@ -61,7 +61,7 @@ def resolve_position(
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Parse a duration like 10m; None if it is not one."""
+    """Parse a duration like 10m. Returns None if the text is not a duration."""
     found = _DURATION.fullmatch(text)
     return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 

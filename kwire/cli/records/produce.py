@@ -33,14 +33,14 @@ CREATE_SECONDS: Final = 5
 ALL: Final = "-1"
 """The value of acks for all replicas in properties files."""
 FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
-"""Fields of a JSON record; topic and offset are ignored, they describe where it was consumed."""
+"""Fields of a JSON record. Topic and offset are ignored: they describe where the record was consumed."""
 HEADER: Final = Encoder(TEXT)
 MAX_NUMBER: Final = (1 << 63) - 1
 NULL: Final = None
 
 
 class InputRecord(NamedTuple):
-    """A record to send, and its partition, if it names one."""
+    """A record to send, and its partition if the input names a partition."""
 
     key: bytes | None
     value: bytes | None

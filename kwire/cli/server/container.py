@@ -100,7 +100,10 @@ def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> s
 
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:
-    """Format the directories, unless one already is. Raises CommandError, FormatError, StorageError."""
+    """Format the directories, unless one of them is formatted already.
+
+    Raises CommandError, FormatError or StorageError.
+    """
     from kwire.broker.metadata.features import unserved_feature_levels
     from kwire.broker.node.format import (
         AlreadyFormatted,

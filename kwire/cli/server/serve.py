@@ -47,7 +47,7 @@ OTHER_PORT_EXAMPLE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
 """Options of a broker on another port, for an error message."""
 BOOLEANS: Final = ("true", "false")
 GC_THRESHOLDS: Final = (10_000, 20, 50)
-"""Rarer than Python's defaults: with the objects of the start frozen, a pause takes about a millisecond."""
+"""Thresholds for rare collections. A pause takes about a millisecond, since startup objects are frozen."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], None]) -> int:
-    """Run a broker after `prepare`, which gets the configuration first. Raises CommandError."""
+    """Run a broker. Call `prepare` with the configuration before the start. Raises CommandError."""
     _configure_logging(options)
     slow_seconds = _slow_seconds(options)
     config = load_configuration(options)
@@ -149,7 +149,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
 async def _serve(
     config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _CrashRecorder
 ) -> str:
-    """Serve until a stop signal, or until a failure, whose reason is returned."""
+    """Serve until a stop signal or a failure. Returns the reason of the failure, or an empty text."""
     stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
     service = SystemdNotifier(os.environ)
@@ -175,7 +175,7 @@ async def _serve(
             print(message, flush=True)
         except OSError as error:  # the broker serves anyway
             logger = broker.loop.logger("kwire.node")
-            logger.warning("standard output cannot be written (%s): %s", error.strerror, message)
+            logger.warning("Cannot write to standard output (%s): %s", error.strerror, message)
             discard_output()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)

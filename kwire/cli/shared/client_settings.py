@@ -37,7 +37,7 @@ class ClientSettings(NamedTuple):
 
     @property
     def request_timeout_ms(self) -> int:
-        """Timeout of operations on the broker: shorter than the client's, so that the response arrives."""
+        """The timeout in requests to a broker: shorter than the client's, so that the response arrives."""
         return int(900 * self.timeout_seconds)
 
 

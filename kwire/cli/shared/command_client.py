@@ -67,7 +67,7 @@ class CommandClient(ClusterClient):
         )
 
     def wait_for_all_brokers(self, condition: Callable[[int], bool], output: Output) -> None:
-        """Wait until each broker has applied a change; print a note for the others. Never fails.
+        """Wait until each broker has applied a change. Print a note if some have not. Never raises an error.
 
         `condition` queries one broker by its id.
         """

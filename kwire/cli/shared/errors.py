@@ -43,7 +43,7 @@ ADVICE: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS: "another transaction is still completing: try again in a moment",
     ErrorCode.LOG_DIR_NOT_FOUND: "'kwire logs list' lists the log directories of each broker",
 }
-"""Advice for protocol errors whose names do not make it obvious."""
+"""Advice for protocol errors whose names do not suggest what to do."""
 ADVICE_BY_MESSAGE: Final = {
     "collides with": "'.' and '_' are equal in metric names: choose a name that differs in more",
     "xcessively large number of partitions": "use at most 10000 --partitions at once",

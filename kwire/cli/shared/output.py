@@ -39,7 +39,10 @@ class Output:
         empty: str,
         color: Callable[[Row], str | None] = lambda row: None,
     ) -> None:
-        """Print rows as a table, or as a JSON array of objects; print the note `empty` if there are none."""
+        """Print rows as a table, or as a JSON array of objects.
+
+        Without rows, the text output is the note `empty`.
+        """
         if self.as_json:
             self.document(rows)
         elif rows:
@@ -64,7 +67,7 @@ class Output:
         self.out.write(self.colored(text, color) + "\n")
 
     def report(self, text: str, **fields: object) -> None:
-        """Print what was done; as JSON, collect `fields` into the array that `finish` prints."""
+        """Print what was done. With JSON output, collect `fields` into the array that `finish` prints."""
         if self.as_json:
             self._reports.append(fields)
         else:
@@ -76,7 +79,7 @@ class Output:
             self.document(self._reports)
 
     def note(self, text: str) -> None:
-        """Print a note to standard error, which is not part of the output."""
+        """Print a note to standard error, so that the note is not part of the output."""
         print(text, file=self._err)
 
     def colored(self, text: str, color: str | None) -> str:
