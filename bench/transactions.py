@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from confluent_kafka import IsolationLevel, Producer
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from bench.brokers import KAFKA_JARS, Broker, running

@@ -130,10 +130,10 @@ def test_supported_page_lists_exactly_the_served_apis() -> None:
     )
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
-    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "supported_apis.py").read_text())
+    tree = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "supported_apis.py").read_text())
     served = {
         "".join(word.capitalize() for word in ast.unparse(key).partition(".")[2].split("_"))
-        for node in ast.walk(table)
+        for node in ast.walk(tree)
         if isinstance(node, ast.Dict)
         for key in node.keys
         if key is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Clock:
         self.now += seconds
 
 
-def waiting(clock: Clock, **options: bool) -> ClusterClient:
+def waiting(clock: Clock, **options: Any) -> ClusterClient:
     return ClusterClient(
         (), client_id="test", timeout_seconds=1, now=lambda: clock.now, sleep=clock.sleep, **options
     )

@@ -43,7 +43,8 @@ def test_what_is_refused_for_good_is_raised(broker: Broker) -> None:
 
 
 def test_where_records_have_gone_it_goes_on_at_the_first_that_is_there(broker: Broker) -> None:
-    topic, notes = broker.new_topic(), []
+    topic = broker.new_topic()
+    notes: list[str] = []
     broker.produce(topic, "a", "b", "c")
     with cluster_at(broker.bootstrap_servers) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0}, committed=False, note=notes.append)

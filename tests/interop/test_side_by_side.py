@@ -51,15 +51,20 @@ def run(
 ) -> list[str]:
     """Return the unexplained differences. Fail unless every prepared result was requested."""
     monkeypatch.setattr(side_by_side, "make_offsets_topic", lambda broker: None)
-    kinds = (
+    kinds: tuple[type[FakeBroker], ...] = (
         type("Apache", (FakeBroker,), {"observations": apache}),
         type("Kwire", (FakeBroker,), {"observations": kwire}),
     )
     differences: list[Difference] = []
-    brokers = [kind(directory=tmp_path) for kind in kinds]
+    on_apache, on_kwire = [kind(directory=tmp_path) for kind in kinds]
     try:
         side_by_side.run_and_compare(
-            Scenario("invented.scenario", observe, 10.0), *brokers, Records(), differences, alone=alone
+            Scenario("invented.scenario", observe, 10.0),
+            on_apache,
+            on_kwire,
+            Records(),
+            differences,
+            alone=alone,
         )
     finally:
         assert [kind.runs for kind in kinds] == [len(apache), len(kwire)]

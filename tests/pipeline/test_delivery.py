@@ -35,11 +35,11 @@ from kwire.pipeline.jobs.restore import (
     CountingRecords,
     RestoreConfig,
     Restored,
-    create,
     create_topics,
 )
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.restore.selection import Selection
+from kwire.pipeline.topics import create
 from tests.durability.child import BrokerProcess
 
 SECONDS = 30.0
@@ -77,7 +77,7 @@ def outgoing(*offsets: int) -> Callable[[int], Iterator[Outgoing]]:
     return records_from
 
 
-def seen(target: Target) -> list[tuple[int, int, bytes, bytes, list[tuple[str, bytes]]]]:
+def seen(target: Target) -> list[tuple[Any, ...]]:
     consumer = Consumer(
         {
             "bootstrap.servers": target.client["bootstrap.servers"],
@@ -87,7 +87,7 @@ def seen(target: Target) -> list[tuple[int, int, bytes, bytes, list[tuple[str, b
         }
     )
     consumer.assign([TopicPartition(target.topic, target.partition, 0)])
-    found = []
+    found: list[tuple[Any, ...]] = []
     while True:
         message = consumer.poll(SECONDS)
         assert message is not None, "the partition has no end"

@@ -29,7 +29,7 @@ def leader_seen_by(broker: Broker, topic: str) -> int:
 def stable_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
     """Return the last stable offset of each partition."""
     from confluent_kafka import IsolationLevel, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, OffsetSpec
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.cli.run_command import RunCommand
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,7 +103,12 @@ def test_each_manifest_is_read_once_except_for_files(tmp_path: Path, monkeypatch
     archive = Archive(tmp_path)
     read: list[int] = []
     decode = Commit.decode
-    monkeypatch.setattr(Commit, "decode", lambda number, data: read.append(number) or decode(number, data))
+
+    def recorded(number: int, data: Any) -> Any:
+        read.append(number)
+        return decode(number, data)
+
+    monkeypatch.setattr(Commit, "decode", recorded)
     for number in range(4):
         archive.add(commit(number, start=10 * number, end=10 * number + 10))
         assert archive.ends() == {("t", 3): 10 * number + 10}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -239,7 +240,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (Path, "rename"),
         (Path, "unlink"),
         (Path, "mkdir"),
-        (module.os, "link"),
+        (os, "link"),
         (module, "describe_file"),
         (shutil, "rmtree"),
     ]:
@@ -302,4 +303,4 @@ def test_defaults() -> None:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the order of changes reproducible."""
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)

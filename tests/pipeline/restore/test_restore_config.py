@@ -32,7 +32,7 @@ def test_a_configuration_error_is_named(changes: dict[str, Any], why: str) -> No
 def test_a_range_of_times_may_be_before_1970() -> None:
     told = {**TABLE, "start_ms": -10, "end_ms": -5, "topics": "a, b"}
     found = RestoreConfig.of(JobConfig({"restore": told})).wanted
-    assert (found.start_ms, found.end_ms, found.topics) == (-10, -5, {"a", "b"})
+    assert (found.start_ms, found.end_ms, found.topics) == (-10, -5, frozenset({"a", "b"}))
     told = {key: value for key, value in told.items() if key != "client"}
     into = directory_config(JobConfig({"restore": {**told, "into_directory": "/srv/new"}}))
     assert into is not None

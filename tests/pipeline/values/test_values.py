@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -54,7 +54,9 @@ def register(registry: SchemaRegistry, subject: str, text: str, type_: str = "AV
         return int(client.register_schema(subject, Schema(text, type_)))
 
 
-def decode(registry: SchemaRegistry, reader: Any, values: list[bytes | None]) -> tuple[list[Any], list[Any]]:
+def decode(
+    registry: SchemaRegistry, reader: Any, values: Sequence[bytes | None]
+) -> tuple[list[Any], list[Any]]:
     plan = Plan("avro", reader=(json.dumps(reader),), registry=registry.url, registry_settings=ONCE)
     with Decoder(plan) as decoder:
         data, faults = decoder.decode(pa.array(values, pa.binary()))
@@ -100,7 +102,7 @@ class TestAvro:
         [first, second] = write(registry, self.OLD, *old)
         [third] = write(registry, self.NEW, new)
         data, faults = decode(registry, self.NEW, [first, third, None, second])
-        added = {"channel": "shop", "lines": [], "coupon": None}
+        added: dict[str, Any] = {"channel": "shop", "lines": [], "coupon": None}
         assert faults == [None] * 4
         assert data == [
             {"id": 1, "price": 0.5, "customer": "a", "state": "PAID", **added},
