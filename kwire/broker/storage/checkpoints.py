@@ -30,7 +30,7 @@ _VERSION = 0
 
 
 class CorruptCheckpoint(StorageError):
-    """A file that was read and has invalid content, as opposed to a file that the disk failed to read."""
+    """A file with invalid content. It was read successfully, so the disk itself has not failed."""
 
 
 def _encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -39,7 +39,10 @@ def _encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def _read_entries(disk: Disk, path: str) -> list[str]:
-    """Return the entry lines of a checkpoint. As in Kafka, a file that ends before the count is empty."""
+    """Return the entry lines of a checkpoint.
+
+    As in Kafka, a file that ends before the count counts as empty.
+    """
     try:
         text = disk.read(path).decode("utf-8", "replace")
     except FileMissing:
@@ -50,7 +53,7 @@ def _read_entries(disk: Disk, path: str) -> list[str]:
     if len(lines) < 2:
         return []
     if not text.endswith("\n"):
-        # Without the line break the last number may have lost digits.
+        # Without its line break the last line is incomplete: its number may have lost digits.
         raise CorruptCheckpoint(f"{path} is truncated")
     if lines[1] != str(len(lines) - 2):
         raise CorruptCheckpoint(f"{path} should have {lines[1]} entries, but has {len(lines) - 2}")
@@ -58,7 +61,10 @@ def _read_entries(disk: Disk, path: str) -> list[str]:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Read the offsets of a checkpoint; none if there is no file. Raises CorruptCheckpoint, StorageError."""
+    """Read the offsets of a checkpoint; none if the file is missing.
+
+    Raises CorruptCheckpoint or StorageError.
+    """
     offsets: dict[TopicPartition, int] = {}
     for line in _read_entries(disk, path):
         try:
@@ -90,7 +96,7 @@ class OffsetCheckpoints(NamedTuple):
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> OffsetCheckpoints:
-        """Read the three files. CorruptCheckpoint and StorageError fail the directory, as in Kafka."""
+        """Read the three files. Raises CorruptCheckpoint or StorageError; the directory then goes offline."""
         return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
 
     def by_file(self) -> Mapping[str, Mapping[TopicPartition, int]]:
@@ -102,7 +108,7 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """Read leader epochs and their start offsets. Raises CorruptCheckpoint, StorageError."""
+    """Read leader epochs and their start offsets. Raises CorruptCheckpoint or StorageError."""
     epochs: list[tuple[int, int]] = []
     for line in _read_entries(disk, path):
         try:
@@ -120,10 +126,10 @@ def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sy
 
 
 def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
-    """Return the topic id in a log's `partition.metadata`; None if the file does not exist.
+    """Return the topic id in a log's `partition.metadata`, or None if the file does not exist.
 
-    Raises StorageError; CorruptCheckpoint if the file is empty or invalid. A log whose topic is unknown must
-    not be treated as a log without a topic id: that would hide its records.
+    Raises CorruptCheckpoint if the file is empty or invalid, and StorageError if the disk fails. The caller
+    must not treat such a log as a log without a topic id: that would hide its records.
     """
     path = join(directory, PARTITION_METADATA)
     try:
@@ -141,11 +147,14 @@ def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
 
 
 _TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
-"""Matches every version of the file: later versions keep the id in this line."""
+"""Matches every version of the file, because later versions keep the topic id in this line."""
 
 
 def write_temporary_partition_metadata(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """Write `partition.metadata` under a temporary name, to be synced and renamed. Raises StorageError."""
+    """Write `partition.metadata` under a temporary name.
+
+    The caller syncs and renames it. Raises StorageError.
+    """
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
     disk.write(join(directory, TEMPORARY_PARTITION_METADATA), text.encode(), sync=False)
 
@@ -159,7 +168,7 @@ def rename_partition_metadata(disk: Disk, directory: str) -> None:
 
 
 class IncompleteMetaProperties(StorageError):
-    """A `meta.properties` without a node id or cluster id, so that the directory's owner is unknown."""
+    """A `meta.properties` without a node id or a cluster id. The owner of the directory is unknown."""
 
 
 class MetaProperties(NamedTuple):
@@ -169,16 +178,16 @@ class MetaProperties(NamedTuple):
     node_id: int
     directory_id: Uuid | None
     version: int = 1
-    """Brokers before KRaft wrote version 0, with broker.id in place of node.id."""
+    """Brokers before KRaft wrote version 0, which has broker.id instead of node.id."""
 
 
 def read_meta_properties(
     disk: Disk, directory: str, defaults: MetaProperties | None = None
 ) -> MetaProperties | None:
-    """Read `meta.properties`; None if the directory was not formatted.
+    """Read `meta.properties`, or return None if the directory is not formatted.
 
-    A file of version 0 may lack the cluster id or the node id: `defaults` supplies them, else
-    IncompleteMetaProperties is raised. Any other invalid file raises StorageError.
+    A file of version 0 may lack the cluster id or the node id. The missing id is taken from `defaults`.
+    Without `defaults`, IncompleteMetaProperties is raised. Any other invalid file raises StorageError.
     """
     path = join(directory, META_PROPERTIES)
     try:
@@ -232,20 +241,22 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown: every log is flushed, closed and checkpointed."""
+    """Write the marker of a clean shutdown. The caller has flushed, closed and checkpointed every log."""
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     disk.write(join(directory, CLEAN_SHUTDOWN), content.encode(), sync=True)
     disk.sync_directory(directory)
 
 
 def consume_clean_shutdown(disk: Disk, directory: str) -> int | None:
-    """Remove the clean shutdown marker and return its broker epoch (-1 if unknown); None without a marker.
+    """Remove the clean shutdown marker and return its broker epoch (-1 if unknown), or None without a marker.
 
-    The marker is removed before the logs are opened, so that a later crash is not taken for a clean shutdown.
+    The marker is removed before the logs are opened. Otherwise a later crash would look like a clean
+    shutdown.
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not disk.exists(path):
-        # A process killed right after the removal may not have synced it: a power loss would undo it.
+        # An earlier process may have been killed after the removal and before its sync. A power loss would
+        # then undo the removal.
         disk.sync_directory(directory)
         return None
     try:

@@ -1,9 +1,10 @@
-"""A backward scan of a log's dirty part: a record is the last one of its key if the key was not read before.
+"""A backward scan of a log's dirty part: the first record that it reads with a key is the key's last record.
 
-A set of the keys is sufficient, which takes less than half the time of a map from each key to its last batch.
-The copy of the log does not read the keys again: the scan remembers which records of a batch are kept and
-where they are. All keys must fit into memory, because only the oldest part of a log can be cleaned without
-the rest. Transactions require a forward scan. In these two cases the cleaner uses `OffsetMap`.
+A set of the keys is sufficient. It takes less than half the time of a map from each key to its last batch.
+The scan remembers which records of each batch are kept, so the copy of the log does not read the keys again.
+
+A backward scan is not possible in two cases, and the cleaner then uses `OffsetMap`: if the keys of the
+complete dirty part do not fit into memory, or if the dirty part has transactions.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
 from kwire.wire.batch import BatchHeader
 
 KEPT_BYTES: Final = 200
-"""The memory for a batch of which some records are kept: a dictionary entry and an array."""
+"""The memory for a batch of which only some records are kept: a dictionary entry and an array."""
 PLACE_BYTES: Final = 8
 TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
-"""The number of kept records, and the start and end of each run of them; None if all are kept."""
+"""The number of kept records, and the start and end of each run of kept records; None if all are kept."""
 
 
 class BackwardKeyScan:
-    """The kept records of the dirty part. Its batches are added from the last one to the first."""
+    """The kept records of the dirty part. Batches are added in reverse order, the last one first."""
 
     def __init__(self, size_bytes: int) -> None:
         self.keys: set[bytes | None] = set()
-        """The keys read so far, long ones by their `hash_key`. None is not included."""
+        """The keys read so far, except None. A long key is represented by its `hash_key`."""
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self._size_bytes = size_bytes
@@ -83,14 +84,14 @@ class BackwardKeyScan:
         self._kept[header.base_offset] = len(chosen), places
 
     def was_read(self, base_offset: int) -> bool:
-        """Return whether a batch was added. Must be called in ascending order."""
+        """Return whether a batch was added to the scan. Calls must be in ascending order of base offsets."""
         taken = self._taken
         while taken and taken[-1] < base_offset:
             taken.pop()
         return bool(taken) and taken[-1] == base_offset
 
     def kept_of(self, base_offset: int) -> Kept | None:
-        """Return the kept records of a batch that was added; None if no record is kept."""
+        """Return the kept records of a batch that was added, or None if no record of it is kept."""
         return self._kept.get(base_offset)
 
 
@@ -103,7 +104,7 @@ class BackwardScanFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """`key_scan` must have read the complete dirty part."""
+        """Create the filter. `key_scan` must have read the complete dirty part."""
         super().__init__(rules, transactions_of_log)
         self._key_scan = key_scan
 

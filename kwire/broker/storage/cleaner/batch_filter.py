@@ -1,6 +1,6 @@
-"""Filtering the batches of a log in offset order: which of them a cleaning keeps, changes or removes.
+"""Decisions about the batches of a log, in offset order: a cleaning keeps, changes or removes each batch.
 
-This module has the rules for transactions, empty batches and tombstones. Its subclasses in `offset_map` and
+This module has the rules for transactions, empty batches and tombstones. The subclasses in `offset_map` and
 `backward_key_scan` decide which records are the last ones with their keys.
 """
 
@@ -27,15 +27,15 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LastRecord(NamedTuple):
-    """The last data of an active producer. Kafka's LastRecord."""
+    """The last data of an active producer, as in Kafka's class of the same name."""
 
     last_offset: int | None
-    """The last offset of its data; None if only a marker of the producer is known."""
+    """The last offset of the producer's data; None if the log has only a marker of the producer."""
     epoch: int
 
 
 class CleaningRules(NamedTuple):
-    """The parameters of one cleaning, except for the keys."""
+    """The parameters of one cleaning, without the keys."""
 
     now_ms: int
     delete_retention_ms: int
@@ -45,7 +45,7 @@ class CleaningRules(NamedTuple):
 
 
 class BatchFilter(ABC):
-    """Decides for each batch of a log, in offset order, what is kept of it."""
+    """Base class that decides, for each batch of a log in offset order, which part of the batch is kept."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BatchFilter(ABC):
         self.records_kept = 0
 
     def filter_batch(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """Return None to keep the batch, REMOVED, or the batch that replaces it. Raises CorruptBatch."""
+        """Return None to keep the batch, REMOVED, or a batch that replaces it. Raises CorruptBatch."""
         count = header.records_count
         self.records_read += count
         if header.attributes & TRANSACTIONAL_OR_CONTROL:
@@ -123,7 +123,7 @@ class BatchFilter(ABC):
 
     @abstractmethod
     def _filter_data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """Filter a batch with records that were not aborted. Returns the same as `filter_batch`."""
+        """Filter a data batch that was not aborted. The result is as for `filter_batch`."""
 
     def _emptied_or_removed(self, header: BatchHeader) -> bytes | bytearray:
         return empty_batch(header) if self._retains_empty(header) else REMOVED
@@ -131,7 +131,7 @@ class BatchFilter(ABC):
     def _without_old_tombstones(
         self, records: RecordKeys, chosen: list[int], header: BatchHeader
     ) -> list[int]:
-        """Remove tombstones after their delete horizon from the chosen record indexes."""
+        """Return the chosen record indexes without the tombstones that are past their delete horizon."""
         if records.tombstones and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:
             tombstones = set(records.tombstones)
             return [index for index in chosen if index not in tombstones]

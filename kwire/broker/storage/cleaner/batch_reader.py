@@ -21,7 +21,7 @@ from kwire.wire.batch import (
 from kwire.wire.named_tuple import NamedTuple
 
 Throttle = Callable[[int], None]
-"""Called with the size of every read and write. It sleeps to keep within a rate."""
+"""Called with the size of every read and write in bytes. It sleeps to stay below a rate limit."""
 ReadBatch = tuple[bytes, int, BatchHeader]
 """The bytes of a read, the position of a batch in them, and the header of the batch."""
 FileRange = tuple[int, int]
@@ -30,20 +30,20 @@ FileRange = tuple[int, int]
 TRANSACTIONAL_OR_CONTROL: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 
 _HEADERS_BYTES: Final = 4096
-"""The size of a read for headers: it has one large batch or many small ones."""
+"""The number of bytes that a read for headers fetches: one large batch or many small ones."""
 _HEAD = Struct(">qi4xb4xhi30xi")
 """Base offset, length, magic, attributes, last offset delta and record count of a batch header."""
 _LENGTH = Struct(">i")
 
 
 def no_throttle(size_bytes: int) -> None:
-    """Do not throttle."""
+    """Do nothing: there is no rate limit."""
 
 
 def batches_in(
     file: DiskFile, end: int, read_bytes: int, throttle: Throttle = no_throttle
 ) -> Iterator[ReadBatch]:
-    """Yield the batches of a segment. Raises CorruptBatch for an incomplete one, or another magic."""
+    """Yield the batches of a segment. Raises CorruptBatch if a batch is incomplete or not of magic 2."""
     position = 0
     chunk_bytes = read_bytes
     while position < end:
@@ -70,7 +70,7 @@ def batches_in(
 
 
 class PlainRanges(NamedTuple):
-    """The batches of a segment from an offset on, as ranges that are read at once."""
+    """The batches of a segment from an offset on, as ranges that can each be read with one call."""
 
     file_ranges: list[FileRange]
     batches: int

@@ -1,8 +1,8 @@
 """Rebuilding a batch without some of its records.
 
-The batch keeps its first and last offset, producer, sequence, leader epoch and codec, because clients and
-followers rely on them. Records are copied unchanged, except in a batch that gets a delete horizon: the
-horizon replaces the base timestamp, so that all timestamp deltas have to be written again (KIP-534).
+The rebuilt batch keeps its first and last offset, producer, sequence, leader epoch and codec, because clients
+and followers rely on them. Records are copied unchanged, except if the batch gets a delete horizon. The
+horizon replaces the base timestamp, so all timestamp deltas have to be written again (KIP-534).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Range = tuple[int, int]
 MAX_BATCH_BYTES: Final = 0x7FFFFFFF
 
 REMOVED: Final = b""
-"""The result for a batch that is removed."""
+"""The result that stands for a removed batch."""
 
 
 def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:

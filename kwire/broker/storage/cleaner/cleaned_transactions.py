@@ -1,7 +1,8 @@
 """Aborted transactions in a log, and the markers that a cleaning can remove. KIP-98, KIP-534.
 
-The log's transaction indexes show what was aborted, as for Kafka's cleaner. Index entries are copied
-unchanged. Computing them from the remaining records would raise their first offsets with each cleaning.
+The log's transaction indexes show which transactions were aborted, as for Kafka's cleaner. Index entries are
+copied unchanged. If they were computed from the remaining records, each cleaning would raise their first
+offsets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kwire.wire.batch import ABORT, COMMIT, BatchHeader, control_type, records
 
 
 def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
-    """Return ABORT or COMMIT; None for an empty control batch or another kind of control record."""
+    """Return ABORT or COMMIT, or None for an empty control batch and for other control records."""
     for record in records(data, at, header):
         _, kind = control_type(record)
         return kind if kind in (ABORT, COMMIT) else None
@@ -21,14 +22,15 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
 
 
 class CleanedTransactionMetadata:
-    """The transactions of a log, followed batch by batch, to decide which batches and markers to remove.
+    """The transactions of a log, read batch by batch, to decide which batches and markers to remove.
 
-    Kafka's rules apply even where they are peculiar, so that consumers read the same records:
+    Two rules are Kafka's, although they are peculiar, so that consumers read the same records as from Kafka:
     - A commit marker is kept after data that an abort marker ended before the log start offset.
     - If reading starts after an abort marker, the producer's next transaction counts as aborted.
 
-    One rule is added: an abort marker is kept if its data is kept because no index entry shows that it was
-    aborted. Without the marker, the transaction would be open forever once producer state is rebuilt.
+    One rule is added. If no index entry shows that data was aborted, the data is kept, and then its abort
+    marker is kept, too. Without the marker, the transaction would stay open forever after producer state is
+    rebuilt.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn], log_start_offset: int) -> None:
@@ -36,15 +38,15 @@ class CleanedTransactionMetadata:
         self._log_start_offset = log_start_offset
         known = (entry for entry in aborted if entry.last_offset >= log_start_offset)
         self._aborted = sorted(known, key=lambda entry: entry.first_offset, reverse=True)
-        """Transactions that have not started yet, the next one last."""
+        """Aborted transactions that have not started yet; the next one to start is last in the list."""
         self._ongoing_aborted: dict[int, AbortedTxn] = {}
         self._seen_aborted: set[int] = set()
-        """Producers with an aborted transaction of which data was read."""
+        """Producers with an aborted transaction whose data was read."""
         self._ongoing_committed: set[int] = set()
         self._unended: dict[int, int] = {}
-        """By producer id: the last offset of data that is not known to be aborted and has no marker yet."""
+        """The last offset of data that is not known to be aborted and has no marker yet, by producer id."""
         self.kept: list[AbortedTxn] = []
-        """The aborted transactions whose markers are kept because data was read, for the index."""
+        """Aborted transactions whose markers are kept because their data was read; written to the index."""
 
     def _start_transactions(self, offset: int) -> None:
         while self._aborted and self._aborted[-1].first_offset <= offset:
@@ -81,6 +83,6 @@ class CleanedTransactionMetadata:
             return False
         if data_offset is None:
             return True
-        # Data before the log start offset belongs to an earlier transaction, whose marker is gone.
+        # Data before the log start offset belongs to an earlier transaction, whose marker no longer exists.
         start = self._log_start_offset
         return data_offset < start <= header.last_offset

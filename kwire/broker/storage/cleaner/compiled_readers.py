@@ -1,9 +1,10 @@
 """Compiled loops that read runs of records with the same record head and different lengths.
 
+A record head is the number of bytes of each varint before the key, which changes only a few times in a batch.
 One struct call reads a record up to its value, and shows whether the record has the expected head. A table
-maps the record's length to the position of the next record. A head is the number of bytes of each varint,
-which changes a few times in a batch. Each loop is generated as source code for its head and compiled at the
-first use. The source is registered with linecache, so that a traceback shows the failing line.
+maps the record's length to the position of the next record. Each loop is generated as source code for its
+head, and compiled at the first use. The source is registered with linecache, so that a traceback shows the
+failing line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from struct import error as StructError
 from typing import Any, Final, TypeAlias
 
 _FAR: Final = 1 << 62
-"""A step beyond the end of any batch."""
+"""A distance that leads beyond the end of any batch."""
 _MIN_OF_TWO_BYTES: Final = 0x40
 """The minimum record length with a two-byte varint."""
 _MAX_TIMESTAMP_BYTES: Final = 10
@@ -36,7 +37,7 @@ size."""
 
 
 def head_of(data: bytes, start: int) -> RecordHead:
-    """Return the head of the record at `start`. Raises IndexError at the end of the data."""
+    """Return the head of the record at `start`. Raises IndexError if the data ends before."""
     at = start
     while data[at] > 0x7F:
         at += 1
@@ -52,9 +53,9 @@ def head_of(data: bytes, start: int) -> RecordHead:
 
 @lru_cache(maxsize=1024)
 def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunReader | None:
-    """Return a loop for records with this head; None if a loop is not possible.
+    """Return a loop for records with this head, or None if a loop is not possible.
 
-    With `one_size` all keys have the size in `head`, otherwise any size up to `longest_size`.
+    With `one_size`, all keys have the size in `head`; otherwise they may have any size up to `longest_size`.
     """
     length_bytes, timestamp_bytes, delta_bytes, size = head
     if (
@@ -80,13 +81,13 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
 
 
 def _steps_of_one_byte(least: int) -> list[int]:
-    """Return the step to the next record for each one-byte length; _FAR if it is invalid or below `least`."""
+    """Return the distance to the next record per one-byte length; _FAR if invalid or below `least`."""
     return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
 
 
 @cache
 def _steps_of_two_bytes() -> list[int]:
-    """Return the step for each two-byte length, read as a number, that is at least _MIN_OF_TWO_BYTES."""
+    """Return the distance to the next record for each two-byte length from _MIN_OF_TWO_BYTES on."""
     steps = list(range(2, 2 + (1 << 13)))
     return [
         steps[first >> 1 & 0x3F | second << 6] if first > 0x7F and second else _FAR

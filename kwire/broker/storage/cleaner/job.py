@@ -1,4 +1,4 @@
-"""The protocol between the broker and a worker process: jobs and reports, one per line, in JSON."""
+"""The protocol between the broker and a worker process: jobs and reports, each one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Job(NamedTuple):
 
     directory: str
     segments: list[tuple[int, int]]
-    """Base offset and size of each segment, oldest first. Only the transaction indexes are read of those at
-    and after `upper_bound_offset`."""
+    """Base offset and size of each segment, oldest first. Segments from `upper_bound_offset` on are not
+    cleaned; only their transaction indexes are read."""
     log_start_offset: int
     first_dirty_offset: int
     upper_bound_offset: int
@@ -26,9 +26,9 @@ class Job(NamedTuple):
     segment_index_bytes: int
     index_interval_bytes: int
     map_bytes: int
-    """The memory for keys."""
+    """The memory limit for keys, in bytes."""
     read_bytes: int
-    """The size of a read."""
+    """The size of a read in bytes."""
     bytes_per_second: float
     last_records: Sequence[tuple[int, int | None, int]] = ()
     """Producer id, last data offset (None if there is none) and epoch of each active producer."""
@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """A complete `.cleaned` segment, which replaces others."""
+    """A complete `.cleaned` segment, which replaces one or more old segments."""
 
     base_offset: int
     replaced: list[int]
@@ -60,9 +60,9 @@ class Done(NamedTuple):
 
     end_offset: int
     bytes_before: int
-    """The size of all segments that were read for the copy."""
+    """The size of all segments that the copy has read, in bytes."""
     bytes_kept: int
-    """The size of their remaining batches, in new segments or unchanged ones."""
+    """The size of the batches that remain, in new or unchanged segments, in bytes."""
     records_read: int
     records_kept: int
     keys: int

@@ -1,8 +1,8 @@
-"""Reading the keys of batches that have the layout of an earlier batch.
+"""Reading the keys of batches that have the same layout as an earlier batch.
 
-A client whose records have one size sends batch after batch with the same number of records. In these batches
+A client whose records have the same size sends many batches with the same number of records. In these batches
 everything that determines the position of a key is equal: the lengths, the number of bytes of each varint,
-and the key sizes. A remembered layout compares these bytes by slices with a stride. If a byte differs, the
+and the key sizes. A remembered layout compares these bytes with strided slices. If a byte differs, the
 records are read one by one.
 """
 
@@ -17,7 +17,7 @@ from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKe
 from kwire.wire.named_tuple import NamedTuple
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
-"""The bytes after which a varint continues."""
+"""The bytes that are not the last byte of a varint."""
 _MIN_RECORDS: Final = 6
 _MAX_RUNS: Final = 4
 _MAX_LAYOUTS: Final = 64
@@ -33,7 +33,7 @@ class _Run(NamedTuple):
     stop: int
     stride: int
     fixed: tuple[tuple[int, bytes], ...]
-    """Positions in a record, each with the bytes that all records must have there."""
+    """Positions in a record, each with the bytes that every record of the run must have there."""
     ends: tuple[int, ...]
     """The positions of the last byte of a timestamp or offset delta."""
     inner: tuple[int, ...]
@@ -42,7 +42,7 @@ class _Run(NamedTuple):
     keys: Struct
 
     def read_keys(self, data: bytes, at: int) -> tuple[bytes, ...] | None:
-        """Return the keys of the run in a batch whose records start at `at`; None if the layout differs."""
+        """Return the run's keys in a batch whose records start at `at`, or None if the layout differs."""
         start, stop, stride = at + self.start, at + self.stop, self.stride
         for place, same in self.fixed:
             if data[start + place : stop : stride] != same:
@@ -64,7 +64,7 @@ class _Layout(NamedTuple):
     runs: tuple[_Run, ...]
 
     def read_keys(self, data: bytes, at: int) -> list[bytes | None] | None:
-        """Return the keys of a batch whose records start at `at`; None if the layout differs."""
+        """Return the keys of a batch whose records start at `at`, or None if the layout differs."""
         keys: list[bytes | None] = []
         for run in self.runs:
             found = run.read_keys(data, at)
@@ -74,7 +74,7 @@ class _Layout(NamedTuple):
         return keys
 
     def starts(self, at: int) -> list[int]:
-        """Return the start of each record, followed by the end of the last one."""
+        """Return the start of each record, followed by the end of the last record."""
         starts: list[int] = []
         for run in self.runs:
             starts += range(at + run.start, at + run.stop, run.stride)
@@ -87,10 +87,11 @@ class KeyReader:
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[int, int], _Layout] = {}
-        """By the size and the number of the records in a batch."""
+        """The remembered layouts, by the size and the number of the records in a batch."""
         self._before = 0, 0
         self._credit = _MAX_CREDIT
-        """Finding a layout costs _PRICE, and each use earns 1, so that unused layouts are not looked for."""
+        """Finding a layout costs _PRICE, and each use of a layout earns 1. Without credit no layout is
+        searched."""
 
     def keys_of(self, data: bytes, at: int, end: int, count: int) -> RecordKeys:
         """Read the keys of `count` uncompressed records from `at` to `end`. Raises CorruptBatch."""
@@ -112,7 +113,7 @@ class KeyReader:
 
     def _learn(self, shape: tuple[int, int], data: bytes, at: int, records: RecordKeys) -> None:
         layout = _layout_of(data, at, records)
-        # Use the layout only if it is right for its own batch.
+        # Use the layout only if it reads the right keys in the batch that it was made from.
         if layout is not None and layout.read_keys(data, at) == records.keys:
             if len(self._layouts) == _MAX_LAYOUTS:
                 self._layouts.clear()
@@ -120,7 +121,7 @@ class KeyReader:
 
 
 def _layout_of(data: bytes, at: int, records: RecordKeys) -> _Layout | None:
-    """Return the layout of the records that start at `at`; None if it would not be useful."""
+    """Return the layout of the records that start at `at`, or None if the layout would not save time."""
     if records.has_null or records.tombstones or len(records.keys) < _MIN_RECORDS:
         return None
     runs: list[_Run] = []

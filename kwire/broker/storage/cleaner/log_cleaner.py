@@ -1,6 +1,6 @@
 """The log cleaner of a broker: it chooses logs, starts workers, and swaps in the cleaned segments.
 
-It runs on the loop. Waiting for workers and syncing files is done in threads.
+It runs on the event loop. Threads wait for the workers and sync files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from kwire.wire.primitives import TopicPartition
 
 _MIN_READ_BYTES = 64 * 1024
 _FORWARD_SCANS = 7
-"""The number of forward scans of a log after a backward scan was not possible."""
+"""The number of forward scans of a log before another backward scan is tried."""
 _RETRY_MS = 60_000
-"""The time after which a failed cleaning is retried, for example if no process could be started."""
+"""The delay before a failed cleaning is retried, in ms. A cleaning fails if no process can be started,
+say."""
 
 
 class CleanerSettings(Protocol):
-    """The cleaner's configuration, read again for each log."""
+    """The cleaner's configuration, which is read again for each log."""
 
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
@@ -68,9 +69,11 @@ class LogCleaner:
         self._files: dict[str, CheckpointFiles] = {}
         """The cleaner checkpoint of each log directory."""
         self._uncleanable: dict[Log, int | None] = {}
-        """Logs that could not be cleaned, and the time of the next attempt; None for no attempt."""
+        """Logs whose cleaning failed, with the time of the next attempt in ms; None means no further
+        attempt."""
         self._forward_scans_left: dict[Log, int] = {}
-        """Logs that could not be scanned backward, and the forward scans left until the next attempt."""
+        """Logs for which a backward scan was not possible, with the number of forward scans before the next
+        try."""
         self._timer: Timer | None = None
         self.completed_cleanings = 0
         """The number of completed cleanings."""
@@ -78,14 +81,14 @@ class LogCleaner:
     # --- start and stop
 
     def start(self) -> None:
-        """Start the periodic cleaning, after all logs were loaded."""
+        """Start the periodic cleaning. The caller must have loaded all logs."""
         if not self.config.log_cleaner_enable:
             return
         self._read_checkpoints()
         self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._tick)
 
     def stop(self) -> None:
-        """Kill all workers, before the logs are closed. Unfinished cleanings start again later."""
+        """Kill all workers, before the logs are closed. After a restart, unfinished cleanings begin again."""
         self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -104,7 +107,7 @@ class LogCleaner:
         self._apply_retention()
 
     def start_due_cleanings(self) -> None:
-        """Start to clean the logs that are due, up to log.cleaner.threads."""
+        """Start to clean the logs that are due, with at most log.cleaner.threads cleanings at a time."""
         while not self.stopped and len(self._running) < self.config.log_cleaner_threads:
             log_to_clean = self._dirtiest()
             if log_to_clean is None:
@@ -120,8 +123,8 @@ class LogCleaner:
     # --- choosing logs
 
     def _compacted(self) -> list[Log]:
-        # Logs that are copied to another directory are not cleaned: if a tombstone were removed before it is
-        # copied, the records that it deletes would remain in the copy.
+        # A log that is being copied to another directory is not cleaned. If a tombstone were removed before
+        # it is copied, the records that the tombstone deletes would remain in the copy.
         return [
             log
             for log in self.log_manager.logs()
@@ -167,7 +170,7 @@ class LogCleaner:
         self._uncleanable[log] = None if is_permanent else self.host.monotonic_ms() + _RETRY_MS
 
     def _apply_retention(self) -> None:
-        """Apply retention to compacted logs: by log start offset, and for compact,delete by time and size."""
+        """Apply retention to compacted logs: by log start offset; with compact,delete by time and size."""
         for log in self._compacted():
             if log not in self._running:
                 try:
@@ -178,11 +181,11 @@ class LogCleaner:
     # --- cleaner checkpoints
 
     def cleaned_offset(self, log: Log) -> int | None:
-        """Return the end of the cleaned part of a log; None if it was never cleaned."""
+        """Return the offset up to which a log is cleaned, or None if the log was never cleaned."""
         return self._cleaned_offsets.get(log)
 
     def handle_log_replaced(self, old: Log, new: Log) -> None:
-        """Transfer the cleaned offset to a log that has replaced another one in a different directory."""
+        """Copy the cleaned offset to a log that has replaced another log in a different directory."""
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
             return
@@ -193,7 +196,7 @@ class LogCleaner:
                 self._cleaned_offsets.setdefault(new, offset)
                 self._write_checkpoint(directory)
 
-        # Remove the old entry first: Kafka's cleaner fails if two directories have an entry for a partition.
+        # Remove the old entry first: Kafka's cleaner fails if a partition has entries in two directories.
         self._write_checkpoint(self.log_manager.directory_of(old), gone)
 
     def handle_logs_deleted(self) -> None:
@@ -202,7 +205,7 @@ class LogCleaner:
             self._forget_logs()
 
     def _read_checkpoints(self) -> None:
-        """Read the cleaner checkpoints, and drop entries of logs that are not in the directory."""
+        """Read the cleaner checkpoints, and drop the entries of logs that are not in the directory."""
         self._has_read_checkpoints = True
         for directory in self.log_manager.directories():
             if directory.offline or directory.holds_only_metadata:
@@ -214,7 +217,7 @@ class LogCleaner:
             offsets: dict[TopicPartition, int] = {}
             try:
                 if not self.disk.exists(path):
-                    # As in Kafka, the file exists from the start.
+                    # As in Kafka, the file exists from the first start on.
                     self.disk.write(path, b"", sync=False)
                 offsets = read_offsets(self.disk, path)
                 files.read(CLEANED_OFFSETS, offsets)
@@ -233,7 +236,7 @@ class LogCleaner:
                 self._handle_write_failure(directory, error)
 
     def _write_checkpoint(self, directory: LogDirectory, then: OnWritten = lambda error: None) -> None:
-        """Write the cleaner checkpoint of a directory, if it is outdated, and call `then` with the result."""
+        """Write the cleaner checkpoint of a directory if it is outdated; pass the error or None to `then`."""
 
         def written(error: StorageError | None) -> None:
             if error is not None:
@@ -258,7 +261,7 @@ class LogCleaner:
         return {CLEANED_OFFSETS: offsets}
 
     def _forget_logs(self) -> None:
-        """Forget logs that no longer exist, before a new log with the same name is created."""
+        """Forget logs that no longer exist. Called before a new log with the same name is created."""
         present = set(self.log_manager.logs())
         gone = [log for log in self._cleaned_offsets if log not in present]
         for log in gone:
@@ -278,7 +281,7 @@ class LogCleaner:
     # --- results
 
     def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
-        """Record the result of a cleaning; None if it was abandoned because the log has changed."""
+        """Record the result of a cleaning; None means that it was abandoned because the log has changed."""
         self._running.pop(log, None)
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
@@ -290,7 +293,7 @@ class LogCleaner:
             else:
                 self._forward_scans_left[log] = _FORWARD_SCANS
             self.logger.info(
-                "Cleaned %s up to offset %d: kept %d of %d bytes and %d of %d records, %d keys",
+                "Cleaned %s up to offset %d: kept %d of %d bytes and %d of %d records (unique keys: %d)",
                 log.name,
                 outcome.end_offset,
                 outcome.bytes_kept,
@@ -322,7 +325,7 @@ class _CleaningTask:
         self._job = self._job_for(log_to_clean)
         self._worker: Worker | None = None
         self._swap: SegmentSwap | None = None
-        """A swap that was prepared and is not complete."""
+        """A swap that was prepared and is not complete; None without such a swap."""
         self._ended = False
 
     def _job_for(self, log_to_clean: LogToClean) -> Job:
@@ -356,7 +359,10 @@ class _CleaningTask:
         self._in_thread(lambda: self._cleaner.workers.start(self._job), self._started)
 
     def stop(self) -> None:
-        """Stop at once. A swap is completed if its new segment is in use, otherwise it is abandoned."""
+        """Stop at once.
+
+        A swap whose new segment is already in use is completed; any other swap is abandoned.
+        """
         self._ended = True
         if self._worker is not None:
             self._worker.kill()
@@ -451,7 +457,7 @@ class _CleaningTask:
             self._remove_leftovers()
             self._cleaner.handle_finished(self._log, outcome if self._log.failure is None else None)
 
-        # Remove files only after the worker has exited and cannot write more.
+        # Remove files only after the worker has exited, because until then it may write more files.
         self._cleaner.host.run_in_worker(
             self._worker.kill if self._worker is not None else lambda: None, dead
         )

@@ -1,6 +1,6 @@
 """Cleaning a log: reading the keys of its dirty part, and writing each group of segments as one new segment.
 
-This module changes no file of the log. New files are synced before they are reported.
+This module changes no existing file of the log. New files are synced before they are reported.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_heade
 from kwire.wire.primitives import Buffer
 
 Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
-"""Begins to sync files. The result waits until they are durable. Both may raise StorageError."""
+"""Begins to sync files, and returns a function that waits until they are durable. Both may raise
+StorageError."""
 Source = tuple[int, int]
 """The base offset and the size of a segment."""
 
 MIN_RECORDS_PER_BATCH: Final = 4
-"""The average number of records per batch from which a backward scan is faster."""
+"""From this average number of records per batch on, a backward scan is faster."""
 PIECE_BYTES: Final = 200
-"""The memory for the position of adjacent batches."""
+"""The memory for the position of a range of adjacent batches."""
 
 
 def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
-    """Sync files before returning."""
+    """Sync files before returning. The returned function has nothing left to wait for."""
     for file in files:
         file.sync()
     return lambda: None
@@ -72,7 +73,7 @@ class LogRewriter:
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
-        """`set_modified` sets a file's modification time, which retention uses without timestamps."""
+        """`set_modified` sets a file's modification time, which retention uses if there are no timestamps."""
         self._job = job
         self._disk = disk
         self._throttle = throttle
@@ -80,12 +81,15 @@ class LogRewriter:
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
         self._indexes: dict[int, list[AbortedTxn]] = {}
-        """The transaction indexes that were read, by base offset."""
+        """The transaction indexes that were already read, by base offset."""
         self.bytes_before = 0
         self.bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
-        """Clean the log, yielding each segment once it is durable. Raises StorageError, CorruptBatch."""
+        """Clean the log, and yield each new segment once it is durable.
+
+        Raises StorageError or CorruptBatch.
+        """
         job = self._job
         rules = CleaningRules(
             job.now_ms,
@@ -137,7 +141,7 @@ class LogRewriter:
 
     @cached_property
     def _next_base(self) -> dict[int, int]:
-        """For each base offset, the end of the segment's offset range."""
+        """The end of each segment's offset range, by base offset."""
         bases = [base_offset for base_offset, _ in self._cleanable]
         return dict(zip(bases, [*bases[1:], self._job.upper_bound_offset], strict=True))
 
@@ -147,7 +151,7 @@ class LogRewriter:
     def _batches(self, source: Source) -> Iterator[ReadBatch]:
         """Yield the batches of a segment. Raises CorruptBatch if the offsets of a batch are out of range.
 
-        No CRC covers the base offset. A wrong one could mark other batches as superseded, or other
+        No CRC covers the base offset. A wrong base offset could mark other batches as superseded, or other
         transactions as aborted, even in earlier segments. CRCs are checked here only for batches whose
         records may not be read later: markers, transactional data and empty batches.
         """
@@ -177,7 +181,7 @@ class LogRewriter:
         ]
 
     def _scan_backward(self) -> BackwardKeyScan | None:
-        """Read the keys of the dirty part backward; None if a forward scan is necessary."""
+        """Read the keys of the dirty part backward, or return None if a forward scan is necessary."""
         job = self._job
         if not job.scan_backward:
             return None
@@ -213,7 +217,7 @@ class LogRewriter:
         return key_scan
 
     def _build_offset_map(self, offset_map: OffsetMap) -> None:
-        """Add the keys of the dirty part, until the map is full."""
+        """Add the keys of the dirty part to the map until the map is full."""
         job = self._job
         start = job.first_dirty_offset
         transactions: CleanedTransactionMetadata | None = None
@@ -224,7 +228,7 @@ class LogRewriter:
             for data, at, header in self._batches(source):
                 end += header.size_bytes
                 is_dirty = header.last_offset >= start
-                # Earlier batches matter only for transactions, and only after the indexed position.
+                # Earlier batches matter only for transactions, and only from the indexed position on.
                 if not is_dirty and end <= entered_at:
                     continue
                 if header.attributes & TRANSACTIONAL_OR_CONTROL and transactions is None:
@@ -255,7 +259,7 @@ class LogRewriter:
             offset_map.latest_offset = self._next_base[source[0]] - 1
 
     def _position_of(self, source: Source, offset: int) -> int:
-        """Return the position at which a read of `offset` starts; 0 without a usable index."""
+        """Return the file position at which a read of `offset` starts; 0 if there is no usable index."""
         try:
             return OffsetIndex(self._disk, self._path(source[0], INDEX_SUFFIX), source[0]).lookup(offset)
         except (FileMissing, CorruptIndex):
@@ -264,10 +268,10 @@ class LogRewriter:
     # --- transactions
 
     def _transactions(self, base_offset: int = 0) -> CleanedTransactionMetadata:
-        """Return the transactions in the indexes of the segments from `base_offset` on.
+        """Return the aborted transactions in the indexes of all segments from `base_offset` on.
 
-        Transactions that start in the cleaned part are complete, but their markers may be in later segments,
-        so that the indexes of those are read too.
+        A transaction that starts in the cleaned part has ended, but its marker may be in a later segment. So
+        the indexes of later segments are read, too.
         """
         bases = (base for base, _ in self._job.segments if base >= base_offset)
         known = chain.from_iterable(map(self._aborted, bases))
@@ -284,7 +288,10 @@ class LogRewriter:
     # --- segments
 
     def _group_segments_by_size(self, sources: list[Source]) -> Iterator[list[Source]]:
-        """Yield groups of adjacent segments whose files, with their current sizes, fit into one segment."""
+        """Yield groups of adjacent segments.
+
+        By their current file sizes, each group fits into one segment.
+        """
         job = self._job
         group: list[Source] = []
         used = [0, 0, 0]
@@ -318,9 +325,9 @@ class LogRewriter:
     def _clean_group(
         self, group: list[Source], batches: BatchFilter
     ) -> tuple[Cleaned, Callable[[], None]] | None:
-        """Write the remaining batches of a group to one segment; None if nothing would change.
+        """Write the remaining batches of a group to one segment, or return None if nothing would change.
 
-        The second result waits until the files are durable.
+        The second result is a function that waits until the files are durable.
         """
         target = _CleanedSegment(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
@@ -348,7 +355,7 @@ class LogRewriter:
             target.copy(chunk, begin, end)
             target.write()
         target.transactions = batches.take_kept_transactions()
-        # An index entry may be dropped while its marker stays, if the transaction ended before the log start.
+        # A transaction that ended before the log start may lose its index entry although its marker is kept.
         changed = changed or target.transactions != self._aborted(group[0][0])
         self.bytes_before += sum(size_bytes for _, size_bytes in group)
         self.bytes_kept += target.segment.size_bytes
@@ -436,7 +443,7 @@ class _CleanedSegment:
         self._throttle(size_bytes)
 
     def finish(self) -> list[DiskFile]:
-        """Complete the files, and return those to sync."""
+        """Complete the files, and return the files that must be synced."""
         assert self._position == self.segment.size_bytes
         self._indexes.finish()
         files = [self._file, *self.segment.index_files()]

@@ -12,7 +12,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 class LogToClean(NamedTuple):
-    """A log with cleanable segments. Kafka's class of the same name."""
+    """A log with cleanable segments, as in Kafka's class of the same name."""
 
     log: Log
     first_dirty_offset: int
@@ -22,7 +22,7 @@ class LogToClean(NamedTuple):
     dirty_ratio: float
     """The share of the cleanable bytes that were written since the last cleaning."""
     is_overdue: bool
-    """Whether max.compaction.lag.ms requires a cleaning, whatever the ratio."""
+    """Whether max.compaction.lag.ms requires a cleaning, whatever the dirty ratio is."""
 
     @property
     def is_due(self) -> bool:
@@ -32,9 +32,9 @@ class LogToClean(NamedTuple):
 
 
 def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | None:
-    """Return the cleanable part of a log that was cleaned up to `cleaned_offset`; None if there is none.
+    """Return the cleanable part of a log that is cleaned up to `cleaned_offset`, or None if there is none.
 
-    Raises StorageError, InvalidBatch.
+    Raises StorageError or InvalidBatch.
     """
     segments = log.segments
     rolled = segments[:-1]
@@ -80,7 +80,7 @@ def _from(segments: list[LogSegment], offset: int) -> list[LogSegment]:
 
 
 def _first_uncleanable(log: Log, segments: list[LogSegment], dirty: list[LogSegment], now_ms: int) -> int:
-    """Return the first offset that is active, unstable, or within min.compaction.lag.ms."""
+    """Return the first offset that cannot be cleaned: active, unstable or within min.compaction.lag.ms."""
     bounds = [log.last_stable_offset, segments[-1].base_offset]
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:

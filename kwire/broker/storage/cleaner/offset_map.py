@@ -1,12 +1,13 @@
 """A map from each key in the dirty part of a log to its last batch, within a memory limit. Kafka's OffsetMap.
 
-Short keys are stored unchanged. Others are stored as hashes, one byte longer than the longest unchanged key,
-so that a key never equals the hash of another key. An entry takes about 160 bytes in a Python dictionary, but
-24 bytes in Kafka's table. With the same log.cleaner.dedupe.buffer.size fewer keys fit, so that a log with
-very many keys needs more cleanings.
+Short keys are stored unchanged. Longer keys are stored as hashes. A hash is one byte longer than the longest
+unchanged key, so that a key never equals the hash of another key. An entry takes about 160 bytes in a Python
+dictionary, but 24 bytes in Kafka's table. So fewer keys fit into the same log.cleaner.dedupe.buffer.size, and
+a log with very many keys needs more cleanings.
 
-The map has a key's last batch and not its last offset. Storing one number for all keys of a batch costs half
-as much as a number per key. The last record of a key within its batch is found when the batch is read again.
+The map has the last batch of a key and not the last offset. One number that all keys of a batch share costs
+half as much as a number per key. When the batch is read again, the last record of each key within the batch
+is found.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kwire.broker.storage.cleaner.record_keys import RecordKeys, record_offsets
 from kwire.wire.batch import BatchHeader
 
 ENTRY_BYTES: Final = 160
-"""The memory for an entry: the key object and its share of a dictionary that grows by doubling."""
+"""The memory for an entry in bytes: the key object and its share of a dictionary that grows by doubling."""
 
 
 class OffsetMap:
@@ -33,18 +34,18 @@ class OffsetMap:
     def __init__(self, size_bytes: int) -> None:
         self.capacity = max(1, size_bytes // ENTRY_BYTES)
         self.latest: dict[bytes | None, int] = {}
-        """The base offset of the last batch with a key. None is not included."""
+        """The base offset of the last batch with each key, except the key None."""
         self.latest_offset = -1
-        """The last offset in the map. Records after it are kept."""
+        """The last offset that the map covers. All records after it are kept."""
         self.is_full = False
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self.uncertain_producers: set[int] = set()
-        """Producers whose committed transactional batches may be missing in the map."""
+        """Producers whose committed transactional batches may not all be in the map."""
         self._keys_of = KeyReader().keys_of
 
     def add(self, data: bytes, at: int, end: int, base_offset: int, count: int, from_offset: int) -> None:
-        """Add the uncompressed records of a batch, from `at` to `end`, without those before `from_offset`.
+        """Add the uncompressed records of a batch, from `at` to `end`, except records before `from_offset`.
 
         If the map becomes full, `latest_offset` is the offset of the last record that was added. Raises
         CorruptBatch.
@@ -62,7 +63,9 @@ class OffsetMap:
         for key, offset in zip(records.keys, offsets, strict=True):
             if key is None or offset < from_offset:
                 continue
-            if len(latest) >= self.capacity:  # even for a known key, because offsets must be complete
+            if (
+                len(latest) >= self.capacity
+            ):  # also for a key that is in the map, because no record may be skipped
                 self.is_full = True
                 self.latest_offset = last
                 return
@@ -70,7 +73,7 @@ class OffsetMap:
             last = offset
 
     def survivors(self) -> Survivors:
-        """Return the keys to keep of each batch. The map must be complete."""
+        """Return the keys to keep of each batch. Call it after the last `add`."""
         return Survivors(self.latest)
 
 
@@ -79,7 +82,7 @@ class Survivors:
 
     def __init__(self, latest: Mapping[bytes | None, int]) -> None:
         self._keys = sorted(latest, key=latest.__getitem__)
-        # In the order of the keys, without a lookup for each key.
+        # The order is the order of the keys in the map, so that no lookup per key is necessary.
         self._bases = array("q", sorted(latest.values()))
         self._cursor = 0
 
@@ -101,7 +104,7 @@ class OffsetMapFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """`offset_map` must be complete."""
+        """Create the filter. `offset_map` must be complete."""
         super().__init__(rules, transactions_of_log)
         self._map = offset_map
         self._survivors = offset_map.survivors()
@@ -115,7 +118,7 @@ class OffsetMapFilter(BatchFilter):
             and base_offset not in offset_map.with_tombstones
             and header.producer_id not in offset_map.uncertain_producers
         ):
-            # The map has read this batch: mostly, the number of its last keys shows what to keep.
+            # The map has this batch. In most cases the number of its last keys shows what to keep.
             survivors = self._survivors.of(base_offset, count)
             if len(survivors) == count:
                 self.records_kept += count
@@ -142,7 +145,7 @@ class OffsetMapFilter(BatchFilter):
         else:
             beyond = len(records.keys)
         known = records.keys[:beyond]
-        # Without an entry in the map, a record is kept if it has a key, and removed otherwise.
+        # A record that the map does not cover is kept if it has a key, and removed otherwise.
         chosen = [
             index
             for index, latest in enumerate(map(get, known))

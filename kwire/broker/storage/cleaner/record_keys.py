@@ -1,4 +1,4 @@
-"""Reading the keys of a batch's records, optimized for the interpreter: the cleaner's inner loop."""
+"""Reading the keys of a batch's records. This is the cleaner's inner loop, optimized for the interpreter."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _LAST_BYTES: Final = bytes(range(0x80))
 """The bytes that may end a varint."""
 _MIN_ALIKE: Final = 6
 _MAX_ALIKE: Final = 128
-"""The maximum number of records in a run of one layout: offset deltas grow by a byte now and then."""
+"""The maximum number of records in a run of one layout. The limit exists because offset deltas grow by a
+byte."""
 _WORTH_A_LAYOUT: Final = 24
-"""The number of records from which one struct for all keys of a run is faster to create and use."""
+"""From this number of records on, one struct for all keys of a run is faster to create and use."""
 _MIN_MIXED: Final = 8
 _MAX_MIXED: Final = 256
-"""The number of records of different lengths after which the lengths are compared again."""
+"""After this number of records of different lengths, the lengths are compared again."""
 
 
 def hash_key(key: bytes) -> bytes:
-    """Return the hash that represents a key longer than LONGEST_PLAIN_KEY. It never equals a plain key."""
+    """Return the hash for a key that is longer than LONGEST_PLAIN_KEY. A hash never equals a plain key."""
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
 def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Decode an unsigned varint after its first byte, which is not the last. Return the value and the end."""
+    """Decode an unsigned varint, given its first byte (not the last). Return the value and the end."""
     value, shift = first & 0x7F, 7
     while True:
         byte = data[at]
@@ -56,7 +57,7 @@ class RecordKeys:
         self, keys: list[bytes | None] | None = None, starts_of: Callable[[], list[int]] = list
     ) -> None:
         self.keys: list[bytes | None] = [] if keys is None else keys
-        """The keys, with long ones replaced by their `hash_key`."""
+        """The keys. A long key is replaced by its `hash_key`."""
         self._starts_of: Callable[[], list[int]] = starts_of
         self._starts: list[int] | None = None
         self.tombstones: list[int] = []
@@ -66,7 +67,7 @@ class RecordKeys:
 
     @property
     def starts(self) -> list[int]:
-        """The start of each record, followed by the end of the last one."""
+        """The start of each record, followed by the end of the last record."""
         if self._starts is None:
             self._starts = self._starts_of()
         return self._starts
@@ -85,11 +86,11 @@ def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
 def _count_alike(
     data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
 ) -> int:
-    """Count the records from `start` on with the layout of the first one, up to `most`; 0 for too few.
+    """Count the records from `start` on with the layout of the first record, up to `most`; 0 for too few.
 
-    `marks` are the positions of timestamp delta, offset delta, key size and key in a record. In records of
-    the same length, each byte of the record heads is at a constant distance, so that a slice with a stride
-    reads it from all records.
+    `marks` are the positions of timestamp delta, offset delta, key size and key in a record. Records of the
+    same length have each byte of their heads at a constant distance. So a slice with a stride reads that byte
+    from all records.
     """
     timestamp_at, delta_at, size_at, key_at = marks
     most = min(most, (end - start) // stride, _MAX_ALIKE)
@@ -99,7 +100,7 @@ def _count_alike(
         if most < _MIN_ALIKE:
             return 0
     stop = start + most * stride
-    # The offset deltas have the same number of bytes: in a batch it grows at most twice.
+    # The offset deltas must have the same number of bytes; in a batch this number grows at most twice.
     column = data[start + size_at - 1 : stop : stride]
     if not column.isascii():
         most = len(column) - len(column.lstrip(_LAST_BYTES))
@@ -208,7 +209,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
 def _read_alike(
     found: RecordKeys, data: bytes, key_at: int, key_end: int, stop: int, end: int, left: int
 ) -> int:
-    """Read the records after the last one that have its layout, and return their number."""
+    """Read the records that follow the last record and have its layout; return their number."""
     start = found.starts[-1]
     stride = stop - start
     length_bytes, timestamp_bytes, delta_bytes, _ = head_of(data, start)
@@ -235,9 +236,9 @@ def _read_alike(
 
 
 def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
-    """Read records of any lengths from `at` on in runs with the same record head, and return their number.
+    """Read records of any lengths from `at` on, in runs with the same record head, and return their number.
 
-    If it is not 0, the end of the last record is added to `found.starts` too.
+    If the number is not 0, the end of the last record is also added to `found.starts`.
     """
     starts, keys, tombstones = found.starts, found.keys, found.tombstones
     before = len(keys)
@@ -266,7 +267,7 @@ def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) ->
 
 
 def _is_mixed(starts: list[int], end: int) -> bool:
-    """Return whether the last two records, at least one of them read in a run, have different lengths."""
+    """Return whether the last two records have different lengths."""
     return end - starts[-1] != starts[-1] - starts[-2]
 
 

@@ -1,13 +1,13 @@
-"""The replacement of segments by a compacted one, so that a crash leaves either the old or the new segments.
+"""The replacement of segments by a compacted one. After a crash, only the old or only the new are used.
 
-    prepare    rename .cleaned to .swap
-    sync       until here log recovery deletes the new segment; afterwards it completes the swap
-    install    use the new segment in the log, rename the old files to .deleted
-    sync       an old segment beside the new one would duplicate offsets after a crash
+    prepare    rename the files from .cleaned to .swap
+    sync       a crash before the end: log recovery deletes the new segment; afterwards it completes the swap
+    install    use the new segment in the log, and rename the old files to .deleted
+    sync       otherwise a crash could leave an old segment beside the new one, with the same offsets
     complete   remove the .swap suffix, from the log file last
 
-The worker has synced the new files. The two syncs of the directory may run in a thread. Readers meanwhile
-open the new segment under its current name.
+The worker has already synced the new files. The two syncs of the directory may run in a thread. Meanwhile
+readers open the new segment under its current name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kwire.broker.storage.log.segment import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFF
 
 
 class SegmentSwap:
-    """One replacement. All methods may raise StorageError, and all but `sync` must run on the loop."""
+    """One replacement. All methods may raise StorageError. All except `sync` must run on the event loop."""
 
     def __init__(self, disk: Disk, log: Log, old: list[LogSegment], cleaned: Cleaned, now_ms: int) -> None:
         self._disk = disk
@@ -44,7 +44,7 @@ class SegmentSwap:
         )
 
     def prepare(self) -> None:
-        """Rename the files to `.swap`, the log file last as in every step."""
+        """Rename the files to `.swap`. The log file is renamed last, as in every step."""
         prefix = f"{self._directory}/{self._cleaned.base_offset:020d}"
         for suffix in reversed(SUFFIXES):
             try:
@@ -53,7 +53,7 @@ class SegmentSwap:
                 continue
 
     def sync(self) -> None:
-        """Make the names durable. May run in any thread."""
+        """Make the new names durable. May run in any thread."""
         self._disk.sync_directory(self._directory)
 
     def install(self) -> None:
@@ -74,7 +74,7 @@ class SegmentSwap:
         self._installed = segment
 
     def complete(self) -> None:
-        """Remove the `.swap` suffix, unless the log has deleted the segment meanwhile."""
+        """Remove the `.swap` suffix, unless the log has meanwhile deleted the segment."""
         segment = self._installed
         if segment is None or self._log.failure is not None:
             return

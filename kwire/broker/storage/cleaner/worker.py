@@ -1,7 +1,7 @@
 """The worker process of the log cleaner: `python -m kwire.broker.storage.cleaner.worker`.
 
-It reads jobs from standard input. It writes a line for each complete segment and one at the end of a job. The
-process exits when the broker closes its standard input or dies.
+The worker reads jobs from standard input. It writes one line for each complete segment, and one line at the
+end of a job. The process exits when the broker closes the worker's standard input or dies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, Sto
 from kwire.wire.batch import CorruptBatch
 
 NICENESS = 10
-"""The niceness of the process after the broker was busy."""
+"""The niceness that the process gets once the broker was busy."""
 BUSY = 0.3
-"""The share of a core above which the broker counts as busy."""
+"""The share of a CPU core above which the broker counts as busy."""
 CHECK_INTERVAL_SECONDS = 0.1
 IDLE_SECONDS = 30.0
 """The time after which an idle process exits."""
@@ -38,11 +38,11 @@ def reports(
     set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
     sync: Sync = sync_at_once,
 ) -> Iterator[Report]:
-    """Clean a log and yield the reports. The last one is Done or Failed."""
+    """Clean a log and yield the reports. The last report is Done or Failed."""
     try:
         yield from LogRewriter(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
-        # Retention or a topic deletion has deleted a file.
+        # Retention or a topic deletion has removed a file of the log.
         yield Failed(str(error), is_permanent=False)
     except StorageError as error:
         yield Failed(str(error), is_permanent=False, is_disk_error=True)
@@ -51,7 +51,7 @@ def reports(
 
 
 class Throttler:
-    """A limit for the bytes read and written per second: sleeps when they exceed it."""
+    """A limit for the bytes that are read and written per second. It sleeps if the limit is exceeded."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -59,17 +59,17 @@ class Throttler:
 
     def __call__(self, size_bytes: int) -> None:
         now = time.monotonic()
-        # Unused capacity of the past must not allow a long burst.
+        # Unused capacity from earlier must not allow a long burst now.
         self._due = max(self._due, now - 0.3) + size_bytes / self._bytes_per_second
         if self._due > now:
             time.sleep(self._due - now)
 
 
 class PriorityControl:
-    """Lowers the process's priority once the broker is busy.
+    """Lowers the priority of this process once the broker is busy.
 
-    A low priority from the start would delay the cleaning behind other processes even if the broker is idle.
-    A process without privileges cannot raise its priority again.
+    If the priority were low from the start, other processes would delay the cleaning even if the broker is
+    idle. Without privileges, a process cannot raise its priority again.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PriorityControl:
         self._checked, self._used = time.monotonic(), self._busy_seconds()
 
     def check(self) -> None:
-        """Lower the priority if the broker is busy. To be called often."""
+        """Lower the priority if the broker is busy. Must be called often."""
         now = time.monotonic()
         if self.is_lowered or now < self._checked + CHECK_INTERVAL_SECONDS:
             return
@@ -117,7 +117,7 @@ class _Jobs:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def next(self) -> Job | None:
-        """Wait for a job; None after IDLE_SECONDS without one."""
+        """Wait for a job; return None if none arrives for IDLE_SECONDS."""
         try:
             return Job.from_line(self._lines.get(timeout=IDLE_SECONDS).decode())
         except Empty:
@@ -162,15 +162,15 @@ def _set_modified(path: str, modified_ms: int) -> None:
 
 
 def main() -> int:
-    """Run jobs until there is none for a while."""
-    # There are no cycles in the thousands of short-lived key lists, and looking for cycles takes time.
+    """Run jobs until none has arrived for IDLE_SECONDS."""
+    # The garbage collector is off: the thousands of key lists have no cycles, and the search takes time.
     gc.disable()
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # SCHED_BATCH never preempts a broker that wakes up
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     courtesy = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
     jobs = _Jobs()
-    # A process with lowered priority exits after its job: the next job gets a new process.
+    # A process with lowered priority exits after its job, so that the next job runs at normal priority.
     while not courtesy.is_lowered and (job := jobs.next()):
         _do(job, courtesy)
         gc.collect()

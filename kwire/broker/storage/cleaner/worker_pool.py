@@ -19,10 +19,10 @@ class Worker(Protocol):
     """A running job."""
 
     def next_report(self) -> Report:
-        """Wait for the next report, in any thread. Done or Failed is the last one."""
+        """Wait for the next report. May run in any thread. The last report is Done or Failed."""
 
     def kill(self) -> None:
-        """Kill the worker and wait for its end. A waiting `next_report` returns Failed."""
+        """Kill the worker and wait for its end. A call of `next_report` that waits returns Failed."""
 
 
 class WorkerPool(Protocol):
@@ -42,7 +42,7 @@ class _Process:
     """A worker process, with or without a job."""
 
     def __init__(self) -> None:
-        import subprocess  # imported late: it takes 3 ms
+        import subprocess  # a late import, because it takes 3 ms
 
         environment = dict(os.environ)
         # The worker must find the same modules as this process, even if they are not installed.
@@ -63,12 +63,12 @@ class _Process:
 
     def send_job(self, job: Job) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # if it has exited, the first report will show it
+        with suppress(OSError):  # if the process has exited, the first report shows it
             self._process.stdin.write(job.to_line().encode() + b"\n")
             self._process.stdin.flush()
 
     def read_line(self) -> bytes:
-        """Read a line of the process's output; empty if it has exited."""
+        """Read a line of the process's output; the result is empty if the process has exited."""
         assert self._process.stdout is not None
         with self._reading:
             return b"" if self._process.stdout.closed else self._process.stdout.readline()
@@ -84,7 +84,7 @@ class _Process:
 
 
 class ProcessWorkerPool:
-    """Worker processes, reused for later jobs: starting a process takes as long as cleaning 50 MB."""
+    """Worker processes, which are reused, because starting a process takes as long as cleaning 50 MB."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -123,7 +123,7 @@ class ProcessWorker:
     """A job in a worker process."""
 
     def __init__(self, workers: ProcessWorkerPool, job: Job, idle: _Process | None) -> None:
-        """Start the job in the idle process, if one is given. It may have exited."""
+        """Start the job in the idle process, if given (it may have exited), or in a new process."""
         self._workers = workers
         self._job = job
         self._may_have_exited = idle is not None
