@@ -1,11 +1,11 @@
 """The file operations that storage needs, and their implementation on the operating system.
 
-Storage accesses files only through `Disk`. Tests and the simulation replace it by a disk that tears writes,
-runs full, or loses data that was not synced.
+Storage accesses files only through `Disk`. Tests and the simulation replace `Disk` by a disk that tears
+writes, runs full, or loses data that was not synced.
 
 Logs keep no file descriptors: `open` returns handles from a bounded LRU cache. A handle stays open as long as
-something refers to it. A file region in a send queue can thus be read after its segment was deleted, or after
-its handle left the cache.
+any object refers to it. So a file region in a send queue can be read even after its segment was deleted, or
+after its handle was dropped from the cache.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ IOV_MAX = 1024
 _SMALL_FILE_BYTES = 4096
 
 TEMPORARY_SUFFIX = ".tmp"
-"""The suffix under which `replace` writes before it renames. A leftover file has no value."""
+"""The suffix of the file that `replace` writes before the rename. A leftover file may be deleted."""
 
 
 READ_ONLY_MODE = 0o400
 
 
 class StorageError(Exception):
-    """A disk operation failed, or a file has unusable content. Data being written is not acknowledged."""
+    """A failed disk operation, or a file with unusable content.
+
+    Data that is being written is not acknowledged.
+    """
 
 
 class FileMissing(StorageError):
@@ -43,7 +46,7 @@ class FileMissing(StorageError):
 
 
 def failure_in(result: object) -> StorageError | None:
-    """Return the StorageError of a disk operation in a worker; None if the operation succeeded."""
+    """Return the StorageError of a disk operation in a worker, or None if the operation succeeded."""
     if isinstance(result, BaseException):
         return result if isinstance(result, StorageError) else StorageError(str(result))
     return None
@@ -59,13 +62,13 @@ class DiskFile(Protocol):
         """Return the file's length in bytes."""
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers at `position`. After a StorageError any part may have been written."""
+        """Write all buffers at `position`. After a StorageError, some of the data may have been written."""
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return `size` bytes from `position`; fewer only at the end of the file."""
+        """Return `size` bytes from `position`; fewer bytes only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Shorten the file, or extend it with a hole that reads as zeros."""
+        """Shorten the file, or extend it with a hole of zeros."""
 
     def sync(self) -> None:
         """Make the content durable (fdatasync). May be called in a worker thread."""
@@ -79,7 +82,7 @@ class DiskLock(Protocol):
 
 
 class Disk(Protocol):
-    """A tree of files. Every method may raise StorageError, or FileMissing if a path does not exist."""
+    """A file tree. Every method may raise StorageError, or FileMissing if the path does not exist."""
 
     @property
     def is_shared(self) -> bool:
@@ -96,25 +99,25 @@ class Disk(Protocol):
         """Return a file's length in bytes without opening it."""
 
     def modified_ms(self, path: str) -> int:
-        """Return a file's modification time."""
+        """Return a file's modification time in ms since the epoch."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a small file."""
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of a file that may be read-only; fewer only at its end."""
+        """Return `size` bytes of a file, which may be read-only; fewer bytes only at the end of the file."""
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Create or overwrite a small file in place; a crash may leave it torn."""
+        """Create or overwrite a small file in place. A crash may leave a part of the new content."""
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Replace a small file atomically: readers see the old content or the new content.
+        """Replace a small file atomically: readers see either the old or the new content.
 
-        With `sync`, the new content survives a power loss once this returns.
+        With `sync`, the new content survives a power loss after this method has returned.
         """
 
     def make_read_only(self, path: str) -> None:
-        """Remove the write permission of a file, if the disk has permissions."""
+        """Remove the write permission of a file. A disk without permissions does nothing."""
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or a directory within the disk. Open handles stay valid."""
@@ -135,16 +138,16 @@ class Disk(Protocol):
         """Create a directory and its missing parents."""
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable, if it exists."""
+        """Make the names in a directory durable. A missing directory is ignored."""
 
     def lock(self, path: str) -> DiskLock | None:
-        """Lock a lock file; None if another process holds the lock."""
+        """Lock a lock file. Return None if another process holds the lock."""
 
     def close(self) -> None:
-        """Close the cached handles and release the locks. The disk is not used afterwards."""
+        """Close the cached handles and release the locks. The disk must not be used afterwards."""
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
-        """Return the total and the usable bytes of the directory's volume."""
+        """Return the total and the usable bytes of the volume that contains the directory."""
 
 
 def _failure(error: OSError) -> StorageError:
@@ -194,7 +197,7 @@ class RealFile:
             raise self._failure(error) from error
 
     def _write_rest(self, position: int, buffers: list[Buffer]) -> None:
-        # A write is short on a nearly full disk, after a signal, or beyond 2 GiB.
+        # A write may be incomplete on a nearly full disk, after a signal, or beyond 2 GiB.
         while buffers:
             written = os.pwritev(self._descriptor, buffers[:IOV_MAX], position)
             if written == 0:
@@ -236,7 +239,7 @@ class RealFile:
 
 
 def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """Return the rest of the buffers after their first `written` bytes."""
+    """Return what remains of the buffers after their first `written` bytes."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[index + 1 :]]
@@ -249,10 +252,10 @@ _WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class RealLock:
-    """A record lock on the complete lock file, which excludes the lock of the JVM's FileChannel.
+    """A record lock on the complete lock file. It excludes the lock of the JVM's FileChannel.
 
-    The lock belongs to the open file and not to the process, so that it also excludes a second broker in
-    the same process.
+    The lock belongs to the open file and not to the process. So it also excludes a second broker in the same
+    process.
     """
 
     def __init__(self, path: str, descriptor: int, on_release: Callable[[RealLock], None]) -> None:
@@ -271,13 +274,13 @@ class RealLock:
 
 
 class _HandleCache:
-    """A bounded LRU cache of open files by path. Dropping a directory costs time for its open files only."""
+    """A bounded LRU cache of open files by path. Dropping a directory takes time only for its open files."""
 
     def __init__(self, most: int) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
-        """Least recently used first."""
+        """The open files by path, least recently used first."""
         self._below: dict[str, set[str]] = {}
-        """For each directory, the entries that are open files or contain open files."""
+        """For each directory, its entries that are open files or that contain open files."""
         self._most = most
 
     def get(self, path: str) -> RealFile | None:
@@ -300,7 +303,10 @@ class _HandleCache:
             self.drop(next(iter(self._files)))
 
     def drop(self, path: str) -> None:
-        """Drop a file, or all files below a directory. Safe in any thread for a path without open files."""
+        """Drop a file, or all files below a directory, from the cache.
+
+        If the path has no open files, any thread may call this; otherwise only the loop thread.
+        """
         if path not in self._files and path not in self._below:
             return
         gone = [path]
@@ -517,7 +523,7 @@ class RealDisk:
 
 
 class FileRegion:
-    """A part of a file, as returned by a read. It is sent from the file to the socket, bypassing Python."""
+    """A part of a file, as a read returns it. The kernel sends it from the file to the socket (sendfile)."""
 
     __slots__ = ("file", "position", "size_bytes")
 
@@ -527,7 +533,7 @@ class FileRegion:
         self.size_bytes = size_bytes
 
     def read(self) -> bytes:
-        """Return the bytes, for callers that cannot send from a descriptor."""
+        """Return the bytes, for callers that cannot use sendfile."""
         return self.file.read_at(self.position, self.size_bytes)
 
     def __repr__(self) -> str:
@@ -535,5 +541,5 @@ class FileRegion:
 
 
 def join(directory: str, name: str) -> str:
-    """Return the path of a name in a directory. Storage uses POSIX paths on every disk."""
+    """Join a directory and a name with a slash. Storage uses POSIX paths on every disk."""
     return f"{directory}/{name}"

@@ -1,11 +1,11 @@
-"""The offset checkpoint files of a log directory, and their replacement without blocking the loop.
+"""The offset checkpoint files of a log directory, and their replacement without blocking the event loop.
 
     write     write the new content to a temporary file and sync it    in a worker
-    rename    rename it to the checkpoint's name                       on the loop
+    rename    rename the temporary file to the checkpoint's name       on the event loop
     sync      sync the directory                                       in a worker
 
-`write_now` replaces the files on the loop instead. A replacement in progress is then outdated and ends
-without the rename.
+`write_now` replaces the files on the event loop instead. A replacement that is in progress then ends without
+the rename, because its content is outdated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kwire.wire.primitives import TopicPartition
 T = TypeVar("T")
 Offsets = Mapping[TopicPartition, int]
 OnWritten = Callable[[StorageError | None], None]
-"""Called with None after a write, or with its error."""
+"""Called with None after a successful write, or with the error of the write."""
 
 _NEXT_SUFFIX = ".next" + TEMPORARY_SUFFIX
 
 
 class CheckpointFiles:
-    """The checkpoint files of one directory. Each has an offset per partition."""
+    """The checkpoint files of one directory. Each file has one offset per partition."""
 
     def __init__(self, disk: Disk, directory: str, wanted: Callable[[str], Mapping[str, Offsets]]) -> None:
         """`wanted` returns the current content of a directory's files, by file name."""
@@ -37,16 +37,16 @@ class CheckpointFiles:
         self._directory = directory
         self._wanted = wanted
         self._on_disk: dict[str, Offsets] = {}
-        """The content of each file that is known to be durable."""
+        """The content of each file as far as it is known to be durable."""
         self.checkpointed: set[TopicPartition] = set()
-        """The partitions that a checkpoint could contain if the broker crashed now."""
+        """The partitions that a checkpoint file could contain if the broker crashed now."""
         self._is_writing = False
         self._waiting: list[OnWritten] = []
-        """The callbacks of the next write, which starts when the write in progress ends."""
+        """The callbacks of the next write. That write starts when the current write ends."""
         self._sync_writes = 0
 
     def read(self, name: str, offsets: Offsets) -> None:
-        """Record the content of a file that was read at the start."""
+        """Record the content of a file that was read when the broker started."""
         self._on_disk[name] = offsets
         self.checkpointed.update(offsets)
 
@@ -55,13 +55,13 @@ class CheckpointFiles:
         self._sync_writes += 1
         wanted = self._wanted(self._directory)
         for name, offsets in self._changed(wanted).items():
-            self._on_disk.pop(name, None)  # unknown if the write fails
+            self._on_disk.pop(name, None)  # if the write fails, the content is unknown
             self._disk.replace(join(self._directory, name), encode_offsets(offsets), sync=True)
             self._on_disk[name] = offsets
         self.checkpointed = _partitions(wanted)
 
     def write(self, host: Host, then: OnWritten) -> None:
-        """Write the outdated files. A call during a write requests another write after it."""
+        """Write the outdated files. If a write is in progress, another write follows it."""
         if self._is_writing:
             self._waiting.append(then)
         else:
@@ -118,9 +118,9 @@ class CheckpointFiles:
             self._start(host, again)
 
     def _changed(self, wanted: Mapping[str, Offsets]) -> dict[str, Offsets]:
-        """Return the outdated files with their new content.
+        """Return the new content of the outdated files.
 
-        The other files are accessed too, so that a failed disk is noticed even if nothing has to be written.
+        The other files are accessed, too, so that a failed disk is noticed even if nothing has to be written.
         """
         return {
             name: offsets
@@ -142,7 +142,10 @@ def write_checkpoint_files(
     written: Callable[[T, StorageError | None], None],
     then: Callable[[], None],
 ) -> None:
-    """Write the outdated files of several directories, call `written` for each, and `then` at the end."""
+    """Write the outdated files of several directories.
+
+    Call `written` for each directory, and `then` at the end.
+    """
     left = dict(files)
 
     def done(which: T, error: StorageError | None) -> None:
@@ -158,11 +161,11 @@ def write_checkpoint_files(
 
 
 def checkpoint_offsets(logs: Iterable[Log]) -> Mapping[str, Offsets]:
-    """Return the content of the checkpoint files for a directory with these logs."""
+    """Return the content of each checkpoint file for a directory that has these logs."""
     places = {(log.topic, log.partition): log for log in logs}
     return OffsetCheckpoints(
         recovery_points={place: log.recovery_point for place, log in places.items()},
-        # As in Kafka, only if it differs from the base offset of the first segment.
+        # As in Kafka, the log start offset is stored only if it differs from the first segment's base offset.
         log_start_offsets={
             place: log.log_start_offset
             for place, log in places.items()

@@ -1,8 +1,9 @@
 """A future log: a copy of a log in another directory, which replaces the log once it has caught up. KIP-113.
 
-The caller reads regions of the source log, possibly in a worker thread, and `append` appends their complete
-batches. The copy is a valid log at any time, so that copying continues after a restart. Producer state of
-batches that the source log has deleted exists only in memory, and is transferred at the end.
+The caller reads regions of the source log, possibly in a worker thread, and `append` appends the complete
+batches of a region to the copy. The copy is a valid log at any time, so copying continues after a restart.
+The producer state may come from batches that the source log has already deleted. Such state exists only in
+memory, and is transferred at the end.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _BASE_AND_LENGTH = Struct(">qi")
 _MIN_READ_BYTES = 16 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 _MAX_BATCHES = 256
-"""The maximum number of batches per append: each batch takes the loop some microseconds."""
+"""The maximum number of batches per append. Each batch takes the event loop a few microseconds."""
 
 
 class FutureLog:
-    """The copying of one log. Every method runs on the loop, and raises StorageError if a disk fails.
+    """The copying of one log. Methods must run on the event loop, and raise StorageError if a disk fails.
 
-    ApiError CORRUPT_MESSAGE: the source log is corrupt and cannot be copied beyond that point.
+    ApiError CORRUPT_MESSAGE is raised if the source log is corrupt; it cannot be copied beyond that point.
     """
 
     def __init__(self, log_manager: LogManager, source: Log, directory: LogDirectory, now_ms: int) -> None:
-        """Continue an existing copy, or create one."""
+        """Continue the existing copy, or create one if there is none."""
         self.source = source
         self.directory = directory
         self._log_manager = log_manager
@@ -45,12 +46,12 @@ class FutureLog:
 
     @property
     def offset_lag(self) -> int:
-        """The number of offsets that the copy is behind the source log."""
+        """The number of offsets by which the copy lags behind the source log."""
         return self.source.written_end_offset - self.log.log_end_offset
 
     @property
     def lag_bytes(self) -> int:
-        """The number of bytes that the copy is behind the source log."""
+        """The number of bytes by which the copy lags behind the source log."""
         return self.source.size_between(self.log.log_end_offset, self.source.written_end_offset)
 
     def _create(self, now_ms: int) -> Log:
@@ -69,10 +70,11 @@ class FutureLog:
         self.log = self._create(now_ms)
 
     def truncate_to_source(self, now_ms: int) -> None:
-        """Truncate the copy to its common part with the source log, after a truncation or a restart.
+        """Truncate the copy to the part that it shares with the source log.
 
-        The source log may have lost records that were copied, and may have appended others. KIP-101: two logs
-        are equal up to the offset where their leader epochs diverge.
+        Must be called after the source log was truncated, and after a restart of the broker. The source log
+        may have lost records that were copied, and may have appended other records. KIP-101: two logs are
+        equal up to the offset at which their leader epochs diverge.
         """
         source, log = self.source, self.log
         same_up_to = 0
@@ -89,13 +91,13 @@ class FutureLog:
     # --- copying
 
     def next_region(self, now_ms: int) -> FileRegion | None:
-        """Return the next region of the source log to read; None if the copy has caught up."""
+        """Return the next region of the source log to read, or None if the copy has caught up."""
         self._raise_if_failed()
         source = self.source
         if self.log.log_end_offset < source.log_start_offset and (
             self.log.log_end_offset < self._first_offset()
         ):
-            # Retention has deleted the next records of the source log.
+            # Retention has deleted the records of the source log that would be copied next.
             self._recreate(now_ms)
         if self.offset_lag <= 0:
             self._follow_source()
@@ -113,7 +115,7 @@ class FutureLog:
             raise
 
     def append(self, data: bytes, now_ms: int) -> int:
-        """Append the complete batches in the bytes of a region, and return their size."""
+        """Append the complete batches in `data`, and return the size of these batches in bytes."""
         self._raise_if_failed()
         view = memoryview(data)
         position = batches = 0
@@ -122,7 +124,7 @@ class FutureLog:
             end = position + _BASE_AND_LENGTH.size + length
             if length <= 0 or end > len(data):
                 break
-            # Append batches one by one: an index entry has the last offset and the position of one append.
+            # Append batches one by one, because each append adds at most one index entry for its last offset.
             self.log.append_stored(view[position:end], now_ms=now_ms)
             position = end
             batches += 1
@@ -148,10 +150,10 @@ class FutureLog:
     # --- replacing the source log
 
     def replace_source(self, now_ms: int) -> LogReplacement:
-        """Copy the remaining records, and let the copy replace the source log.
+        """Copy the remaining records and begin to replace the source log by the copy.
 
-        Both logs must be recoverable, and nothing may be staged. The source log stays in use after a
-        StorageError.
+        Both logs must be recoverable, and neither may have staged appends. After a StorageError, the source
+        log stays in use.
         """
         source = self.source
         while (piece := self.next_region(now_ms)) is not None:
@@ -169,7 +171,7 @@ class FutureLog:
 
 def _transfer_producers(source: Log, log: Log) -> None:
     theirs, ours = source.producers, log.producers
-    # In the copy, an open transaction starts with the first of its batches that still exist.
+    # In the copy, an open transaction starts with the first of its batches that the source log still has.
     for producer_id in list(theirs.ongoing):
         first_offset = theirs.producers[producer_id].txn_first_offset = ours.ongoing.get(producer_id)
         if first_offset is None:

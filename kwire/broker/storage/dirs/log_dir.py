@@ -1,4 +1,4 @@
-"""One of `log.dirs`: its owner, its partition directories, and whether it is offline."""
+"""A log directory (one of `log.dirs`): its owner, its partition directories, and whether it is offline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_NAME_BYTES = 255
 _SUFFIXED = re.compile(r"^(\S+)-(\d+)\.(\S+)(-delete|-stray|-future)$")
 _PLAIN = re.compile(r"^(\S+)-(\d+)$")
 _FOREIGN = frozenset({"remote-log-index-cache", "lost+found"})
-"""Directories in a log directory that are not partitions, and are ignored."""
+"""Names in a log directory that are no partition directories and are ignored."""
 
 
 class DirectoryInUse(StorageError):
@@ -41,11 +41,11 @@ class PartitionDirectory(NamedTuple):
     topic: str
     partition: int
     suffix: str
-    """Empty for the partition's log, else `-delete`, `-stray` or `-future`."""
+    """Empty for the partition's current log; otherwise `-delete`, `-stray` or `-future`."""
 
 
 def parse_dir_name(name: str) -> PartitionDirectory | None:
-    """Parse the name of a partition directory; None if it is not one."""
+    """Parse the name of a partition directory, or return None if it is not such a name."""
     match = _SUFFIXED.match(name)
     if match is not None:
         return PartitionDirectory(name, match[1], int(match[2]), match[4])
@@ -54,17 +54,20 @@ def parse_dir_name(name: str) -> PartitionDirectory | None:
 
 
 def future_dir_name(topic: str, partition: int, rng: random.Random) -> str:
-    """Return a new directory name for a future log; see `future_dir_name_fits` for long topic names."""
+    """Return a new directory name for a future log. See `future_dir_name_fits` for long topic names."""
     return f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE_SUFFIX}"
 
 
 def future_dir_name_fits(topic: str, partition: int) -> bool:
-    """Return whether the name of a future log fits a file name. Unlike other names it is not shortened."""
+    """Return whether a future log's name is short enough for a file name.
+
+    Other names are shortened instead.
+    """
     return len(f"{topic}-{partition}.{FUTURE_SUFFIX}") + 32 <= MAX_NAME_BYTES
 
 
 def suffixed_dir_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
-    """Return a new name for a deleted or stray log; a long topic name is shortened to fit a file name."""
+    """Return a new directory name for a deleted or stray log. A long topic name is shortened to fit."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
 
@@ -77,13 +80,13 @@ class LogDirectory:
         self.holds_only_metadata = holds_only_metadata
         """Whether the directory is the metadata.log.dir and not one of `log.dirs`."""
         self.cordoned = False
-        """Whether new partitions avoid this directory (KIP-1066)."""
+        """Whether new partitions are created only in other directories (KIP-1066)."""
         self.failure: str | None = None
-        """The reason why it is offline."""
+        """The reason why the directory is offline; None if it is online."""
         self.had_clean_shutdown = False
         """Whether the last shutdown was clean."""
         self.last_broker_epoch = UNKNOWN_BROKER_EPOCH
-        """The broker epoch of the last clean shutdown."""
+        """The broker epoch of the last clean shutdown, or UNKNOWN_BROKER_EPOCH."""
         self.properties: MetaProperties | None = None
         """The content of `meta.properties`; None for a directory that is not formatted."""
         self._disk = disk
@@ -113,11 +116,11 @@ class LogDirectory:
         return None if self.properties is None else self.properties.directory_id
 
     def open(self) -> None:
-        """Create the directory if needed, and lock it. Raises DirectoryInUse, StorageError."""
+        """Create the directory if needed, and lock it. Raises DirectoryInUse or StorageError."""
         disk = self._disk
         if not disk.is_directory(self.path):
             disk.make_directory(self.path)
-        # Sync it even if it exists: the process that created it may have crashed before its sync.
+        # Sync an existing directory, too: the process that created it may have crashed before its sync.
         parent = self.path.rpartition("/")[0]
         disk.sync_directory(parent or ("/" if self.path.startswith("/") else "."))
         self._lock = disk.lock(join(self.path, LOCK))
@@ -132,7 +135,7 @@ class LogDirectory:
         self.properties = read_meta_properties(self._disk, self.path)
 
     def partitions(self) -> list[PartitionDirectory]:
-        """Return the partition directories in it, by name. Raises StorageError for an unknown name."""
+        """Return its partition directories, sorted by name. Raises StorageError for an unknown name."""
         found: list[PartitionDirectory] = []
         for name in self._disk.subdirectories(self.path):
             if name in _FOREIGN or name.startswith("."):
@@ -144,18 +147,18 @@ class LogDirectory:
         return found
 
     def sync(self) -> None:
-        """Make the names in it durable. May run in any thread. Raises StorageError."""
+        """Make the names in the directory durable. May run in any thread. Raises StorageError."""
         self._disk.sync_directory(self.path)
 
     def volume_bytes(self) -> tuple[int, int]:
-        """Return the total and the usable bytes of the volume; -1, -1 if they are unknown."""
+        """Return the total and the usable bytes of the volume, or (-1, -1) if they are unknown."""
         try:
             return self._disk.volume_bytes(self.path)
         except StorageError:
             return -1, -1
 
     def release(self) -> None:
-        """Unlock."""
+        """Unlock the directory."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -1,7 +1,7 @@
 """Loading, creating, deleting, checkpointing and closing the logs of a broker. Kafka's LogManager.
 
-Logs of a directory with a clean shutdown are loaded without recovery. All others are recovered from their
-recovery points. The node decides which logs are stray, as it knows the cluster metadata.
+The logs of a directory with a clean shutdown are loaded without recovery. All other logs are recovered from
+their recovery points. The node knows the cluster metadata, so it decides which logs are stray.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 
 _MAX_PREFERENCES = 10_000
-"""The maximum number of partitions whose preferred directory is remembered before they are created."""
+"""The maximum number of partitions whose preferred directory is remembered until they are created."""
 
 
 class LogManager:
@@ -64,8 +64,9 @@ class LogManager:
     ) -> None:
         """`config_for` returns the initial configuration of a topic's logs; `Log.config` may change later.
 
-        `assigned_directory_id` returns the id of the directory to which the cluster metadata assigns a
-        partition, and decides between two. `metadata_dir` is the directory without partitions, if any.
+        `assigned_directory_id` returns the directory id that the cluster metadata has for a partition. It
+        decides if two directories have the partition. `metadata_dir` has only the metadata log; None if there
+        is none.
 
         `on_directory_failed` is called after a directory and its logs have gone offline.
         """
@@ -82,11 +83,11 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
-        """Copies of logs, each to replace a log in another directory."""
+        """Future logs. Each will replace the log of its partition in another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._replaced_logs: dict[Log, LogDirectory] = {}
-        """Logs that were replaced by their future logs, until no start would find them."""
+        """Logs that were replaced by future logs, as long as a start of the broker would find them."""
         self._delayed_deletion = DelayedDeletion(disk, logger)
         self._checkpoints = {
             directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
@@ -95,7 +96,7 @@ class LogManager:
         """Recovery points, log start offsets and high watermarks, by directory."""
         self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """The high watermarks in the checkpoints that were read at the start."""
+        """The high watermarks that the checkpoints had when the broker started."""
         self._is_open = False  # whether the logs of partitions were opened
 
     # --- opening
@@ -108,7 +109,7 @@ class LogManager:
     def lock(self) -> None:
         """Create missing directories and lock all of them. A directory that fails goes offline.
 
-        Raises StorageError if no directory is usable, or if another process has locked one.
+        Raises StorageError if no directory is usable, or if another process has locked a directory.
         """
         for directory in self._directories:
             try:
@@ -135,10 +136,7 @@ class LogManager:
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
-        """Load every log but the metadata log, with the current configuration of its topic.
-
-        A directory that fails goes offline. Raises StorageError if none is left.
-        """
+        """Load all logs except the metadata log. Raises StorageError if no directory stays online."""
         for directory in self._directories:
             if directory.offline:
                 continue
@@ -167,7 +165,7 @@ class LogManager:
                 continue
             place = (found.topic, found.partition)
             if found.suffix and place in self._future_logs:
-                # One future log per partition is enough. It has no records that the current log lacks.
+                # One future log per partition is enough. The current log has all records of a second one.
                 self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if not found.suffix and place in self._logs:
@@ -190,7 +188,7 @@ class LogManager:
             )
             opened[place] = log
         if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
-            # New records after the log end offset are not durable, contrary to the checkpoint.
+            # The checkpoint claims a durable log end that is lost. New records there would not be durable.
             self._checkpoints[path].write_now()
         if opened:
             how = "after a clean shutdown" if directory.had_clean_shutdown else "with log recovery"
@@ -199,10 +197,10 @@ class LogManager:
     def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Mark one of two directories of a partition as stray. Raises StorageError if it is unclear which.
 
-        There are two if a replacement by a future log was interrupted between its renames, or if the old
-        directory's disk failed then. The directory in the cluster metadata is kept: the future log was
-        complete when the metadata changed, and may have newer records. A directory without a topic id is one
-        whose creation failed on a full disk, and the partition was created elsewhere.
+        This happens if a replacement by a future log was interrupted between its renames, or if the disk of
+        the old log failed then. The directory that the cluster metadata has is kept: its future log was
+        complete when the metadata changed, and may have newer records. A directory without a topic id is
+        marked as stray: its creation failed on a full disk, and the partition was then created elsewhere.
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]
@@ -211,13 +209,13 @@ class LogManager:
         if read_topic_id(self._disk, path) is None or (
             log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
         ):
-            self._logger.warning("Marking %s as stray: the log of the partition is in %s", path, other.path)
+            self._logger.warning("Marking duplicate log %s as stray: keeping the log in %s", path, other.path)
             stray = suffixed_dir_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
             self._disk.rename(path, join(directory.path, stray))
             self._disk.sync_directory(directory.path)
         elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
             self._logger.warning(
-                "Marking %s as stray: the log of the partition is in %s", log.directory, directory.path
+                "Marking duplicate log %s as stray: keeping the log in %s", log.directory, directory.path
             )
             self.mark_stray(log)
         else:
@@ -271,7 +269,7 @@ class LogManager:
     def open_metadata_log(self, config: LogConfig, now_ms: int, *, directory: str | None = None) -> Log:
         """Load or create `__cluster_metadata-0`, by default in the first log directory. Raises StorageError.
 
-        As in Kafka, log recovery always reads it from the beginning, because the quorum relies on it.
+        As in Kafka, log recovery always reads the metadata log from its beginning: the quorum relies on it.
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
         if parent.offline:
@@ -289,7 +287,7 @@ class LogManager:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster id of the directories; empty before they are formatted."""
+        """The cluster id of the directories; empty before the directories are formatted."""
         for directory in self._directories:
             if directory.properties is not None:
                 return directory.properties.cluster_id
@@ -309,7 +307,7 @@ class LogManager:
         return next((directory for directory in self._directories if directory.path == path), None)
 
     def directory_of_id(self, directory_id: Uuid | None) -> LogDirectory | None:
-        """Return the online directory with this id, if it may have partitions."""
+        """Return the online directory with this id if partitions are allowed in it, or None."""
         usable = (one for one in self._directories if not one.offline and not one.holds_only_metadata)
         return next((one for one in usable if directory_id and one.directory_id == directory_id), None)
 
@@ -321,7 +319,7 @@ class LogManager:
         return [log for log, parent in self._parents.items() if parent.path == path]
 
     def _logs_on_disk(self, path: str) -> list[Log]:
-        """Return the logs of a directory that a start would find."""
+        """Return the logs that a start of the broker would find in a directory."""
         return [
             *self.logs_in(path),
             *(log for log, parent in self._replaced_logs.items() if parent.path == path),
@@ -331,7 +329,7 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def future_log(self, topic: str, partition: int) -> Log | None:
-        """Return the future log of the partition, if it is being moved to another directory."""
+        """Return the future log of the partition, or None if the partition is not being moved."""
         return self._future_logs.get((topic, partition))
 
     def future_logs(self) -> list[Log]:
@@ -347,7 +345,7 @@ class LogManager:
     # --- creating, replacing and deleting logs
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
-        """Create a log in its preferred directory, else in the one with the fewest logs."""
+        """Create a log in its preferred directory, or else in the directory with the fewest logs."""
         place = (topic, partition)
         wanted = self._preferences.pop(place, None)
         if wanted is not None and wanted.offline:
@@ -364,7 +362,7 @@ class LogManager:
                     raise
 
     def _next_directory(self) -> LogDirectory:
-        """Return the online directory with the fewest logs; cordoned ones only if all are. KIP-1066."""
+        """Return the online directory with the fewest logs; if possible, not a cordoned one. KIP-1066."""
         online = [known for known in self._directories if not known.offline and not known.holds_only_metadata]
         if not online:
             raise StorageError("all log directories are offline")
@@ -382,7 +380,7 @@ class LogManager:
             self._preferences[topic, partition] = directory
 
     def create_future_log(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
-        """Create an empty future log in another directory, starting at `start_offset`."""
+        """Create an empty future log in another directory. The log starts at `start_offset`."""
         name = future_dir_name(source.topic, source.partition, self._rng)
         try:
             return self._load(
@@ -401,9 +399,9 @@ class LogManager:
             raise
 
     def replace_current_with_future_log(self, future: Log) -> LogReplacement:
-        """Let a future log that has caught up serve as the partition's log, and return the replacement.
+        """Begin to serve the partition from a future log that has caught up; return the replacement.
 
-        Raises StorageError if the future log has failed; the current log is unchanged then.
+        Raises StorageError if the future log has failed; the current log then stays in use.
         """
         place = (future.topic, future.partition)
         directory, source = self._parents[future], self._logs.get(place)
@@ -435,14 +433,14 @@ class LogManager:
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Rename a log for deletion. Its files are deleted after file.delete.delay.ms. Raises StorageError.
 
-        Without `sync`, the caller calls `LogDirectory.sync` once for all logs of a topic.
+        With `sync=False`, the caller must call `LogDirectory.sync`, once for all logs of a topic.
         """
         renamed = self._rename_aside(log, DELETE_SUFFIX, sync=sync)
         if renamed is not None:
             self._delayed_deletion.add_directory(renamed, log.config.file_delete_delay_ms)
 
     def mark_stray(self, log: Log) -> None:
-        """Rename a log that is not in the cluster metadata to a stray log. Its files are kept."""
+        """Mark a log that is not in the cluster metadata as stray, by a rename. Its files are kept."""
         self._rename_aside(log, STRAY_SUFFIX, sync=True)
 
     def _renamed_path(self, log: Log, directory: LogDirectory, suffix: str) -> str:
@@ -480,7 +478,7 @@ class LogManager:
             log.producers.expiration_ms = expiration_ms
 
     def tick(self, now_ms: int) -> bool:
-        """Delete renamed files and directories that are due; return whether more are due."""
+        """Delete renamed files and directories that are due; return whether more of them are due."""
         return self._delayed_deletion.tick(now_ms)
 
     def expire_producers(self, now_ms: int, monotonic_ms: int) -> None:
@@ -489,7 +487,7 @@ class LogManager:
             log.producers.verifications.expire(monotonic_ms - self._producer_id_expiration_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention to all logs and return the number of deleted segments. Failed logs go offline."""
+        """Apply retention to all logs; return the number of deleted segments. A failed log goes offline."""
         deleted = 0
         for log in list(self._logs.values()):
             if log.failure is None and log.topic != METADATA_TOPIC:
@@ -500,7 +498,7 @@ class LogManager:
         return deleted
 
     def due_for_flush(self, monotonic_ms: int) -> list[Log]:
-        """Return the logs with a flush due by flush.messages, flush.ms, or a rolled segment."""
+        """Return the logs that flush.messages, flush.ms or a rolled segment requires to be flushed now."""
         return [
             log
             for log in self._logs.values()
@@ -543,14 +541,14 @@ class LogManager:
     def handle_log_dir_failure(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.offline:
             return
-        self._logger.error("Log directory %s has failed, its logs go offline: %s", directory.path, error)
+        self._logger.error("Log directory %s has failed, taking its logs offline: %s", directory.path, error)
         directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
         self._on_directory_failed(directory, error)
 
     def check_online(self, path: str) -> None:
-        """Raise StorageError and release all locks if the directory is offline."""
+        """Check that the directory is online. Otherwise release all locks and raise StorageError."""
         directory = self._directory(path)
         if directory.offline:
             self._release()
@@ -569,7 +567,7 @@ class LogManager:
             directory.release()
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
-        """Close all logs, write the checkpoints, and mark the directories as cleanly shut down."""
+        """Close all logs, write the checkpoints, and write the clean shutdown marker of each directory."""
         self.pending_logs.finish_replacements()
         for directory in self._directories:
             if directory.offline:
@@ -581,16 +579,16 @@ class LogManager:
                     log.close()
                 except StorageError as error:
                     complete = False
-                    self._logger.error("Cannot close %r, so log recovery will run: %s", log, error)
+                    self._logger.error("Cannot close %r; the next start runs log recovery: %s", log, error)
             try:
-                directory.sync()  # the names of logs created since the start
+                directory.sync()  # makes the names of logs created since the start durable
                 if complete and self._is_open:
                     self._checkpoints[directory.path].write_now()
                     directory.last_broker_epoch = broker_epoch
                 if complete and (self._is_open or directory.had_clean_shutdown):
                     directory.mark_clean()
             except StorageError as error:
-                self._logger.error("No clean shutdown of %s: %s", directory.path, error)
+                self._logger.error("Cannot mark %s as cleanly shut down: %s", directory.path, error)
             directory.release()
         self._logs.clear()
         self._future_logs.clear()

@@ -1,19 +1,21 @@
 """The replacement of a log by its future log in another directory. KIP-113.
 
-The future log serves the partition from the start of the replacement, which has three steps:
+The future log serves the partition as soon as the replacement begins. The replacement has three steps:
 
 1. Sync the future log.
 2. Rename the old log's directory to a `-delete` name, and sync its parent directory.
 3. Rename the future log's directory to the partition's name, and sync its parent directory.
 
-Two directories never have the partition's name, not even after a power loss, because a broker does not start
-then. A start that finds a future log without a current log completes the replacement.
+The two directories never have the partition's name at the same time, not even after a power loss, because a
+broker does not start with such directories. A broker that finds a future log without a current log at its
+start completes the replacement.
 
-If the old log's disk fails in step 2, its directory keeps the name. When the disk comes back, an operator has
-to move one of the two directories away, as in Kafka.
+If the old log's disk fails in step 2, the old directory keeps the name. When the disk is back, an operator
+has to move one of the two directories away, as in Kafka.
 
-After a crash before the end of step 2, the broker finds the old log, without the records that were appended
-since. Therefore no record is acknowledged during the replacement (`Log.has_unrecoverable_records`).
+After a crash before the end of step 2, the broker finds the old log, which lacks the records that were
+appended since the beginning of the replacement. Therefore no record is acknowledged during the replacement
+(`Log.has_unrecoverable_records`).
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ class ReplacedLog(NamedTuple):
     log: Log
     directory: LogDirectory
     deleted_path: str
-    """The new path of its directory."""
+    """The path to which its directory is renamed."""
 
 
 class LogReplacement:
-    """One replacement. Everything but `work` runs on the loop. No method raises StorageError."""
+    """One replacement. All methods except `work` run on the event loop. No method raises StorageError."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class LogReplacement:
     ) -> None:
         """Begin the replacement. `place` is the final path of the future log.
 
-        `on_old_removed` is called when no start would find the old log. Raises StorageError if the future log
-        has failed.
+        `on_old_removed` is called once a start of the broker would no longer find the old log. Raises
+        StorageError if the future log has failed.
         """
         self.log = log
         self._disk = disk
@@ -73,11 +75,11 @@ class LogReplacement:
 
     @property
     def work(self) -> Work | None:
-        """The next step that waits for a disk; None after the last one or a failure."""
+        """The next step that waits for a disk; None after the last step or a failure."""
         return self._work
 
     def done(self, error: StorageError | None) -> None:
-        """Continue after `work` has returned, or has raised this error."""
+        """Continue after `work` has returned (`error` is None) or has raised `error`."""
         if self._generator is not None:
             try:
                 self._work = self._generator.send(error)
@@ -85,7 +87,7 @@ class LogReplacement:
                 self._generator = self._work = None
 
     def finish(self) -> None:
-        """Run all remaining steps on the loop."""
+        """Run all remaining steps on the event loop."""
         while (work := self._work) is not None:
             try:
                 work()
@@ -104,10 +106,10 @@ class LogReplacement:
     def _steps(self) -> Generator[Work, StorageError | None]:
         old, log = self._old, self.log
         if self._has_failed(self._directory, (yield self._ticket.work)):
-            return  # the next start finds the old log
+            return  # the old log remains, and the next start of the broker finds it
         if old is not None:
             self._rename_old(old)
-            # Continue if the old directory fails: its log is offline.
+            # Continue even if the directory of the old log fails: the old log is offline then.
             self._has_failed(old.directory, (yield old.directory.sync))
         try:
             if log.failure is None:

@@ -1,10 +1,10 @@
 """Verification of the log directories before a broker starts on them. Kafka's MetaPropertiesEnsemble.
 
-The `meta.properties` of a directory has the ids of the node and the cluster that own it. A directory without
-this file may be an unmounted disk, and starting with an empty directory in its place would hide its records.
-So a broker starts only if all directories are formatted, if they belong to the same node and cluster, and if
-the metadata log is in the configured directory. This is what Kafka does (KIP-631, KIP-858). A directory whose
-`meta.properties` cannot be read goes offline.
+The `meta.properties` file of a directory has the ids of the node and the cluster that own the directory. A
+directory without this file may be the mount point of an unmounted disk. If the broker started with this empty
+directory, the records on the disk would be missing. So a broker starts only if all directories are formatted
+and belong to the same node and cluster, and if the metadata log is in the configured directory. Kafka has the
+same conditions (KIP-631, KIP-858). A directory whose `meta.properties` cannot be read goes offline.
 
 Unlike Kafka, kwire formats the directories at the first start, if there is no data of a broker in them.
 """
@@ -27,7 +27,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-"""The file that formatting writes first, in the directory of the metadata log."""
+"""The file that formatting writes first, into the directory of the metadata log."""
 METADATA_LOG = f"{METADATA_TOPIC}-0"
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 """The metadata snapshot that formatting writes for a dynamic quorum."""
@@ -36,7 +36,7 @@ RESERVED_IDS = 100
 
 
 class StartRefused(StorageError):
-    """A broker must not start on these directories. The message has the reason and what to do."""
+    """A refusal to start on these directories. The message has the reason and what to do."""
 
 
 class MetaPropertiesEnsemble(NamedTuple):
@@ -44,7 +44,7 @@ class MetaPropertiesEnsemble(NamedTuple):
 
     formatted: Mapping[str, MetaProperties]
     unformatted: Sequence[str]
-    """Directories without `meta.properties`, which may be missing, empty, or have other files."""
+    """Directories without `meta.properties`. They may be missing or empty, or have other files."""
     failures: Mapping[str, StorageError]
     """Directories whose `meta.properties` could not be read."""
 
@@ -54,8 +54,8 @@ def load_meta_properties(
 ) -> MetaPropertiesEnsemble:
     """Read the `meta.properties` of each directory.
 
-    `defaults` supplies values that a file of version 0 lacks. Without it, such a file raises
-    IncompleteMetaProperties; other failures are part of the result.
+    `defaults` supplies values that a file of version 0 lacks; without `defaults`, such a file raises
+    IncompleteMetaProperties. All other failures are part of the result.
     """
     formatted: dict[str, MetaProperties] = {}
     unformatted: list[str] = []
@@ -78,7 +78,7 @@ def load_meta_properties(
 
 
 def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: str | None) -> str | None:
-    """Return why the directories do not belong to this node, cluster, or each other; None if they do."""
+    """Return why the directories do not belong to this node, cluster or each other; None if they do."""
     seen: dict[Uuid, str] = {}
     for directory, properties in sorted(ensemble.formatted.items()):
         if properties.node_id != node_id:
@@ -107,11 +107,9 @@ def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: st
 
 
 def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: str, node_id: int) -> bool:
-    """Return whether the directories must be formatted first. Raises StartRefused.
-
-    `metadata_dir` is the directory of the metadata log.
-    """
-    # An interrupted first start is completed: `metadata_dir` gets its meta.properties last.
+    """Return whether the directories must be formatted before a start. Raises StartRefused."""
+    # `metadata_dir`, the directory of the metadata log, is formatted last, so that an interrupted first start
+    # is completed.
     is_half_formatted = metadata_dir in ensemble.unformatted and disk.exists(
         join(metadata_dir, BOOTSTRAP_CHECKPOINT)
     )
@@ -158,7 +156,7 @@ def _check_metadata_log_dir(disk: Disk, ensemble: MetaPropertiesEnsemble, metada
 
 def _check_metadata_log_exists(disk: Disk, ensemble: MetaPropertiesEnsemble, metadata_dir: str) -> None:
     if not disk.exists(join(metadata_dir, METADATA_LOG)):
-        # Kafka creates an empty metadata log there and marks every partition as stray.
+        # Kafka would create an empty metadata log there, and then mark every partition as stray.
         trace = next((found for path in _usable(ensemble) for found in _partition_paths(disk, path)), None)
         if trace is not None:
             raise StartRefused(
@@ -170,7 +168,8 @@ def _check_metadata_log_exists(disk: Disk, ensemble: MetaPropertiesEnsemble, met
 def _check_no_duplicates(disk: Disk, ensemble: MetaPropertiesEnsemble) -> None:
     """Check that no partition has two directories or two future logs, as Kafka's LogManager.loadLog does.
 
-    Either of the two may have the latest records. Logs of different topics with the same name are allowed.
+    Otherwise it would be unclear which directory has the latest records. Logs of different topics with the
+    same name are allowed.
     """
     seen: dict[tuple[str, int, str], list[str]] = {}
     for directory in ensemble.formatted:
@@ -200,7 +199,7 @@ def _topic_id(disk: Disk, path: str) -> Uuid | None:
     try:
         return read_topic_id(disk, path)
     except StorageError:
-        # Loading the log will report the error.
+        # This error is reported when the log is loaded.
         return None
 
 
@@ -209,7 +208,7 @@ def _usable(ensemble: MetaPropertiesEnsemble) -> list[str]:
 
 
 def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
-    """Yield the partition directories, without a metadata log that has only what formatting writes."""
+    """Yield the partition directories, except a metadata log that has only what formatting writes."""
     try:
         names = disk.names(directory)
     except FileMissing:
@@ -225,7 +224,7 @@ def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
 def assign_directory_ids(
     disk: Disk, ensemble: MetaPropertiesEnsemble, new_id: Callable[[], Uuid], logger: NodeLogger
 ) -> None:
-    """Write a `directory.id` into each `meta.properties` without one (KIP-858). Raises StorageError."""
+    """Write a `directory.id` into each `meta.properties` that has none (KIP-858). Raises StorageError."""
     for directory, properties in ensemble.formatted.items():
         if properties.directory_id is None:
             given = properties._replace(directory_id=new_id())

@@ -1,10 +1,11 @@
-"""Logs that a start after a crash would not find yet: new logs, and future logs that replace others.
+"""Logs that log recovery would not find after a crash: new logs, and future logs that replace current logs.
 
-A new log needs a durable `partition.metadata`. If an earlier topic had its name, the offset checkpoints must
-drop that topic's offsets first, or a start after a crash would apply them to the new log. New logs are
-processed in batches. A log that a request waits for is processed at once, beside the batch in progress.
+A new log needs a durable `partition.metadata`. If an earlier topic had the same name, the offset checkpoints
+may still have its offsets. They must be removed first, because a start after a crash would apply them to the
+new log. New logs are processed in batches. If a request waits for a log, the log is processed at once,
+concurrently with the current batch.
 
-A future log that replaces the current log (`LogReplacement`) is processed at once.
+A future log that replaces a current log (`LogReplacement`) is processed at once.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from kwire.broker.storage.log.log import Log
 from kwire.host.host import Host
 
 _LOGS_PER_BATCH = 32
-"""The number of logs in a batch. Each has an open file during the flush."""
+"""The number of logs in a batch. Each log has an open file during the flush."""
 _URGENT_AT_ONCE = 8
-"""The maximum number of awaited logs at a time. Each takes a worker."""
+"""The maximum number of logs with waiting requests that are processed at a time. Each log takes a worker."""
 
 Callback = Callable[[], None]
 
@@ -41,16 +42,17 @@ class PendingLogs:
         self._on_failed = on_failed
         self._checkpoint = checkpoint
         self._new: dict[Log, LogDirectory | None] = {}
-        """New logs, oldest first, each with the directory whose checkpoints have an earlier log's offsets."""
+        """New logs, oldest first. The value is the directory whose checkpoints have an earlier log's
+        offsets."""
         self._replacements: dict[Log, LogReplacement] = {}
-        """Replacements in progress, and failed ones whose old log still exists."""
+        """Replacements in progress, and failed replacements whose old log still exists."""
         self._waiting: dict[Log, list[Callback]] = {}
         self._urgent: deque[Log] = deque()
         self._urgent_running = 0
         self._is_flushing = False
 
     def add(self, log: Log, checkpointed_in: LogDirectory | None) -> None:
-        """Add a new log. `checkpointed_in`: the directory whose checkpoints have offsets for its name."""
+        """Add a new log. `checkpointed_in` is the directory whose checkpoints have offsets for its name."""
         self._new[log] = checkpointed_in
 
     def flush_partition_metadata(self, host: Host) -> None:
@@ -83,22 +85,22 @@ class PendingLogs:
         go_on()
 
     def is_replacing(self, log: Log) -> bool:
-        """Return whether a log is a future log that is replacing the current one."""
+        """Return whether this is a future log that is replacing the current log."""
         return log in self._replacements and log.failure is None
 
     def discard(self, log: Log) -> None:
-        """Abandon the replacement by a log that is deleted, and delete the old log, too."""
+        """Abandon the replacement by a log that is being deleted, and delete the old log, too."""
         replacement = self._replacements.pop(log, None)
         if replacement is not None:
             replacement.abandon()
 
     def finish_replacements(self) -> None:
-        """Run the replacements to their end on the loop, for a shutdown."""
+        """Complete all replacements on the event loop, for a shutdown."""
         for replacement in self._replacements.values():
             replacement.finish()
 
     def when_recoverable(self, log: Log, host: Host, callback: Callback) -> None:
-        """Call back when a log is recoverable, has failed or is deleted; process it now."""
+        """Call back once a log is recoverable, has failed or is deleted. The log is processed now."""
         waiting = self._waiting.setdefault(log, [])
         waiting.append(callback)
         if len(waiting) == 1:
@@ -117,7 +119,7 @@ class PendingLogs:
         self._flush_urgent(host)
 
     def _flush_logs(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
-        """Flush some logs. Flushing a log twice at the same time does no harm."""
+        """Flush some logs. It does no harm if a log is flushed twice at the same time."""
         checkpointed_in = list(
             dict.fromkeys(directory for log in logs if (directory := self._new[log]) is not None)
         )
@@ -137,7 +139,7 @@ class PendingLogs:
     def _sync(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
         tickets: list[tuple[Log, FlushTicket]] = []
         for log in logs:
-            with suppress(StorageError):  # which has taken the log offline
+            with suppress(StorageError):  # the error has already taken the log offline
                 ticket = log.begin_partition_metadata_flush()
                 if ticket is not None:
                     tickets.append((log, ticket))
@@ -149,7 +151,7 @@ class PendingLogs:
             assert not isinstance(results, BaseException), results
             for (log, ticket), error in zip(tickets, results, strict=True):
                 if log.failure is not None:
-                    continue  # another log may have the directory name already
+                    continue  # another log may already have the same directory name
                 error = error or _failure(ticket.finish)
                 if error is not None:
                     self._on_failed(log, error)

@@ -7,7 +7,7 @@ from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 
 MAX_REMOVALS_PER_TICK = 8
-"""The loop is blocked during a removal, and a directory takes some milliseconds."""
+"""The limit exists because a removal blocks the event loop, and a directory takes some milliseconds."""
 
 
 class DelayedDeletion:
@@ -17,7 +17,7 @@ class DelayedDeletion:
         self._logger = logger
         self._disk = disk
         self._arrived: list[tuple[int, str, bool]] = []
-        """(delay_ms, path, is_directory) of the additions since the last tick."""
+        """(delay_ms, path, is_directory) for each addition since the last tick."""
         self._due: list[tuple[int, str, bool]] = []
 
     def __len__(self) -> int:
@@ -34,11 +34,11 @@ class DelayedDeletion:
             self._arrived.append((delay_ms, renamed, False))
 
     def add_directory(self, path: str, delay_ms: int) -> None:
-        """Delete a directory later. The caller has renamed it."""
+        """Delete a directory later. The caller has already renamed it."""
         self._arrived.append((delay_ms, path, True))
 
     def update_directory(self, old: str, new: str) -> None:
-        """Follow a rename of a log's directory, which may contain files to delete."""
+        """Update the paths of files to delete after a log's directory was renamed."""
         for arrivals in (self._arrived, self._due):
             arrivals[:] = [
                 (when_ms, new + path.removeprefix(old) if path.startswith(f"{old}/") else path, is_directory)
@@ -46,9 +46,9 @@ class DelayedDeletion:
             ]
 
     def tick(self, now_ms: int) -> bool:
-        """Delete what is due, within a limit per call; return whether more is due.
+        """Delete the files and directories that are due, up to a limit; return whether more are due.
 
-        Failures are logged. The next start deletes the remaining files.
+        Failures are logged. The next start of the broker deletes the remaining files.
         """
         if self._arrived:
             self._due += [(now_ms + delay_ms, path, tree) for delay_ms, path, tree in self._arrived]
@@ -70,6 +70,6 @@ class DelayedDeletion:
                 else:
                     self._disk.remove(path)
             except StorageError as error:
-                self._logger.error("Cannot delete %s (retried at the next start): %s", path, error)
+                self._logger.error("Cannot delete %s, will retry at the next start: %s", path, error)
         self._due = keep
         return more

@@ -1,7 +1,7 @@
 """Flushing a log, and the record of how far it is durable.
 
-A flush has two parts: `FlushTicket.work` waits for the disk and may run in a worker thread; `finish` runs on
-the loop and advances the recovery point.
+A flush has two parts. `FlushTicket.work` waits for the disk and may run in a worker thread. `finish` runs on
+the event loop and advances the recovery point.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from kwire.broker.storage.log.segments import LogSegments
 class FlushTicket:
     """The files and directories to sync so that a log is durable up to `end_offset`.
 
-    The files are opened on the loop. `work` uses nothing else of the log, so that it may run while the log
-    appends, rolls and deletes segments.
+    The files are opened on the event loop. `work` uses only these files, so it may run while the log appends,
+    rolls and deletes segments.
     """
 
     __slots__ = ("_directories", "_disk", "_files", "end_offset", "finish")
@@ -41,9 +41,9 @@ class FlushTicket:
         self._files = files
         self._directories = directories
         self.end_offset = end_offset
-        """The end of the durable part of the log once `finish` has been called."""
+        """The end of the durable part of the log after `finish` was called."""
         self.finish = finish
-        """Advance the recovery point. To be called on the loop after `work`."""
+        """Advances the recovery point. Must be called on the event loop after `work`."""
 
     def work(self) -> None:
         """Sync the files and directories. May run in any thread. Raises StorageError."""
@@ -92,10 +92,10 @@ class Durability:
     ) -> None:
         """Start from the state in which log recovery left the files.
 
-        `lacks_partition_metadata`: `partition.metadata` was written and not renamed to its final name yet.
+        `lacks_partition_metadata`: `partition.metadata` is still under its temporary name.
         `metadata_needs_sync`: the log's directory or its `partition.metadata` may not be durable yet.
         `names_are_synced`: no file was created or removed since a clean shutdown. `tail_needs_sync`: a
-        truncation of the active segment may not be durable, so that the next flush has to sync the segment.
+        truncation of the active segment may not be durable, so the next flush has to sync the segment.
         """
         self.recovery_point = recovery_point
         self._disk = disk
@@ -104,16 +104,17 @@ class Durability:
         self._epochs = epochs
         self._producers = producers
         self.lacks_partition_metadata = lacks_partition_metadata
-        """Whether the topic id is not on disk yet: a start after a crash would find a log without a topic."""
+        """Whether the topic id is not on disk yet. After a crash, the log would have no topic."""
         self.is_replacing = False
-        """Whether it is replacing the current log: a start after a crash may find the old log instead."""
+        """Whether this log is replacing the current log. After a crash, the broker may find the old log
+        instead."""
         self._is_new = metadata_needs_sync
         """Whether the name of the log's directory, or a name in it, may not be durable."""
         self._metadata_needs_sync = (
             metadata_needs_sync and not lacks_partition_metadata
-        )  # else it is synced before it is renamed
+        )  # otherwise the file is synced before it is renamed
         self._seen_ms: int | None = None
-        """The monotonic time of the last `is_due`."""
+        """The monotonic time of the last call of `is_due` in ms, or None."""
         self._flushed_ms: int | None = None
         self._synced_base = segments.active.base_offset if names_are_synced else -1
         self._tail_needs_sync = tail_needs_sync
@@ -133,7 +134,7 @@ class Durability:
         )
 
     def on_truncated(self, offset: int) -> None:
-        """Record that the log was truncated to `offset`: unfinished flushes do not cover later appends."""
+        """Record that the log was truncated to `offset`. Flushes in progress do not cover later appends."""
         self._truncations += 1
         self._tail_needs_sync = self.awaits_sync = True
         self.recovery_point = min(self.recovery_point, offset)
@@ -149,7 +150,7 @@ class Durability:
         return FlushTicket(self._disk, [beside], (), self.recovery_point, self._rename_partition_metadata)
 
     def flush_partition_metadata(self) -> None:
-        """Make `partition.metadata` durable, if it is not yet. Raises StorageError."""
+        """Make `partition.metadata` durable, unless it already is. Raises StorageError."""
         if self.lacks_partition_metadata:
             ticket = self.begin_partition_metadata_flush()
             ticket.work()
@@ -166,16 +167,16 @@ class Durability:
         return not (self.lacks_partition_metadata or self.is_replacing)
 
     def update_directory(self, directory: str) -> None:
-        """Follow a rename of the log's directory. The caller syncs the parent directory."""
+        """Update the paths after the log's directory was renamed. The caller syncs the parent directory."""
         self._directory = directory
 
     def begin_flush(self) -> FlushTicket:
-        """Return the ticket that makes everything written durable. The log must be recoverable."""
+        """Return the ticket that makes everything written so far durable. The log must be recoverable."""
         assert self.is_recoverable, f"a crash now would lose {self._directory}"
         return self._ticket(closes=False)
 
     def begin_replacement(self) -> FlushTicket:
-        """Return the flush ticket of a future log that replaces the current log until `finish`."""
+        """Mark the future log as replacing the current log until `finish`; return its flush ticket."""
         ticket = self.begin_flush()
         flushed = ticket.finish
 
@@ -190,7 +191,7 @@ class Durability:
     def begin_close(self) -> FlushTicket:
         """Prepare the files for a clean shutdown, and return the ticket to sync them. Raises StorageError.
 
-        Nothing is opened or synced if the log was not written to since it was opened. The caller syncs the
+        If nothing was written since the log was opened, no file is opened or synced. The caller syncs the
         parent directory, once for all logs in it.
         """
         self.flush_partition_metadata()
@@ -215,7 +216,7 @@ class Durability:
             snapshots = self._producers.take_unsynced_paths()
             files += [self._disk.open(path) for path in snapshots]
         if closes:
-            # After a clean shutdown all indexes are trusted.
+            # After a clean shutdown, the next start trusts all indexes.
             files += [
                 file
                 for one in self._segments
@@ -236,7 +237,7 @@ class Durability:
         synced_base, truncations, renames = active.base_offset, self._truncations, self._renames
         seen_ms = self._seen_ms
 
-        # Reset these only now: another flush may finish first, and has to sync the same files.
+        # Reset these only now: another flush may finish first, and must sync the same files.
         def finish() -> None:
             self._metadata_needs_sync = self._is_new = False
             if truncations == self._truncations:

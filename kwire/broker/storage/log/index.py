@@ -6,9 +6,9 @@ entries when the segment rolls or the log is closed. Log recovery rebuilds the i
 after a crash, so they are not synced while the segment is active.
 
 New entries are collected in memory and written in blocks, so that most appends do not write to an index.
-Nearly every lookup ends in these entries. Other lookups bisect the file. The last step of the bisection reads
-a block, which is cached because a sequential reader needs it again. Between lookups the index keeps no
-descriptor and no mapping.
+Nearly every lookup finds its entry in memory. Other lookups bisect the file. The last step of the bisection
+reads a block, which is cached because a sequential reader needs it again. Between lookups the index has no
+open descriptor and no memory mapping.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TAIL_ENTRIES = 64
 
 
 class CorruptIndex(StorageError):
-    """The file cannot be an index of its segment and has to be rebuilt from the log."""
+    """A file that cannot be an index of its segment. It has to be rebuilt from the log."""
 
 
 class InvalidOffset(StorageError):
-    """An entry that is not after the last entry: the log's offsets are out of order."""
+    """An entry that does not follow the last entry: the log's offsets are out of order."""
 
 
 class _Index:
@@ -71,7 +71,7 @@ class _Index:
         """Whether the file ends with its last entry."""
         self._on_disk = 0
         self._block = b""
-        """The cached block of the last lookup. Its first entry has the number `_block_begins`."""
+        """The block that the last lookup read. Its first entry has the number `_block_begins`."""
         self._block_begins = 0
         self._tail: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
@@ -91,12 +91,15 @@ class _Index:
         self._disk.open(self.path, create=True).truncate(self.max_entries * self._entry.size)
 
     def open_for_appends(self, max_bytes: int) -> None:
-        """Allow the file to grow to this size. It is preallocated at the first write: most logs are idle."""
+        """Allow the file to grow to `max_bytes`.
+
+        The first write preallocates it, because most logs are idle.
+        """
         self.load()
         self.max_entries = max_bytes // self._entry.size
 
     def load(self) -> None:
-        """Count the entries in the file, unless already done. Raises CorruptIndex, FileMissing."""
+        """Count the entries in the file, unless already done. Raises CorruptIndex or FileMissing."""
         if self._loaded:
             return
         size = self._disk.size(self.path)
@@ -109,7 +112,7 @@ class _Index:
         self._last = None
         if self._on_disk:
             last = self._last = self._read_entry(self._on_disk - 1)
-            # Keys grow strictly. A preallocated file that was not truncated ends in zeros.
+            # Keys grow strictly. A preallocated file that was not truncated ends with zeros.
             if min(last) < 0 or (self._on_disk > 1 and last[0] <= self._read_entry(0)[0]):
                 raise CorruptIndex(f"{self.path} has the invalid last entry {last}")
         self._loaded = True
@@ -119,7 +122,7 @@ class _Index:
         self._loaded = True
 
     def finish(self) -> None:
-        """Write the entries in memory and truncate the file to its entries, for an inactive segment."""
+        """Write the entries in memory and truncate the file to its entries: the segment becomes inactive."""
         self.load()
         self.max_entries = 0
         self.write_tail()
@@ -129,7 +132,7 @@ class _Index:
             self.needs_sync = True
 
     def forget(self) -> None:
-        """Discard the state of the file, so that the next use loads it again."""
+        """Discard what is known about the file, so that the next use loads it again."""
         self._loaded = False
         self._block = b""
         self._tail = []
@@ -171,7 +174,7 @@ class _Index:
             self.write_tail()
 
     def entry(self, number: int) -> tuple[int, int]:
-        """Return the entry as stored, with a relative offset."""
+        """Return the entry with this number as stored, with a relative offset."""
         self.load()
         if number >= self._on_disk:
             return self._tail[number - self._on_disk]
@@ -194,7 +197,7 @@ class _Index:
         return data
 
     def _floor(self, target: int, column: int = 0) -> int:
-        """Return the number of the last entry whose `column` is at most `target`; -1 if there is none."""
+        """Return the number of the last entry whose `column` is at most `target`, or -1 if there is none."""
         self.load()
         tail = self._tail
         if tail and tail[0][column] <= target:
@@ -227,7 +230,7 @@ class _Index:
         self._block, self._block_begins = self._read(first, end - first), first
 
     def _truncate_to_entries(self, count: int) -> None:
-        """Drop all entries after the first `count`."""
+        """Remove all entries after the first `count` entries."""
         self._block = b""
         if count <= self._on_disk:
             self._is_trimmed = self._is_trimmed and count == self._on_disk
@@ -239,7 +242,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """The `.index` file: for some appends, their last offset and their position."""
+    """The `.index` file. For some appends, it has the last offset and the position of the append."""
 
     __slots__ = ()
 
@@ -248,13 +251,13 @@ class OffsetIndex(_Index):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry; the base offset if there is no entry."""
+        """The offset of the last entry, or the base offset if there is no entry."""
         self.load()
         return self.base_offset + self._last[0] if self._last else self.base_offset
 
     @property
     def last_position(self) -> int:
-        """The position of the last entry; -1 if there is no entry."""
+        """The position of the last entry, or -1 if there is no entry."""
         return self._last[1] if self._last else -1
 
     @property
@@ -274,9 +277,9 @@ class OffsetIndex(_Index):
         return 0 if number < 0 else self.entry(number)[1]
 
     def offset_at(self, position: int) -> int | None:
-        """Return the offset of the first entry at or after `position`; None if there is no such entry.
+        """Return the offset of the first entry at or after `position`, or None if there is no such entry.
 
-        As in Kafka's bisection, the first entry of the index is skipped if it is exactly at `position`.
+        As in Kafka's bisection, the first entry of the index is skipped if its position is `position`.
         """
         number = self._floor(position - 1, 1) + 1
         if not number and self.entries and self.entry(0)[1] == position:
@@ -284,14 +287,17 @@ class OffsetIndex(_Index):
         return self.base_offset + self.entry(number)[0] if number < self.entries else None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and after `offset`."""
+        """Remove the entries at and after `offset`."""
         relative = offset - self.base_offset
         number = self._floor(relative)
         self._truncate_to_entries(number if number >= 0 and self.entry(number)[0] == relative else number + 1)
 
 
 class TimeIndex(_Index):
-    """The `.timeindex` file: timestamps, each with an offset up to which no record has a later timestamp."""
+    """The `.timeindex` file.
+
+    Each entry has a timestamp and an offset; no record up to it has a later timestamp.
+    """
 
     __slots__ = ()
 
@@ -308,11 +314,11 @@ class TimeIndex(_Index):
 
     @property
     def is_full(self) -> bool:
-        # Keep space for the entry that a roll adds.
+        # Keep space for the entry that is added when the segment rolls.
         return self._on_disk + len(self._tail) >= self.max_entries - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if `timestamp` is greater than the last one. May raise InvalidOffset."""
+        """Add an entry if `timestamp` is greater than the last timestamp. May raise InvalidOffset."""
         relative = offset - self.base_offset
         last = self._last
         if last is None:
@@ -325,12 +331,12 @@ class TimeIndex(_Index):
         self._append(timestamp, relative)
 
     def lookup(self, timestamp: int) -> int:
-        """Return the offset from which to search for the first record at or after `timestamp`."""
+        """Return the offset at which to begin a search for the first record at or after `timestamp`."""
         number = self._floor(timestamp)
         return self.base_offset if number < 0 else self.base_offset + self.entry(number)[1]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and after `offset`."""
+        """Remove the entries at and after `offset`."""
         relative = offset - self.base_offset
         number = self._floor(relative, column=1)
         self._truncate_to_entries(number if number >= 0 and self.entry(number)[1] == relative else number + 1)

@@ -2,8 +2,8 @@
 
 Epochs and start offsets both grow strictly. Assigning an epoch removes the later entries that contradict it.
 
-The file is replaced at each change, and synced when the log is flushed. A power loss can only lose entries of
-records that were not flushed either, or that log recovery reads from the batches again.
+The file is replaced at each change, and synced when the log is flushed. So a power loss can only lose an
+entry whose records were not flushed either, or whose records log recovery reads again.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ class LeaderEpochFileCache:
         self._entries: list[tuple[int, int]] = []
         self._written: list[tuple[int, int]] = []
         self.needs_sync = False
-        """Whether the file was replaced since it was last synced."""
+        """Whether the file was replaced after its last sync."""
         self.needs_save = False
-        """Whether an epoch was started that is not in the file."""
+        """Whether an epoch was started that is not in the file yet."""
         self.is_corrupt = False
-        """Whether the file was invalid."""
+        """Whether the file had invalid content."""
 
     def load(self) -> None:
-        """Read the file. A corrupt file counts as empty: log recovery reads the epochs from the batches."""
+        """Read the file.
+
+        A corrupt file counts as empty, because log recovery reads the epochs from the batches.
+        """
         try:
             stored = read_epochs(self._disk, self._path)
             self.is_corrupt = False
@@ -61,7 +64,7 @@ class LeaderEpochFileCache:
         return self._path
 
     def update_directory(self, directory: str) -> None:
-        """Follow a rename of the log's directory."""
+        """Update the path after the log's directory was renamed."""
         self._path = join(directory, LEADER_EPOCHS)
 
     @property
@@ -88,9 +91,9 @@ class LeaderEpochFileCache:
         self.save()
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Start an epoch at `start_offset`, to be saved before its first record is written.
+        """Start an epoch at `start_offset`. The file is saved before the epoch's first record is written.
 
-        An epoch without records need not be in the file. This saves a broker with thousands of idle logs
+        An epoch without records need not be in the file. A broker with thousands of idle logs thus saves
         thousands of writes at each start.
         """
         self.assign_in_memory(epoch, start_offset)
@@ -108,13 +111,13 @@ class LeaderEpochFileCache:
         entries.append((epoch, start_offset))
 
     def assign_if_newer(self, epoch: int, start_offset: int) -> None:
-        """Assign an epoch in memory if it is later than all known epochs, as log recovery needs."""
+        """Assign an epoch in memory if it is later than all known epochs. Used by log recovery."""
         latest = self.latest
         if epoch > (NO_LEADER_EPOCH if latest is None else latest):
             self.assign_in_memory(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known epoch up to `epoch` and its end offset; -1, -1 if unknown."""
+        """Return the largest known epoch up to `epoch` and its end offset, or (-1, -1) if unknown."""
         entries = self._entries
         if epoch == NO_LEADER_EPOCH or not entries:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -124,7 +127,8 @@ class LeaderEpochFileCache:
         if after == len(entries):
             return NO_LEADER_EPOCH, NO_OFFSET
         end_offset = entries[after][1]
-        # `epoch` is before the first known one: its records are gone, and a follower continues at our start.
+        # `epoch` is before the first known epoch. Its records are deleted, so a follower continues at our
+        # start.
         return (entries[after - 1][0] if after else epoch), end_offset
 
     def epoch_for(self, offset: int) -> int | None:
@@ -133,7 +137,7 @@ class LeaderEpochFileCache:
         return self._entries[after - 1][0] if after else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that start at or after `end_offset`. Raises StorageError."""
+        """Remove the epochs that start at or after `end_offset`. Raises StorageError."""
         entries = self._entries
         if not entries or entries[-1][1] < end_offset:
             return
@@ -142,7 +146,7 @@ class LeaderEpochFileCache:
         self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that ended before `start_offset`; the remaining first epoch starts there."""
+        """Remove the epochs that ended before `start_offset`. The first remaining epoch then starts there."""
         entries = self._entries
         count = bisect_right(entries, start_offset, key=_start_offset)
         if not count or entries[count - 1] == (entries[0][0], start_offset):
@@ -151,15 +155,15 @@ class LeaderEpochFileCache:
         self.write()
 
     def drop_from(self, offset: int) -> None:
-        """Drop the epochs that start at or after `offset`, without writing the file."""
+        """Remove the epochs that start at or after `offset`, without writing the file."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
 
     def restrict_to(self, start_offset: int, end_offset: int) -> None:
-        """Drop what is outside of the log, without writing the file.
+        """Remove entries outside of the log's offset range, without writing the file.
 
-        Not writing saves a broker with thousands of empty logs thousands of writes at each start. The next
-        load drops the same entries. The caller has to save entries that log recovery read from the log.
+        A broker with thousands of empty logs thus saves thousands of writes at each start; the next load
+        removes the same entries. The caller has to save entries that log recovery read from the batches.
         """
         self.drop_from(end_offset)
         count = bisect_right(self._entries, start_offset, key=_start_offset)
@@ -173,7 +177,7 @@ class LeaderEpochFileCache:
         self.needs_save = self.is_corrupt = False
 
     def clear(self) -> None:
-        """Drop all epochs. Raises StorageError."""
+        """Remove all epochs. Raises StorageError."""
         self._entries.clear()
         self.write()
 
