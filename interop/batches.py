@@ -1,4 +1,4 @@
-"""Record batches of magic 2 built by hand, in which any field can be wrong."""
+"""Record batches of magic 2, built by hand so that any field can be invalid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASE_TIMESTAMP = 1_700_000_000_000
 
 @dataclass
 class Record:
-    """A record. `offset_delta` is its index in the batch by default."""
+    """A record. If `offset_delta` is None, it is the index of the record in its batch."""
 
     value: bytes | None = b"value"
     key: bytes | None = None
@@ -25,7 +25,7 @@ class Record:
 
 @dataclass
 class Batch:
-    """A batch. Fields that are None are computed correctly."""
+    """A batch. A field that is None gets its correct value when the batch is encoded."""
 
     records: Sequence[Record] = field(default_factory=lambda: [Record()])
     base_offset: int = 0
@@ -90,7 +90,7 @@ def encode_record(record: Record, index: int) -> bytes:
 
 
 def put_signed(out: bytearray, value: int) -> None:
-    """Append a zigzag varint."""
+    """Append the value as a zigzag varint."""
     value = (value << 1) ^ (value >> 63)
     value &= (1 << 64) - 1
     while value > 127:
@@ -112,7 +112,7 @@ def old_message_set(magic: int, value: bytes = b"old") -> bytes:
 
 
 def walk(data: bytes) -> list[dict[str, int]]:
-    """Return the headers of the complete batches in fetched bytes."""
+    """Return the header fields of each complete batch in the records of a Fetch response."""
     found, position = [], 0
     names = (
         "attributes",

@@ -1,7 +1,7 @@
 """Apache Kafka in a JVM and the installed kwire behind one interface, each as a child process.
 
-Both read the same ``server.properties``. Every wait has a timeout. Processes that still run at exit are
-killed.
+Both brokers read the same ``server.properties``. Every wait has a timeout. Brokers that still run when this
+process exits are killed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WORKER, WORKERS = (
     int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
 )
-"""The number of this test process, and how many there are. Each uses its own ports."""
+"""The index of this pytest-xdist worker and the number of workers. Each worker uses its own ports."""
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
 def shuffled_ports() -> deque[int]:
-    """Return the ports of this process in random order, so that successive runs start with different ones."""
+    """Return the ports of this worker in random order, so that successive runs start with different ports."""
     ports = list(range(FIRST_PORT + WORKER, LAST_PORT + 1, WORKERS))
     random.shuffle(ports)
     return deque(ports)
@@ -49,9 +49,9 @@ _ports = shuffled_ports()
 def free_port() -> int:
     """Return a free loopback port below the ephemeral range.
 
-    Outgoing connections get ephemeral ports, so none of them takes the port while its broker restarts. The
-    least recently returned port comes first: a run has more brokers than ports, and a restarted broker needs
-    its own port again.
+    Outgoing connections use ephemeral ports, so they cannot occupy the port of a broker while it restarts.
+    The function returns the least recently used port first: a run starts more brokers than there are ports,
+    and a restarted broker must find its own port free.
     """
     for _ in range(len(_ports)):
         _ports.rotate(-1)
@@ -90,7 +90,7 @@ class Broker(ABC):
     name = "broker"
     host = "127.0.0.1"
     launcher: tuple[str, ...] = ()
-    """The command prefix that starts the broker, if any: see `interop.cluster.network`."""
+    """The command that runs the broker's command line: see `interop.cluster.network`. Empty by default."""
 
     def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
         self.port = free_port()
@@ -120,7 +120,7 @@ class Broker(ABC):
             "group.initial.rebalance.delay.ms": "0",
             "socket.request.max.bytes": "20000000",
             "log.segment.delete.delay.ms": "2000",
-            # Many records have timestamps years ago. Retention would delete them within five minutes.
+            # Many records have timestamps of past years. Retention would delete these records in minutes.
             "log.retention.hours": str(100 * 365 * 24),
             **(overrides or {}),
         }
@@ -139,7 +139,7 @@ class Broker(ABC):
 
     @property
     def serving_port(self) -> int:
-        """The port of its first listener: the controller port if it is no broker."""
+        """The port of the first listener, or the controller port of a node that is only a controller."""
         return self.controller_port if self.properties["process.roles"] == "controller" else self.port
 
     @property
@@ -151,14 +151,14 @@ class Broker(ABC):
         """Return the command line that starts the broker."""
 
     def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
-        """Prepare the directory before the first start."""
+        """Do what the broker needs before its first start, such as formatting the directory."""
 
     def write_properties(self) -> None:
         text = "".join(f"{key}={value}\n" for key, value in self.properties.items())
         self.properties_path.write_text(text)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process. With ``wait``, return once it responds to ApiVersions."""
+        """Start the process. With ``wait``, return only once the process responds to ApiVersions."""
         assert self.process is None, f"{self.name} is running already"
         first = not self.properties_path.exists()
         self.write_properties()
@@ -189,11 +189,11 @@ class Broker(ABC):
             time.sleep(pause_s)
 
     def stop(self) -> int:
-        """Send SIGTERM, wait, and return the exit status."""
+        """Send SIGTERM, wait until the process has ended, and return its exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """Send SIGKILL, wait, and return the exit status."""
+        """Send SIGKILL, wait until the process has ended, and return its exit status."""
         return self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -201,13 +201,13 @@ class Broker(ABC):
         self.start()
 
     def pause(self) -> None:
-        """Send SIGSTOP: connections stay open, and requests get no response."""
+        """Send SIGSTOP. Connections stay open, but no request gets a response until `resume`."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         self.paused = True
 
     def resume(self) -> None:
-        """Send SIGCONT after a pause."""
+        """Send SIGCONT, so that a paused process continues."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
         self.paused = False
@@ -228,13 +228,13 @@ class Broker(ABC):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of the process."""
+        """Return the resident memory of the process in bytes."""
         assert self.process is not None
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def discard(self) -> None:
-        """Kill the process and remove the directory, unless the caller owns it."""
+        """Kill the process. Remove the directory, unless the caller passed it to the constructor."""
         if self.process is not None:
             self.kill()
         if self._owns_directory and not os.environ.get("INTEROP_KEEP"):
@@ -270,7 +270,7 @@ class ApacheKafka(Broker):
 
 
 class Kwire(Broker):
-    """kwire as installed beside this Python. It formats an empty directory when it starts."""
+    """kwire as installed in this Python environment. kwire formats an empty directory when it starts."""
 
     name = "kwire"
 
@@ -287,7 +287,7 @@ _tools: list[subprocess.Popen[bytes]] = []
 
 
 def discard_all() -> None:
-    """End every process that was started here and still runs."""
+    """Kill every broker and tool that this module started and that still runs."""
     while _tools:
         tool = _tools.pop()
         if tool.poll() is None:
@@ -303,7 +303,7 @@ atexit.register(discard_all)
 def run_tool(
     main: str, *arguments: str, stdin: str = "", timeout_s: float = 120.0, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command-line tool of Apache Kafka and wait for its end."""
+    """Run a command-line tool of Apache Kafka and wait until it has ended."""
     return subprocess.run(
         tool_command(main, *arguments),
         input=stdin,
@@ -329,7 +329,7 @@ def start_tool(
 
 
 def tool_command(main: str, *arguments: str) -> list[str]:
-    """Return the command line of a tool: a small JVM that starts fast and logs warnings only."""
+    """Return the command line of a tool. The tool's JVM is small, starts fast, and logs only warnings."""
     return [
         require_java(),
         "-Xmx256m",

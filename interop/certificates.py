@@ -1,4 +1,4 @@
-"""Certificates for tests, created with openssl: a certificate authority, a server on loopback and clients."""
+"""Certificates for tests, created with openssl: for a certificate authority, loopback servers and clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost"
 
 
 class Certificates:
-    """PEM files in a directory."""
+    """A certificate authority and the certificates that it issued, as PEM files in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -23,7 +23,7 @@ class Certificates:
         self._authority_key = key
 
     def issue(self, name: str, extension: str = LOOPBACK) -> Path:
-        """Write a private key and its certificate into one file, as a keystore of type PEM."""
+        """Write a new private key and its certificate into one file, as a keystore of type PEM."""
         key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
         own, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
         extensions.write_text(f"{extension}\n")

@@ -1,4 +1,4 @@
-"""Fixtures for the two shared brokers, and the table of differences at the end of a run."""
+"""Fixtures for the two shared brokers, and the table of differences that is printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--only``, deselect the tests whose parameters name the other broker."""
+    """With ``--only``, deselect the tests that are parametrized with the other broker."""
     only = config.getoption("--only")
     others = [item for item in items if only and _kinds_of(item) - {only}]
     if others:
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _kinds_of(item: pytest.Item) -> set[str]:
-    """Return the names of the brokers among a test's parameters, alone or in a tuple."""
+    """Return the names of the broker classes in a test's parameters, including those inside a tuple."""
     callspec = getattr(item, "callspec", None)
     found: set[str] = set()
     for given in callspec.params.values() if callspec is not None else ():
@@ -56,7 +56,7 @@ def _kinds_of(item: pytest.Item) -> set[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the differences of an xdist worker to the controller process."""
+    """Send the differences that this xdist worker found to the controller process of xdist."""
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["differences"] = [astuple(difference) for difference in session.config.stash[FOUND]]
@@ -64,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Add the differences of an xdist worker. A worker that crashed has none."""
+    """Add the differences that an xdist worker found. A worker that crashed reports none."""
     output = getattr(node, "workeroutput", {})
     node.config.stash[FOUND] += [Difference(*values) for values in output.get("differences", ())]
 
@@ -93,7 +93,7 @@ def only(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=[brokers.Kwire, brokers.ApacheKafka], ids=["kwire", "apache"])
 def kind(request: pytest.FixtureRequest) -> type[brokers.Broker]:
-    """Return a broker class, for tests that start their own broker."""
+    """Return the class of the tested broker, for tests that start their own broker."""
     found: type[brokers.Broker] = request.param
     return found
 

@@ -1,4 +1,4 @@
-"""Members of consumer groups (KIP-848) for scenarios, and the stored records of a group."""
+"""Members of consumer groups (KIP-848) for scenarios, and the records of a group in __consumer_offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OFFSETS_PARTITIONS = 4
 """`offsets.topic.num.partitions` of the brokers (`interop.brokers`)."""
 WAIT_S = 30.0
 INTERVAL_S = 1.1
-"""A little more than the assignment interval, within which no new target assignment is computed."""
+"""A little more than the assignment interval, in which the coordinator computes one target assignment."""
 
 Owned = dict[str, list[int]]
 
 
 class Topics:
-    """Topics by name and by id. Responses contain ids, which differ from run to run."""
+    """Topics by name and by topic id. Scenarios compare names, because topic ids differ from run to run."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Topics:
 
 
 class Member:
-    """A member that keeps its epoch and its assignment as a client does."""
+    """A member that keeps its member epoch and its assignment between heartbeats, as a client does."""
 
     def __init__(self, topics: Topics, group: str, member_id: str, instance: str | None = None) -> None:
         self.topics = topics
@@ -52,7 +52,7 @@ class Member:
         self.owned: Owned = {}
 
     def send(self, version: int = VERSION, **changes: Any) -> Any:
-        """Send a heartbeat. Return the response with topic names instead of ids."""
+        """Send a heartbeat and return the response, with topic names instead of topic ids."""
         fields: dict[str, Any] = {
             "GroupId": self.group,
             "MemberId": self.member_id,
@@ -71,13 +71,13 @@ class Member:
         return answer
 
     def join(self, *names: str, version: int = VERSION, **changes: Any) -> Any:
-        """Join with a subscription to these topics."""
+        """Join the group with a subscription to these topics."""
         self.epoch = 0
         fields = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": list(names), "TopicPartitions": []}
         return self.send(version, **{**fields, **changes})
 
     def ack(self) -> Any:
-        """Acknowledge the assignment: report all assigned partitions as owned."""
+        """Acknowledge the assignment: send a heartbeat that reports all assigned partitions as owned."""
         return self.send(TopicPartitions=self.owned)
 
     def leave(self, epoch: int = -1) -> Any:
@@ -107,8 +107,9 @@ class Member:
 def wait_until_heard(topics: Topics, group: str) -> None:
     """Wait until the coordinator of a group knows all topics.
 
-    Each coordinator shard of Apache Kafka reads the metadata image separately and late. So this joins new
-    groups of the same shard until their only member is assigned all topics.
+    Each coordinator shard of Apache Kafka applies new metadata separately and with a delay. So this function
+    creates other groups in the same shard, one after another, until the only member of a new group is
+    assigned all topics.
     """
     deadline = time.monotonic() + WAIT_S
     shard = _shard(group)
@@ -125,7 +126,7 @@ def wait_until_heard(topics: Topics, group: str) -> None:
 
 
 def _shard(group: str) -> int:
-    """Return the group's partition of __consumer_offsets: Java's hash of the id, without the sign."""
+    """Return the group's partition of __consumer_offsets, computed from Java's hash of the group id."""
     code = 0
     for character in group:
         code = (31 * code + ord(character)) & 0x7FFFFFFF
@@ -133,14 +134,14 @@ def _shard(group: str) -> int:
 
 
 def named(topics: Topics, answer: Any) -> Any:
-    """Return a heartbeat response with topic names instead of ids."""
+    """Return a heartbeat response with topic names instead of topic ids."""
     if answer["Assignment"] is not None:
         answer["Assignment"] = topics.named(answer["Assignment"]["TopicPartitions"])
     return answer
 
 
 def described(topics: Topics, *groups: str, version: int = 1, **fields: Any) -> Any:
-    """Return ConsumerGroupDescribe's response with everything sorted."""
+    """Return the ConsumerGroupDescribe response, with all lists sorted."""
     answer = topics.client.call("ConsumerGroupDescribe", version, GroupIds=list(groups), **fields)
     answer["Groups"].sort(key=lambda group: groups.index(group["GroupId"]))
     for group in answer["Groups"]:
@@ -159,10 +160,10 @@ def listed(client: RawClient, prefix: str, **fields: Any) -> Any:
 
 
 def stored(broker: Broker, group: str) -> list[str]:
-    """Return every record of a group in __consumer_offsets, as Apache Kafka's own tool prints it.
+    """Return every record of a group in __consumer_offsets, as Apache Kafka's kafka-dump-log prints it.
 
-    Topics, partitions and successive target assignments are sorted, since Apache Kafka takes their order from
-    a hash map.
+    Topics, partitions and successive target assignments are sorted, because Apache Kafka writes them in the
+    order of a hash map.
     """
     files = [
         path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
@@ -188,12 +189,12 @@ def stored(broker: Broker, group: str) -> list[str]:
 
 
 def sorted_topics(match: re.Match[str]) -> str:
-    """Sort topics."""
+    """Return the matched list of topics, sorted."""
     return " ".join(sorted(re.findall(r"\{.*?\}", match[0])))
 
 
 def in_order(match: re.Match[str]) -> str:
-    """Sort partitions, each with its epoch if it has one."""
+    """Return the matched partitions, sorted. Each partition keeps its assignment epoch, if it has one."""
     partitions = match[1].split(",")
     epochs = match[3].split(",") if match[3] else [""] * len(partitions)
     return " ".join(

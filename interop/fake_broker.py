@@ -1,6 +1,6 @@
 """A fake broker that registers with a controller and sends the requests that a scenario chooses.
 
-It can be a follower of any partition, in or out of the ISR, and report wrong offsets.
+The fake broker can be a follower of any partition, in or out of the ISR, and can report wrong offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from interop.raw_client import RawClient
 from interop.wire import Fields
 
 PATIENT = {"broker.session.timeout.ms": "120000", "replica.lag.time.max.ms": "600000"}
-"""Settings of the controller's node: the fake broker sends no heartbeats or fetches while a scenario runs."""
+"""Long timeouts for the real node, because the fake broker sends heartbeats and fetches only on demand."""
 FEATURES = {
     "metadata.version": (7, 30),
     "kraft.version": (0, 1),
@@ -22,16 +22,20 @@ FEATURES = {
     "streams.version": (0, 1),
     "eligible.leader.replicas.version": (0, 1),
 }
-"""Ranges that include the levels that either node may have finalized."""
+"""Supported versions that include every feature level that Apache Kafka or kwire may have finalized."""
 
 
 def uuid(number: int) -> bytes:
-    """Return a fixed UUID. Kafka reserves the numbers below 100."""
+    """Return the UUID with this number. Kafka reserves the numbers below 100."""
     return number.to_bytes(16, "big")
 
 
 def features(**changed: tuple[int, int] | None) -> list[Fields]:
-    """Return the features of a registration. Name a changed one with underscores; None removes it."""
+    """Return the supported features of a registration.
+
+    An argument changes the version range of a feature, or removes the feature if it is None. Argument names
+    have underscores instead of dots.
+    """
     names = {name.replace("_", "."): given for name, given in changed.items()}
     return [
         {"Name": name, "MinSupportedVersion": given[0], "MaxSupportedVersion": given[1]}
@@ -41,7 +45,7 @@ def features(**changed: tuple[int, int] | None) -> list[Fields]:
 
 
 class FakeBroker:
-    """A fake broker. All its requests go to one node, and responses are returned unchanged."""
+    """A fake broker. It sends all its requests to one real node and returns the responses unchanged."""
 
     def __init__(self, node: Broker, broker_id: int = 2) -> None:
         self.broker_id = broker_id
@@ -59,7 +63,7 @@ class FakeBroker:
         self.leader.socket.close()
 
     def registration(self, **fields: Any) -> Fields:
-        """Return the fields of a BrokerRegistration request, with changes."""
+        """Return the fields of a BrokerRegistration request. Arguments replace fields."""
         return {
             "BrokerId": self.broker_id,
             "ClusterId": self.cluster_id,
@@ -72,7 +76,7 @@ class FakeBroker:
         }
 
     def register(self, version: int = 4, **fields: Any) -> Fields:
-        """Register. If that succeeds, keep the broker epoch of the response."""
+        """Send BrokerRegistration. If it succeeds, remember the broker epoch in the response."""
         known = {name: given for name, given in self.registration(**fields).items() if name != "LogDirs"}
         given = self.registration(**fields) if version >= 2 else known
         answer = self.controller.call("BrokerRegistration", version, **given)
@@ -81,7 +85,7 @@ class FakeBroker:
         return answer
 
     def beat(self, version: int = 2, **fields: Any) -> Fields:
-        """Send a heartbeat. By default it asks to be unfenced and has all metadata."""
+        """Send BrokerHeartbeat. By default, the broker has all metadata and wants to be unfenced."""
         given = {
             "BrokerId": self.broker_id,
             "BrokerEpoch": self.epoch,
@@ -93,7 +97,7 @@ class FakeBroker:
         return self.controller.call("BrokerHeartbeat", version, **given)
 
     def join(self) -> None:
-        """Register and become unfenced."""
+        """Register the broker and get it unfenced."""
         assert self.register()["ErrorCode"] == 0
         answer = self.beat()
         assert (answer["ErrorCode"], answer["IsFenced"]) == (0, False), answer

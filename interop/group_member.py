@@ -1,7 +1,7 @@
 """A group member in a separate process, which a test can kill.
 
-``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and each record. The
-member leaves the group when its standard input is closed.
+``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and for each record.
+When its standard input is closed, the member leaves the group and the process ends.
 """
 
 from __future__ import annotations

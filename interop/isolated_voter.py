@@ -1,8 +1,8 @@
 """One running voter of a quorum whose other voters do not run.
 
-The voter is Apache Kafka or kwire, on the same directory and addresses. Its timeouts last for hours, and the
-addresses of the other voters accept connections without responding. So its state depends only on the requests
-that a test sends.
+The voter is a node of Apache Kafka or of kwire, started on a copy of the same directory. Its timeouts last
+for hours. The addresses of the other voters accept connections but send no responses. So the state of the
+voter depends only on the requests that a test sends.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from interop.wire import Fields, Layout, encode_request, request_header_version,
 
 VOTERS = (1, 2, 3)
 BOTH = pytest.mark.parametrize("kinds", [(SmallKafka, Kwire)], ids=["both"])
-"""Compare both kinds of broker. `--only` deselects the test."""
+"""Parametrizes a test that compares both kinds of broker. `--only` deselects the test."""
 METADATA = "__cluster_metadata"
 ANSWERED = {1: 18, 18: 4, 52: 2, 53: 1, 54: 1, 59: 1, 82: 0}
 """The API keys and latest versions that the simulated voters advertise."""
 STILL = {"metadata.max.idle.interval.ms": "0"}
-"""The leader writes no records without a request, so all logs end at the same offset."""
+"""Prevents periodic no-op records, so that the logs of all voters reach the same end offset."""
 PATIENT = {
     "controller.quorum.election.timeout.ms": "36000000",
     "controller.quorum.fetch.timeout.ms": "36000000",
-    # An attempt to connect to an unreachable voter must fail soon.
+    # The voter must give up a connection attempt to an unreachable voter after a short time.
     "controller.quorum.request.timeout.ms": "2000",
-    # A voter starts its election at once after EndQuorumEpoch, whatever its rank among the candidates.
+    # Without backoff, a voter starts an election immediately after EndQuorumEpoch, even if the request lists
+    # other voters before it.
     "controller.quorum.election.backoff.max.ms": "0",
 }
 
@@ -56,21 +57,21 @@ def read_quorum_state(node: Broker) -> Fields:
 
 
 class Quorum(NamedTuple):
-    """The state that the killed voters left behind."""
+    """The state of a quorum when its voters were killed."""
 
     homes: dict[int, Path]
-    """The directories of the voters."""
+    """The data directories by voter id."""
     properties: dict[int, dict[str, str]]
     ports: dict[int, int]
     leader_id: int
     epoch: int
     end_offset: int
-    """The end offset of every voter's log."""
+    """The log end offset, which is the same for all voters."""
 
 
 @contextmanager
 def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
-    """Start voters of kwire, kill them once all logs are equal, and yield their state."""
+    """Start voters of kwire, kill them once their logs are equal, and yield the state of the quorum."""
     with Cluster((Member(Kwire, CONTROLLER),) * voters, STILL, voters_in_log=True) as cluster:
         cluster.start(format_arguments=FEATURES)
         leader_id = cluster.active_controller()
@@ -104,7 +105,7 @@ def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
 
 
 def without_messages(answer: Any) -> Any:
-    """Return a response without its error messages."""
+    """Return a response without the texts of its error messages."""
     if isinstance(answer, dict):
         return {name: without_messages(part) for name, part in answer.items() if name != "ErrorMessage"}
     return [without_messages(part) for part in answer] if isinstance(answer, list) else answer
@@ -121,7 +122,7 @@ class IsolatedVoter:
         self._client = RawClient(node.controller_bootstrap)
 
     def request(self, api: str, version: int, fields: Fields) -> Any:
-        """Return the response without messages, or `closed`, `silence` or `ended`."""
+        """Send a request. Return the response without messages, or `closed`, `silence` or `ended`."""
         try:
             answer = self._client.outcome(encode_request(api, version, fields), api, version)
         except OSError:
@@ -135,7 +136,10 @@ class IsolatedVoter:
         return without_messages(answer)
 
     def epoch_and_leader(self) -> tuple[int, int]:
-        """Return the voter's epoch and leader, from its response to a Vote of an old epoch. OSError."""
+        """Return the voter's epoch and leader, taken from its response to a Vote request with an old epoch.
+
+        Raises OSError.
+        """
         partition = {"PartitionIndex": 0, "ReplicaEpoch": 0, "ReplicaId": 3, "PreVote": True}
         topics = [{"TopicName": METADATA, "Partitions": [partition]}]
         answer = self.request("Vote", 2, {"ClusterId": None, "Topics": topics})
@@ -145,11 +149,11 @@ class IsolatedVoter:
         return response["LeaderEpoch"], response["LeaderId"]
 
     def wait_until_elected(self) -> None:
-        """Wait until the other voters have elected it."""
+        """Wait until this voter has become leader with the votes of the other voters."""
         wait_until(lambda: self.epoch_and_leader()[1] == self.node_id, "it is not elected")
 
     def wait_until_registered(self) -> None:
-        """Wait until a sole voter has written its leader change and its registration."""
+        """Wait until a sole voter has written its leader change record and its registration."""
         partitions = [{"PartitionIndex": 0}]
         question = {"Topics": [{"TopicName": METADATA, "Partitions": partitions}]}
 
@@ -163,7 +167,7 @@ class IsolatedVoter:
         self._client.socket.close()
 
     def quorum_state(self) -> Any:
-        """Stop the voter and return its `quorum-state`."""
+        """Stop the voter and return the content of its `quorum-state` file."""
         self.node.stop()
         return read_quorum_state(self.node)
 
@@ -177,9 +181,10 @@ def isolated_voter(
     *,
     others_vote: bool = False,
 ) -> Iterator[IsolatedVoter]:
-    """Start this voter as one kind of node, on a copy of its directory with `quorum-state` changed.
+    """Start the voter `node_id` as a broker of this kind, on a copy of its directory.
 
-    The other voters do not respond, or grant every vote and respond to nothing else.
+    `change` modifies `quorum-state` before the start. The other voters send no responses, or with
+    `others_vote` grant every vote and respond to nothing else.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         home = Path(name) / "node"
@@ -202,7 +207,7 @@ def isolated_voter(
             listener = stack.enter_context(socket.create_server(("127.0.0.1", port)))
             if others_vote:
                 Thread(target=_vote, args=(listener,), daemon=True).start()
-                # Closing a listener does not wake a thread that waits in accept.
+                # Closing a listener does not wake the thread that waits in `accept`.
                 stack.callback(listener.shutdown, socket.SHUT_RDWR)
         stack.callback(node.discard)
         node.start()
@@ -214,14 +219,14 @@ def isolated_voter(
 
 
 def _vote(listener: socket.socket) -> None:
-    """Accept connections until the listener is closed."""
+    """Accept connections until the listener is closed, and grant every vote that is requested on them."""
     with suppress(OSError):
         while True:
             Thread(target=_answer, args=(listener.accept()[0],), daemon=True).start()
 
 
 def _answer(connection: socket.socket) -> None:
-    """Grant every vote and acknowledge BeginQuorumEpoch. Respond to no API but these and ApiVersions."""
+    """Respond to ApiVersions, Vote (granted) and BeginQuorumEpoch (accepted), and to no other API."""
     with connection, connection.makefile("rb") as frames, suppress(OSError):
         while size := frames.read(4):
             frame = frames.read(int.from_bytes(size, "big"))

@@ -12,7 +12,10 @@ RUN_SECONDS = 300
 
 
 def java_outputs(program: str, questions: Iterable[str]) -> list[str]:
-    """Return the output line of ``interop/java/PROGRAM.java`` for each input line. Missing, RuntimeError."""
+    """Return the output line of ``interop/java/PROGRAM.java`` for each input line.
+
+    Raises Missing without a JDK, and RuntimeError if the program fails.
+    """
     asked = list(questions)
     run = subprocess.run(
         [

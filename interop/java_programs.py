@@ -1,4 +1,4 @@
-"""Long-running Java programs: those in ``interop/java`` and those in Kafka's jars."""
+"""Long-running Java programs, from ``interop/java`` or from Kafka's jars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ STOP_SECONDS = 60
 
 @cache
 def compiled(name: str) -> Path:
-    """Compile ``interop/java/NAME.java`` and return the directory of its classes. Missing without a JDK."""
+    """Compile ``interop/java/NAME.java`` and return the directory with its class files.
+
+    Raises Missing without a JDK.
+    """
     jars = kafka_jars()
     with alone_in_target():
         return _compiled(name, jars)
@@ -48,12 +51,12 @@ def _compiled(name: str, jars: Path) -> Path:
 
 
 class JavaProgram:
-    """A program in a separate JVM, killed at the end of the `with` block. Its output lines are kept."""
+    """A program in a separate JVM, killed at the end of the `with` block. `lines` keeps its output."""
 
     def __init__(
         self, main: str, *arguments: str, log: Path, classes: Path | None = None, heap: str = "-Xmx384m"
     ) -> None:
-        """Start the program; its standard error is appended to ``log``."""
+        """Start the program and append its standard error to ``log``."""
         path = f"{kafka_jars()}/*" if classes is None else f"{classes}:{kafka_jars()}/*"
         self.main = main
         self.log = log
@@ -90,7 +93,10 @@ class JavaProgram:
         self.kill()
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait for a condition. RuntimeError with the end of the log if the program ends first."""
+        """Wait until the condition is true.
+
+        Raises RuntimeError with the end of the log if the program ends first.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             status = self.process.poll()
@@ -101,13 +107,13 @@ class JavaProgram:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the program."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
-        """Send SIGTERM, wait, and return the exit status."""
+        """Send SIGTERM, wait until the program has ended, and return its exit status."""
         self.process.terminate()
         return self.process.wait(STOP_SECONDS)
 

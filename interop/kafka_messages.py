@@ -15,7 +15,7 @@ RUN_SECONDS = 300
 
 
 class KafkaMessage(NamedTuple):
-    """The JSON text of a definition, and the Java class that was generated from it."""
+    """The JSON text of a message definition, and the name of the Java class that Kafka generates from it."""
 
     definition: str
     class_name: str
@@ -23,7 +23,7 @@ class KafkaMessage(NamedTuple):
 
 @cache
 def kafka_messages() -> dict[str, KafkaMessage]:
-    """Return every message that Apache Kafka's jars define, by name."""
+    """Return every message that Apache Kafka's jars define, by message name."""
     found: dict[str, KafkaMessage] = {}
     for jar in sorted(kafka_jars().glob("kafka-*.jar")):
         with zipfile.ZipFile(jar) as archive:
@@ -61,7 +61,7 @@ def _run(*arguments: str, given: str = "") -> list[str]:
 
 
 def java_bytes(questions: list[tuple[str, int, str]]) -> list[str]:
-    """Return the bytes in hexadecimal that Java writes for each class, version and JSON value."""
+    """Return the encoding of each (class, version, JSON value) by Kafka's Java class, in hexadecimal."""
     answers = _run(given="".join(f"{name}\t{version}\t{value}\n" for name, version, value in questions))
     assert len(answers) == len(questions)
     for answer, question in zip(answers, questions, strict=True):
@@ -70,5 +70,5 @@ def java_bytes(questions: list[tuple[str, int, str]]) -> list[str]:
 
 
 def java_errors() -> list[str]:
-    """Return Kafka's error codes, one per line: code, name, and whether the error is retriable."""
+    """Return Kafka's error codes, one per line: the code, its name, and whether the error is retriable."""
     return _run("errors")

@@ -1,4 +1,4 @@
-"""Helpers of the raw scenarios: topics, batches and groups over RawClient, and comparable responses."""
+"""Helpers of the raw scenarios, which create topics, produce and fetch with RawClient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interop.wire import Fields, api_keys, encode_request
 WAIT_S = 30.0
 TOPIC_ALREADY_EXISTS = 36
 
-# Values that differ from broker to broker. Only their presence is compared.
+# Values that differ from broker to broker. Scenarios compare only whether the values are present.
 VOLATILE = {
     "TopicId",
     "Port",
@@ -32,9 +32,9 @@ WORDS = {"ErrorMessage", "BatchIndexErrorMessage"}
 
 
 def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
-    """Return a decoded response without values that differ by chance; records become batch headers.
+    """Return a decoded response without values that differ from run to run. Records become batch headers.
 
-    Without `words`, only the presence of error messages is compared.
+    Without `words`, the texts of error messages are replaced, so that only their presence is compared.
     """
     if isinstance(value, dict):
         return {
@@ -53,7 +53,7 @@ def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
 
 
 def unset_leader(key: str, value: Any) -> bool:
-    """Return whether CurrentLeader has its defaults. Apache Kafka omits it from responses without errors."""
+    """Return whether CurrentLeader has its default value, which Apache Kafka omits if there is no error."""
     return key == "CurrentLeader" and isinstance(value, dict) and set(value.values()) <= {-1}
 
 
@@ -75,8 +75,8 @@ def create_topic(
         ],
     )
     topic = answer["Topics"][0]
-    # Apache Kafka's broker resends CreateTopics if the connection to its controller broke. The first
-    # request may have created the topic.
+    # Apache Kafka's broker sends CreateTopics to the controller again if their connection breaks. The first
+    # request may have created the topic already.
     assert topic["ErrorCode"] in (0, TOPIC_ALREADY_EXISTS), answer
     wait_for_topic(client, name, partitions)
     if topic["ErrorCode"]:
@@ -87,7 +87,7 @@ def create_topic(
 
 
 def wait_for_topic(client: RawClient, name: str, partitions: int) -> None:
-    """Wait for leaders: Metadata may lag behind CreateTopics, and the logs behind Metadata."""
+    """Wait until every partition has a leader in Metadata, and until each leader has its log."""
     deadline = time.monotonic() + WAIT_S
     every = [{"PartitionIndex": partition, "Timestamp": -2} for partition in range(partitions)]
     while time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def produce(
     acks: int = -1,
     **fields: Any,
 ) -> Fields:
-    """Produce to one partition. A topic given as bytes is a topic id."""
+    """Produce to one partition. `topic` is a topic name, or a topic id in bytes."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Name": topic}
     return client.call(
         "Produce",
@@ -133,7 +133,7 @@ def fetch(
     partition_fields: Fields | None = None,
     **fields: Any,
 ) -> Fields:
-    """Fetch one partition without a session and without waiting."""
+    """Fetch one partition without a fetch session and with a maximum wait of 0 ms."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
     request: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
     details = {
@@ -146,7 +146,7 @@ def fetch(
 
 
 def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> None:
-    """Append batches of one record each."""
+    """Append this number of batches, each with one record."""
     for index in range(batches):
         answer = produce(
             client, topic, Batch(base_timestamp=1_700_000_000_000 + index).encode(), partition=partition
@@ -155,7 +155,7 @@ def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> 
 
 
 def wait_for_coordinator(client: RawClient, group: str) -> None:
-    """Wait for the coordinator. The first FindCoordinator creates the offsets topic."""
+    """Wait until the group has a coordinator. The first FindCoordinator creates __consumer_offsets."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         found = client.call("FindCoordinator", 3, Key=group, KeyType=0)["ErrorCode"]
@@ -168,7 +168,7 @@ def wait_for_coordinator(client: RawClient, group: str) -> None:
 
 
 def on_new_connection(broker: Broker, api: str, version: int, **fields: Any) -> Any:
-    """Return the comparable outcome of one request on a new connection."""
+    """Send one request on a new connection and return its outcome in comparable form."""
     with RawClient(broker.bootstrap) as client:
         return comparable(client.outcome(encode_request(api, version, fields), api, version))
 

@@ -1,4 +1,4 @@
-"""A client that sends exactly the given bytes and returns the response."""
+"""A client that sends exactly the given bytes and returns the broker's response."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class RawClient:
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def read_exactly(self, size: int) -> bytes:
-        """Read exactly `size` bytes. EOFError if the broker closes the connection first."""
+        """Read exactly `size` bytes.
+
+        Raises EOFError if the broker closes the connection first.
+        """
         data = bytearray()
         while len(data) < size:
             try:
@@ -55,18 +58,18 @@ class RawClient:
         return self.correlation_id
 
     def receive(self, api: str, version: int) -> Fields:
-        """Receive the next response."""
+        """Receive the next response and return its body."""
         return decode_response(api, version, self.read_frame())[1]
 
     def call(self, api: str, version: int, **fields: Any) -> Fields:
-        """Send one request and return its response."""
+        """Send one request and return the body of its response."""
         expected = self.send(api, version, **fields)
         correlation_id, body = decode_response(api, version, self.read_frame())
         assert correlation_id == expected, (correlation_id, expected)
         return body
 
     def outcome(self, frame: bytes, api: str, version: int) -> Any:
-        """Send a frame of any bytes. Return the decoded response, ``closed`` or ``silence``."""
+        """Send these bytes as a frame. Return the decoded response, ``closed`` or ``silence`` (a timeout)."""
         self.send_frame(frame)
         return self.answer(api, version)
 

@@ -1,4 +1,4 @@
-"""Recorded observations of Apache Kafka."""
+"""Observations of Apache Kafka that are stored for later runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBSERVATIONS = TARGET / "observations"
 
 
 class Record:
-    """Observations of Apache Kafka that are kept between runs for ``--only kwire``."""
+    """Stored observations of Apache Kafka, with which ``--only kwire`` compares kwire."""
 
     def path(self, name: str) -> Path:
         return OBSERVATIONS / f"{name}.json"

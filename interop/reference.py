@@ -1,6 +1,7 @@
-"""Apache Kafka's jars, Spark's connector and a Python with PySpark.
+"""Apache Kafka's jars, Spark's connector and a Python interpreter with PySpark.
 
-Each is downloaded once into ``interop/target``. Missing has one sentence about what the machine lacks.
+Each of them is downloaded once into ``interop/target``. If the machine lacks a requirement, the functions
+raise Missing with one sentence about the requirement.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
 
 
 class Missing(Exception):
-    """A requirement of interop is not on this machine. The text is one sentence for the user."""
+    """The machine lacks a requirement of interop. The message is one sentence for the user."""
 
 
 @contextmanager
 def alone_in_target() -> Iterator[None]:
-    """Exclude other processes from downloading or building here until the block ends."""
+    """Hold the lock on ``interop/target``, so that no other process downloads or builds there meanwhile."""
     TARGET.mkdir(exist_ok=True)
     with (TARGET / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +41,10 @@ def alone_in_target() -> Iterator[None]:
 
 
 def require_java() -> str:
-    """Return the path of ``java``. Missing."""
+    """Return the path of the ``java`` command.
+
+    Raises Missing.
+    """
     java = shutil.which("java")
     if java is None:
         raise Missing(
@@ -50,7 +54,7 @@ def require_java() -> str:
 
 
 def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
-    """Return the directory of the pom's dependencies. Maven downloads them on first use."""
+    """Return the directory with the dependencies of a pom. Maven downloads them on first use."""
     complete = destination / ".complete"
     wanted = "\n".join([pom.read_text(), *settings])
     if complete.exists() and complete.read_text() == wanted:
@@ -95,7 +99,7 @@ def kafka_jars() -> Path:
 
 @cache
 def old_kafka_jars() -> Path:
-    """Return the directory of the jars of an older Apache Kafka."""
+    """Return the directory of the jars of Apache Kafka `OLD_KAFKA`."""
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", OLD_KAFKA_JARS, f"-Dkafka.version={OLD_KAFKA}")
@@ -103,23 +107,24 @@ def old_kafka_jars() -> Path:
 
 @cache
 def spark_jars() -> list[Path]:
-    """Return the jars that a SparkSession needs for format("kafka"), besides those of PySpark."""
+    """Return the jars that format("kafka") needs in addition to the jars of PySpark."""
     require_java()
     with alone_in_target():
         jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
-    # PySpark has its own Scala library, Spark tags and logging. A second copy breaks the class loader.
+    # PySpark contains the Scala library, Spark tags and logging jars. A second copy of a jar breaks class
+    # loading.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
 
 @cache
 def kafka_clients_jar() -> Path:
-    """Return the jar with the message definitions."""
+    """Return the kafka-clients jar, which contains the message definitions."""
     return next(kafka_jars().glob("kafka-clients-*.jar"))
 
 
 @cache
 def spark_python() -> str:
-    """Return a Python interpreter with PySpark: this one, or a virtual environment under target/."""
+    """Return the path of a Python with PySpark: this interpreter, or a virtual environment in target/."""
     if importlib.util.find_spec("pyspark") is not None:
         return sys.executable
     python = SPARK_VENV / "bin" / "python"

@@ -1,4 +1,4 @@
-"""A broker with a SASL listener beside its plaintext one, and hand-written SASL clients."""
+"""A broker with a SASL listener in addition to its plaintext listener, and hand-written SASL clients."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ USERS = {"alice": "alice's secret", "bob": "bob's secret"}
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
 SCRAMS = {SCRAM_256: 1, SCRAM_512: 2}
-"""SCRAM mechanisms and their numbers in requests."""
+"""SCRAM mechanisms, and the number of each mechanism in AlterUserScramCredentials."""
 PREFIX = "listener.name.secured."
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 DELAY_MS = 1_000
-"""`connection.failed.authentication.delay.ms`: distinguishes a delayed attributes from an immediate one."""
+"""`connection.failed.authentication.delay.ms`: a delayed response differs clearly from an immediate one."""
 LATE_S = 0.6
 
 
 class Secured:
-    """A broker whose listener SECURED requires SASL."""
+    """A broker with a listener named SECURED, on which clients must authenticate with SASL."""
 
     def __init__(
         self, like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
@@ -52,7 +52,7 @@ class Secured:
 
 
 def jaas(mechanism: str) -> str:
-    """Return the server's JAAS configuration of a mechanism."""
+    """Return the JAAS configuration of the server for a mechanism."""
     if mechanism != PLAIN:
         return f"{SCRAM_MODULE} required;"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
@@ -63,7 +63,7 @@ def jaas(mechanism: str) -> str:
 def secured(
     like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
 ) -> Iterator[Secured]:
-    """Start such a broker and discard it at the end."""
+    """Start a broker with the listener SECURED, and discard the broker at the end of the block."""
     one = Secured(like, mechanisms, overrides)
     try:
         one.broker.start()
@@ -73,12 +73,12 @@ def secured(
 
 
 def plain(name: str = "alice", password: str | None = None, authorization: str = "") -> bytes:
-    """Return the token of PLAIN."""
+    """Return the message in which a PLAIN client sends its user name and password (RFC 4616)."""
     return f"{authorization}\0{name}\0{USERS.get(name, '') if password is None else password}".encode()
 
 
 class Scram:
-    """A SCRAM client (RFC 5802)."""
+    """The client side of one SCRAM exchange (RFC 5802)."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def is_answered_by(self, server_final: bytes) -> bool:
-        """Return whether the server's final message proves that it knows the password."""
+        """Return whether the server's final message proves that the server knows the user's credentials."""
         return server_final == b"v=" + base64.b64encode(self.server_signature)
 
     def _hmac(self, key: bytes, text: bytes) -> bytes:
@@ -121,7 +121,7 @@ class Scram:
 
 
 class Talk:
-    """One connection and the outcome of each message on it, in a comparable form."""
+    """One connection, and the outcome of each message that was sent on it, in a form that can be compared."""
 
     def __init__(self, bootstrap: str) -> None:
         self.client = RawClient(bootstrap)
@@ -135,15 +135,15 @@ class Talk:
         self.client.socket.close()
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
-        """Send a request and return the outcome."""
+        """Send a request and return its outcome."""
         return self.send(encode_request(api, version, fields, correlation_id=7), (api, version))
 
     def token(self, token: bytes) -> Any:
-        """Send a token without a request header, and receive one the same way."""
+        """Send SASL bytes without a request header and receive the server's bytes, also without a header."""
         return self.send(token, None)
 
     def send(self, frame: bytes, answered_as: tuple[str, int] | None) -> Any:
-        """Send a frame and return the outcome."""
+        """Send a frame and return its outcome. `answered_as` is None if the response has no header."""
         began = time.monotonic()
         try:
             self.client.send_frame(frame)
@@ -152,7 +152,7 @@ class Talk:
         return self.next(answered_as, began)
 
     def next(self, answered_as: tuple[str, int] | None, began: float | None = None) -> Any:
-        """Receive a attributes to this request or a bare token, or detect that the connection was closed."""
+        """Receive a response of this API, or bare SASL bytes. Return `closed` or `silence` without one."""
         began = time.monotonic() if began is None else began
         try:
             frame = self.client.read_frame()
@@ -178,7 +178,7 @@ class Talk:
         return self.ask("SaslAuthenticate", version, AuthBytes=token)
 
     def say(self, token: bytes, version: int | None) -> Any:
-        """Send a token in a request of this version, or bare if the version is None."""
+        """Send SASL bytes in a SaslAuthenticate request, or without a header if the version is None."""
         return self.token(token) if version is None else self.authenticate(token, version)
 
     def log_in_by(
@@ -188,7 +188,10 @@ class Talk:
         version: int | None,
         change: Callable[[bytes], bytes] = lambda said: said,
     ) -> None:
-        """Run the SCRAM exchange as far as it succeeds. `change` modifies the client's final message."""
+        """Run a SCRAM exchange until it completes or a message is rejected.
+
+        `change` modifies the client's final message.
+        """
         self.handshake(mechanism, 0 if version is None else 1)
         answer = self.say(client.first(), version)
         server_first = self.hide_server_first()
@@ -202,7 +205,7 @@ class Talk:
                 place["SessionLifetimeMs"] = "some"
 
     def hide_server_first(self) -> bytes | None:
-        """Remove the random parts of the server's first message from the record, and return the message."""
+        """Mask the random parts of the server's first message in `seen`, and return the original message."""
         place = self.seen[-1][0]
         if not isinstance(place, dict):
             return None
@@ -219,23 +222,26 @@ class Talk:
         self.log_in_by(Scram(mechanism, name, USERS[name]), mechanism, 2)
 
     def metadata(self) -> Any:
-        """Send a request that requires authentication."""
+        """Send a Metadata request, which only an authenticated client may send."""
         answer = self.ask("Metadata", 9, Topics=[])
         if isinstance(answer, dict):
             self.seen[-1][0] = "served"
         return answer
 
     def log_in(self, name: str = "alice", mechanism: str = PLAIN) -> None:
-        """Authenticate with PLAIN."""
+        """Authenticate with PLAIN messages, after a handshake for `mechanism`."""
         self.handshake(mechanism)
         self.authenticate(plain(name))
 
 
 def add_scram_users(one: Secured) -> None:
-    """Create SCRAM users: alice with both mechanisms, bob with one. Wait until bob can authenticate."""
+    """Create the SCRAM users alice (both mechanisms) and bob (one mechanism).
+
+    Return once bob can authenticate.
+    """
     users = [("alice", SCRAM_256, 4096), ("alice", SCRAM_512, 8192), ("bob", SCRAM_512, 4096)]
     with RawClient(one.broker.bootstrap) as client:
-        for name, mechanism, iterations in users:  # one per request: a user may not occur twice
+        for name, mechanism, iterations in users:  # One request each: a request may not name a user twice.
             salt = b"salt of " + name.encode()
             user = {
                 "Name": name,

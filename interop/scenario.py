@@ -1,7 +1,7 @@
 """Scenarios, and the comparison of what they observe on two brokers.
 
-A scenario is a function that returns a JSON-like observation of a broker. It contains no expectations: Apache
-Kafka's behavior is the expected one.
+A scenario is a function that returns a JSON-like observation of a broker. A scenario contains no expected
+values: the observation of Apache Kafka is the expected one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Scenario:
     seconds: float
     needs: str = ""
     is_alone: bool = False
-    """Whether the scenario does not depend on the state that other scenarios left on the broker."""
+    """Whether the observation is independent of what earlier scenarios left on the broker."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -36,7 +36,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     seconds: float = 60.0, needs: str = "", *, is_alone: bool = False
 ) -> Callable[[Observe], Observe]:
-    """Register a function as a scenario. ``needs`` names an extra such as ``spark``."""
+    """Register a function as a scenario. ``needs`` names an optional requirement such as ``spark``."""
 
     def register(observe: Observe) -> Observe:
         name = f"{observe.__module__.rpartition('.')[2]}.{observe.__name__}"
@@ -48,11 +48,14 @@ def scenario(
 
 
 class Failed(Exception):
-    """A scenario raised or took too long. The text contains the traceback."""
+    """A scenario raised an exception or exceeded its time limit. The text contains the traceback."""
 
 
 def run(scenario: Scenario, broker: Broker) -> Any:
-    """Return the observation. Failed. The time limit applies even if a client library hangs."""
+    """Run the scenario in a thread and return its observation.
+
+    Raises Failed, also if a client library hangs until the time limit.
+    """
     outcome: list[Any] = []
     problem: list[str] = []
 
@@ -73,7 +76,7 @@ def run(scenario: Scenario, broker: Broker) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON's types: tuples and sets to lists, bytes to text, keys to strings."""
+    """Convert a value to JSON types: tuples and sets become lists, bytes become text, keys become strings."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -90,7 +93,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where the two brokers differ."""
+    """A place in the observation where the two brokers differ."""
 
     scenario: str
     path: str
@@ -100,7 +103,7 @@ class Difference:
 
 
 def compare(name: str, apache: Any, kwire: Any, path: str = "") -> list[Difference]:
-    """Return all differences between two observations."""
+    """Return all differences between the observations of Apache Kafka and kwire."""
     if isinstance(apache, dict) and isinstance(kwire, dict):
         found = []
         for key in [*apache, *(key for key in kwire if key not in apache)]:
@@ -116,7 +119,10 @@ def compare(name: str, apache: Any, kwire: Any, path: str = "") -> list[Differen
 
 
 def explain(difference: Difference, known: list[tuple[str, str, str]]) -> Difference:
-    """Return the difference with the reason of the first (scenario, path, reason) pattern that matches."""
+    """Return the difference with the reason of the first known difference that matches it.
+
+    `known` contains (scenario, path, reason). Without a match, the difference is returned unchanged.
+    """
     for scenario_pattern, path_pattern, reason in known:
         if fnmatch.fnmatchcase(difference.scenario, scenario_pattern) and fnmatch.fnmatchcase(
             difference.path, path_pattern
@@ -128,7 +134,7 @@ def explain(difference: Difference, known: list[tuple[str, str, str]]) -> Differ
 
 
 def table(differences: list[Difference]) -> str:
-    """Return the differences as lines for a person."""
+    """Return the differences as printable text, one or more lines per difference."""
     lines = []
     for difference in differences:
         lines.append(f"{difference.scenario}  {difference.path}")

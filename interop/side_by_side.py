@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from interop.record import Record
 
 RETRIES = 2
-"""The number of repeated runs on Apache Kafka if kwire differs.
-"""
+"""The number of repeated runs, each on a new Apache Kafka broker, if kwire's observation differs."""
 OFFSETS_TOPIC_SECONDS = 30.0
 RAW = "raw_"
-"""The prefix of the scenario modules that send hand-made bytes instead of using a client."""
+"""The name prefix of the scenario modules that send hand-made requests instead of using a client library."""
 
 
 def scenarios(*, raw: bool) -> pytest.MarkDecorator:
-    """Parametrize a test with all raw scenarios or all others."""
+    """Parametrize a test with all raw scenarios, or with all scenarios that are not raw."""
     for module in sorted((HERE / "scenarios").glob("*.py")):
         if module.stem != "__init__":
             importlib.import_module(f"interop.scenarios.{module.stem}")
@@ -47,12 +46,14 @@ def run_and_compare(
     at_once: bool = False,
     alone: bool = False,
 ) -> None:
-    """Run a scenario and fail if kwire differs from Apache Kafka, or from its recorded observation.
+    """Run a scenario and fail if kwire's observation differs from the one of Apache Kafka.
 
-    With `at_once` both brokers run it in parallel, which suits scenarios that mostly wait. Apache Kafka's
-    behavior may depend on the order of its threads. So if kwire differs and the scenario is `alone`, it runs
-    again on new Apache Kafka brokers. kwire's only observation must equal one of up to three observations of
-    Apache Kafka.
+    If `apache` is None, the stored observation of Apache Kafka is used. With `at_once`, both brokers run the
+    scenario in parallel, which is faster for scenarios that mostly wait.
+
+    Apache Kafka's observation may depend on the timing of its threads. So with `alone`, a scenario that found
+    a difference runs up to two more times, each on a new Apache Kafka broker. The test passes if kwire's
+    observation, which is not repeated, equals one of Apache Kafka's.
     """
     if kwire is not None and kwire.process is not None and kwire.process.poll() is not None:
         kwire.process = None
@@ -101,7 +102,10 @@ def _unexplained(found: list[Difference]) -> list[Difference]:
 
 
 def _observations(scenario: Scenario, apache: Broker, first: Future[Any], *, again: int) -> Iterator[Any]:
-    """Yield Apache Kafka's observation, then those of new brokers. Failed if all runs fail."""
+    """Yield the first observation of Apache Kafka, then one observation from each of `again` new brokers.
+
+    Raises Failed if all runs fail.
+    """
     failures: list[Failed] = []
     for number in range(1 + again):
         try:
@@ -119,7 +123,10 @@ def _observations(scenario: Scenario, apache: Broker, first: Future[Any], *, aga
 
 
 def _run_on_new_broker(scenario: Scenario, broker: Broker) -> Any:
-    """Run the scenario on a newly started broker. Failed."""
+    """Start a new broker, run the scenario on it, and discard it.
+
+    Raises Failed.
+    """
     try:
         broker.start()
         make_offsets_topic(broker)
@@ -131,7 +138,7 @@ def _run_on_new_broker(scenario: Scenario, broker: Broker) -> Any:
 
 
 def make_offsets_topic(broker: Broker) -> None:
-    """Create __consumer_offsets, so that no scenario depends on an earlier one."""
+    """Create __consumer_offsets, so that no scenario depends on an earlier one to create the topic."""
     deadline = time.monotonic() + OFFSETS_TOPIC_SECONDS
     with RawClient(broker.bootstrap) as client:
         while client.call("FindCoordinator", 2, Key="any", KeyType=0)["ErrorCode"]:

@@ -1,6 +1,6 @@
-"""The kwire commands against both brokers, and `kwire dump` of the files that each has written.
+"""The kwire commands against both brokers, and `kwire dump` of the files that each broker has written.
 
-The output is the same for both brokers, except for ids, sizes and times.
+Both brokers must give the same output, except for ids, sizes and times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def run(broker: Broker) -> Run:
-    """Run a command and return its JSON output, a list if there are several lines."""
+    """Return a function that runs a command and returns its JSON output: a list if it has several lines."""
 
     def run(*arguments: str, stdin: str = "") -> Any:
         ran = kwire(*arguments, "--json", "-b", broker.bootstrap, stdin=stdin)
@@ -58,7 +58,7 @@ def run(broker: Broker) -> Run:
 
 @pytest.fixture
 def refused(broker: Broker) -> Callable[..., str]:
-    """Run a command that fails, and return its error message."""
+    """Return a function that runs a command that must fail, and returns its error message."""
 
     def refused(*arguments: str) -> str:
         ran = kwire(*arguments, "-b", broker.bootstrap)
@@ -88,7 +88,7 @@ def test_topics(run: Run, refused: Callable[..., str]) -> None:
 
 
 def test_rejected_commands_print_advice(run: Run, refused: Callable[..., str]) -> None:
-    """Check the error codes and messages on which the advice depends."""
+    """Check that both brokers return the error codes and messages from which kwire derives its advice."""
     run("topics", "create", "a.b", "--config", "cleanup.policy=compact")
     assert "choose a name that differs in more" in refused("topics", "create", "a_b")
     assert "at most 10000 --partitions" in refused("topics", "create", "many", "--partitions", "100000")

@@ -1,6 +1,6 @@
 """The kwire commands on listeners with SASL or TLS.
 
-Apache Kafka has all four kinds of listener. kwire has no TLS.
+Apache Kafka has all four listener types. kwire has no TLS, so it has only PLAINTEXT and SASL_PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def quoted(text: str) -> str:
-    """Quote a JAAS value as in a properties file."""
+    """Quote a value in a JAAS configuration of a properties file."""
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"')).replace("\\", "\\\\")
 
 
 class Secured:
-    """A broker with all kinds of listener that it supports, and client properties for each."""
+    """A broker with every type of listener that it supports, and the client properties for each listener."""
 
     def __init__(self, kind: type[Broker], directory: Path, certificates: Certificates) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Secured:
     def login(
         self, protocol: str, mechanism: str = "PLAIN", user: str = "alice", **others: str
     ) -> dict[str, str]:
-        """Return the properties of a client of this listener."""
+        """Return the properties of a client that connects to the listener of this protocol."""
         properties = {"security.protocol": protocol}
         if protocol.startswith("SASL"):
             kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
@@ -95,7 +95,7 @@ class Secured:
     def kwire(
         self, protocol: str, properties: dict[str, str], *arguments: str, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command against the listener of this protocol."""
+        """Run a kwire command against the listener of this protocol."""
         path = self.directory / "client.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return subprocess.run(
@@ -111,7 +111,7 @@ class Secured:
         )
 
     def run(self, properties: dict[str, str], *arguments: str, stdin: str = "") -> Any:
-        """Run a command that succeeds, and return its JSON output."""
+        """Run a command that must succeed, and return its JSON output."""
         ran = self.kwire(properties["security.protocol"], properties, *arguments, "--json", stdin=stdin)
         assert ran.returncode == 0, ran.stderr
         if arguments[0] == "consume":
@@ -119,7 +119,7 @@ class Secured:
         return json.loads(ran.stdout) if ran.stdout else None
 
     def refused(self, protocol: str, properties: dict[str, str], *arguments: str) -> str:
-        """Run a command that fails, and return its error message."""
+        """Run a command that must fail, and return its error message."""
         ran = self.kwire(protocol, properties, *(arguments or ("topics", "list")))
         assert (ran.returncode, ran.stdout) == (1, ""), ran.stdout
         assert ran.stderr.count("\n") == 1
@@ -142,7 +142,7 @@ def secured(
 
 
 of_apache = pytest.mark.parametrize("secured", [ApacheKafka], indirect=True)
-"""kwire has no TLS."""
+"""Limits a test to Apache Kafka, because kwire has no TLS."""
 
 
 def goes_round(secured: Secured, properties: dict[str, str]) -> None:

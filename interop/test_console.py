@@ -1,4 +1,4 @@
-"""The console on both brokers, with the same pages."""
+"""The web console connected to either broker: both brokers must give the same pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def _fill(bootstrap: str) -> None:
-    """Produce ten messages, and commit and abort a transaction."""
+    """Produce ten messages, then commit one transaction and abort another."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic("seen", 2, 1, config={"retention.ms": "70000000000000"}), NewTopic("paid", 1, 1)]
     for made in admin.create_topics(topics).values():
@@ -60,7 +60,10 @@ def _fill(bootstrap: str) -> None:
 
 @pytest.fixture(scope="module")
 def http(broker: Broker) -> Iterator[httpx.Client]:
-    """Start a console process. It gets its connections over a socket, as from a kwire broker."""
+    """Start a console process and yield an HTTP client for it.
+
+    The console receives connections over a socket, as it does from a kwire broker.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "kwire.console", "--fd", str(theirs.fileno())]
@@ -76,7 +79,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 
 def _hand_over(listener: socket.socket, channel: socket.socket) -> None:
-    """Pass connections on until the listener is closed."""
+    """Pass each accepted connection to the console until the listener is closed."""
     with suppress(OSError):
         while True:
             connection, _ = listener.accept()
@@ -86,7 +89,7 @@ def _hand_over(listener: socket.socket, channel: socket.socket) -> None:
 
 @pytest.fixture
 def read(http: httpx.Client) -> Read:
-    """Read the text of a page."""
+    """Return a function that reads the text of a page."""
 
     def read(path: str, status: int = 200) -> str:
         answer = http.get(f"/console{path}")
@@ -98,7 +101,7 @@ def read(http: httpx.Client) -> Read:
 
 
 def send(http: httpx.Client, page: str, path: str, **fields: str) -> str:
-    """Submit a form as a browser does, and return the redirect target."""
+    """Submit a form as a browser does, and return the address to which the console redirects."""
     found = re.search(r'name="token" value="([^"]+)"', http.get(f"/console{page}").text)
     assert found is not None
     answer = http.post(f"/console{path}", data={"token": found[1], **fields})

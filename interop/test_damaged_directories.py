@@ -1,7 +1,7 @@
-"""New and damaged data directories: both brokers start on them, or both fail.
+"""New and damaged data directories: both brokers must start on them, or both must fail to start.
 
-Each case modifies two directories that Apache Kafka has written, and starts each broker on a copy. A broker
-that starts must not remove a partition.
+Each case modifies two directories that Apache Kafka has written, and starts each broker on a copy of the
+result. A broker that starts must not remove a partition.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EXIT_SECONDS = 60.0
 
 
 class Case:
-    """The changed directories, and their order in `log.dirs`."""
+    """The two directories of a case, and their order in `log.dirs`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.settings = {"log.dirs": f"{root}/a,{root}/b"}
 
     def partition(self, name: str) -> Path:
-        """Return a partition's path in this directory."""
+        """Return the path of a partition in the directory."""
         return next(path for path in sorted((self.root / name).glob("t-*")) if path.is_dir())
 
 
@@ -102,12 +102,12 @@ CASES: dict[str, tuple[Callable[[Case], None], bool]] = {
     "partition.metadata malformed": (_garble_partition_metadata("b", "version: 0\ntopic\n"), True),
     "quorum-state": (_garble_quorum_state, False),
 }
-"""By name the change, and whether Apache Kafka 4.3.1 starts."""
+"""By case name: the function that damages the directories, and whether Apache Kafka 4.3.1 then starts."""
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two directories with a topic's partitions in both, cleanly shut down by Apache Kafka."""
+    """Yield the parent of two directories with a topic, which Apache Kafka wrote and shut down cleanly."""
     root = tmp_path_factory.mktemp("template")
     broker = ApacheKafka({"log.dirs": f"{root}/a,{root}/b"})
     try:
@@ -119,7 +119,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             }  # fmt: skip
             answer = client.call("CreateTopics", 5, Topics=[topic], timeoutMs=30_000, validateOnly=False)
         assert [topic["ErrorCode"] for topic in answer["Topics"]] == [0]
-        # CreateTopics returns before the broker has replayed the records and created the logs.
+        # CreateTopics returns before the broker has applied the metadata and created the logs.
         deadline = time.monotonic() + EXIT_SECONDS
         while len(list(root.glob("*/t-*/partition.metadata"))) < PARTITIONS:
             assert time.monotonic() < deadline, broker.log_text()
@@ -131,13 +131,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def serves(broker: Broker) -> bool:
-    """Return whether a broker still runs once it has started."""
+    """Start a broker and return whether it still runs after it has loaded its logs."""
     broker.start(wait=False)
     process = broker.process
     assert process is not None
     deadline = time.monotonic() + EXIT_SECONDS
     while process.poll() is None:
-        # Apache Kafka responds before it has loaded its logs.
+        # Apache Kafka responds to requests before it has loaded its logs.
         if responds_to_api_versions(broker.port) and (broker.name == "kwire" or _settled(process)):
             return process.poll() is None
         assert time.monotonic() < deadline, f"{broker.name} neither serves nor ends:\n{broker.log_text()}"
@@ -165,7 +165,7 @@ def test_both_start_or_both_fail(name: str, template: Path, tmp_path: Path, only
         change(case)
         before = sorted(path.relative_to(root) for path in root.glob("*/t-*"))
         broker = kind(case.settings, directory=tmp_path)
-        broker.properties_path.touch()  # prevents formatting
+        broker.properties_path.touch()  # an existing file prevents formatting
         try:
             assert (kind.name, serves(broker)) == (kind.name, expected), broker.log_text()[-2000:]
             assert sorted(path.relative_to(root) for path in root.glob("*/t-*")) == before

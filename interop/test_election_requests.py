@@ -1,7 +1,8 @@
-"""Random election requests to a voter, which must respond as Apache Kafka's voter does.
+"""Random election requests to a voter of kwire, which must respond as Apache Kafka's voter does.
 
-The requests go to an isolated voter of Apache Kafka first. Its responses determine the next requests. Then
-the same requests go to kwire's voter.
+Each test first sends random requests to an isolated voter of Apache Kafka. The responses of this voter
+determine the next requests. Then the test sends the same requests to kwire's voter and compares the
+responses.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SHOWN = 3
 SEEDS = 5
 NO_LEADER = -1
 NEARLY = (20, 2, 2, 1)
-"""The weights of the correct value and of three others."""
+"""The random weights of the correct value and of three wrong values."""
 TIMES = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
 STARTS = ("a leader once", "a follower", "a candidate", "nothing", "a voter for another")
-"""The initial `quorum-state` of the voter, in the order of the seeds."""
+"""The initial states of the voter's `quorum-state`, which successive seeds use in this order."""
 
 
 class Request(NamedTuple):
@@ -44,7 +45,7 @@ def quorum() -> Iterator[Quorum]:
 
 
 class Transcript:
-    """A generator of requests that are plausible in some election."""
+    """A generator of requests that could occur in an election with the voter's current epoch and leader."""
 
     def __init__(self, quorum: Quorum, node_id: int, rng: random.Random) -> None:
         self._quorum = quorum
@@ -53,10 +54,10 @@ class Transcript:
         self.epoch = quorum.epoch
         self.leader_id = quorum.leader_id
         self.last = (quorum.epoch, quorum.end_offset)
-        """The last epoch and the end offset of its log."""
+        """The last epoch and the end offset of the voter's log."""
 
     def next(self) -> Request:
-        """Return a random request, based on the responses so far."""
+        """Return a random request that fits the responses so far."""
         makers = {
             self._vote: 8,
             self._begin: 4,
@@ -69,7 +70,7 @@ class Transcript:
         return make()
 
     def on_response(self, answer: Any) -> None:
-        """Update epoch and leader from a response."""
+        """Take the voter's epoch and leader from a response."""
         response: Any = answer
         for name in ("Topics", "Responses"):
             if response != "closed" and response.get(name):
@@ -79,7 +80,10 @@ class Transcript:
             self.epoch, self.leader_id = response["LeaderEpoch"], response["LeaderId"]
 
     def becomes_candidate(self, sent: Request) -> bool:
-        """Return whether the request makes the voter a candidate: a valid EndQuorumEpoch of its leader."""
+        """Return whether the request makes the voter a candidate.
+
+        A valid EndQuorumEpoch request from the voter's leader does.
+        """
         response = sent.fields["Topics"][0]["Partitions"][0] if sent.api == "EndQuorumEpoch" else {}
         is_heard = sent.fields.get("ClusterId") is None and response.get("PartitionIndex") == 0
         return is_heard and (response["LeaderEpoch"], response["LeaderId"]) == (self.epoch, self.leader_id)
@@ -99,12 +103,12 @@ class Transcript:
         return self._rng.choices(found, [8, 1, 1])[0]
 
     def _other(self) -> int:
-        """Return any id but the voter's own, with which Apache Kafka's node would exit."""
+        """Return a random node id, except the voter's own id, which would make Apache Kafka's node exit."""
         others = [each for each in VOTERS if each != self._node_id]
         return self._rng.choices([*others, UNKNOWN_ID, -1], [10, 10, 1, 1])[0]
 
     def _to(self, version: int) -> tuple[Fields, Fields]:
-        """Return the receiver's fields of the request and of its partition."""
+        """Return the receiver's fields: those at the top level of the request and those of its partition."""
         if version == 0:
             return {}, {}
         node_id = self._rng.choices([self._node_id, self._other()], [9, 1])[0]
@@ -131,7 +135,11 @@ class Transcript:
         return Request("Vote", version, {**self._cluster_id(), **whole, "Topics": self._topics(part)})
 
     def _led(self) -> tuple[int, int]:
-        """Return an epoch and its leader. Apache Kafka's node exits on two leaders of one epoch."""
+        """Return an epoch and a leader of that epoch.
+
+        The leader never contradicts a leader that the voter knows for the epoch: Apache Kafka's node would
+        exit.
+        """
         epoch, leader_id = self._any_epoch(), self._other()
         if epoch == self.epoch and self.leader_id != NO_LEADER:
             if self.leader_id == self._node_id:
@@ -175,7 +183,7 @@ class Transcript:
         )
 
     def _topics(self, part: Fields) -> list[Fields]:
-        """Return the metadata partition, or rarely another one."""
+        """Return a topic list with the metadata partition, or rarely with another topic or partition."""
         index = self._rng.choices([0, 1], [40, 1])[0]
         return [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index, **part}]}]
 
@@ -185,7 +193,7 @@ class Transcript:
         part: Fields = {
             "Partition": 0,
             "CurrentLeaderEpoch": epoch,
-            # An offset at the leader's end would let the leader commit and append further records.
+            # With an offset at the end of its log, the leader would commit and append further records.
             "FetchOffset": self._rng.choice([0, 5, self._quorum.end_offset - 1, 1 << 40, -1]),
             "LastFetchedEpoch": self._rng.choice([0, self._quorum.epoch, epoch, epoch + 1]),
             "PartitionMaxBytes": 1 << 20,
@@ -224,7 +232,7 @@ class Transcript:
 
 
 def set_quorum_state(start: str, node_id: int, state: Fields) -> None:
-    """Change the voter's `quorum-state` for this start."""
+    """Change the fields of `quorum-state` so that the voter starts in the given state."""
     if start == "a candidate":
         state.update(leaderId=-1, leaderEpoch=state["leaderEpoch"] + 1, votedId=node_id)
         state["votedDirectoryId"] = f"{node_id:K<21}Q"
@@ -238,7 +246,7 @@ def set_quorum_state(start: str, node_id: int, state: Fields) -> None:
 
 
 def without_times(answer: Any) -> Any:
-    """Return a response without times and without records, which contain times."""
+    """Return a response without times and without records, because records contain times."""
     if isinstance(answer, dict):
         return {name: without_times(part) for name, part in answer.items() if name not in (*TIMES, "Records")}
     return [without_times(part) for part in answer] if isinstance(answer, list) else answer
@@ -268,7 +276,8 @@ def test_random_requests_get_the_same_responses(
             others_vote=others_vote,
         )
 
-    # A voter that was a candidate starts an election at once, and the others grant their votes.
+    # A voter that was a candidate starts an election as soon as it runs, and the other voters grant their
+    # votes.
     stands_at_once = others_vote and start == "a candidate"
     with one(apache) as voter:
         if stands_at_once:

@@ -1,4 +1,4 @@
-"""Exactly-once delivery under SIGKILL. exactly_once/test_checker.py tests the checker."""
+"""Exactly-once delivery while the broker is killed. exactly_once/test_checker.py tests the checker."""
 
 from __future__ import annotations
 

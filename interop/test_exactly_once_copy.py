@@ -1,4 +1,4 @@
-"""Java's transactional consume-process-produce on kwire, while its instances and the broker are killed."""
+"""A transactional copy program in Java on kwire, while instances of the program and the broker are killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from interop.brokers import Kwire
 from interop.exactly_once.copying import SETTINGS, copy_under_kills
 
 SECONDS = float(os.environ.get("INTEROP_COPY_SECONDS", "60"))
-"""The duration of the kills. A long run has 600 seconds."""
+"""The time during which instances and the broker are killed, in seconds. A long run uses 600."""
 
 
 def test_three_java_instances_copy_exactly_once() -> None:

@@ -16,7 +16,7 @@ from interop.reference import HERE, spark_jars, spark_python
 ADDRESS = "127.0.0.1:9092"
 START = (HERE.parent / "docs" / "start.md").read_text(encoding="utf-8")
 [FILE] = re.findall(r"^`spark-submit .* (\S+\.py)`", START, re.MULTILINE)
-"""The file name in the guide: a bad name could shadow a module."""
+"""The file name in the guide's `spark-submit` command. A bad name could shadow a module."""
 [EXAMPLE] = (
     code
     for code in re.findall(r"^```python\n(.*?)^```", START, re.DOTALL | re.MULTILINE)
@@ -30,7 +30,7 @@ COPY = HERE.parent / "docker" / "spark" / "copy_topic.py"
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Return an environment in which Spark has the connector and keeps its files in this directory."""
+    """Return an environment in which Spark has the Kafka connector and keeps its files in `directory`."""
     return {
         **os.environ,
         "PYSPARK_SUBMIT_ARGS": f"--jars {','.join(map(str, spark_jars()))} pyspark-shell",
@@ -93,7 +93,7 @@ def test_spark_job_of_the_compose_file_copies_records(kind: type[Broker], tmp_pa
 
 
 def read(broker: Broker, topic: str, writer: subprocess.Popen[bytes]) -> list[str]:
-    """Read the written number of values, or fewer if the writer ends or takes too long."""
+    """Read as many values as the writer writes, or fewer if the writer ends early or takes too long."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
     )

@@ -1,6 +1,6 @@
-"""`kwire format` and Apache Kafka's StorageTool: both write the same files, or both fail and change none.
+"""`kwire format` and Apache Kafka's StorageTool must write the same files, or both fail and change no file.
 
-Each case has the voters, the arguments, and the previous content of the first directory.
+Each case consists of the voters, the arguments, and the previous content of the first directory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BATCH_HEADER_BYTES = 61
 
 
 class Case(NamedTuple):
-    """An invocation of the tool."""
+    """An invocation of both tools."""
 
     quorum: dict[str, str]
-    """Settings. {root} is the parent of the directories."""
+    """Settings of the quorum. The text {root} stands for the parent of the data directories."""
     arguments: list[str]
     meta_properties: bytes | None = None
-    """The previous content of the first directory."""
+    """The initial content of meta.properties in the first directory, or None if there is no such file."""
 
 
 def _named(content: str, *more: str) -> Case:
@@ -169,7 +169,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
-    """Compare exit status, files, modes and all content that does not depend on time or chance."""
+    """Compare exit status, file names, modes, and all content except times and random values."""
     results = [_formatted(kind, CASES[name], tmp_path / kind) for kind in ("apache", "kwire")]
     assert results[0] == results[1]
 
@@ -177,7 +177,7 @@ def test_both_tools_write_the_same_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("cluster", ["a=b: c#", "\xfcmlaut", "\N{SNOWMAN}"])
 @pytest.mark.parametrize("writer", ["apache", "kwire"])
 def test_both_tools_reject_or_reformat_alike(cluster: str, writer: str, tmp_path: Path) -> None:
-    """Check that both tools read the same cluster id from meta.properties."""
+    """Check that both tools read the cluster id in an existing meta.properties as ISO-8859-1."""
     case = Case(STATIC, ["-t", cluster, "-g"])
     assert _formatted(writer, case, tmp_path)[0] == 0
     assert {_run(kind, case, tmp_path) for kind in ("apache", "kwire")} == {0 if cluster.isascii() else 1}
@@ -186,7 +186,7 @@ def test_both_tools_reject_or_reformat_alike(cluster: str, writer: str, tmp_path
 
 
 def _formatted(kind: str, case: Case, root: Path) -> tuple[int, list[tuple[str, int, object]]]:
-    """Return the exit status, and the name, mode and content of each file."""
+    """Run the tool. Return its exit status, and the name, mode and content of each file."""
     root.mkdir(exist_ok=True)
     if case.meta_properties is not None:
         (root / "a").mkdir()
@@ -211,7 +211,7 @@ def _content(path: Path) -> object:
     for header in walk(content):
         size = header["length"] + 12
         records = content[position + BATCH_HEADER_BYTES : position + size].replace(directory_id, bytes(16))
-        if position == 0:  # the first record contains the time
+        if position == 0:  # the first record contains a timestamp
             records = records[1 + records[0] // 2 :]
         position += size
         batches.append((header["attributes"], header["records_count"], size, records))
@@ -239,7 +239,7 @@ def _run(kind: str, case: Case, root: Path) -> int:
     arguments = ["format", "-c", str(file), *case.arguments]
     if kind == "apache":
         return int(run("kafka.tools.StorageTool", *arguments).status != 0)
-    # Pass bytes: non-ASCII arguments are UTF-8 in every locale.
+    # Pass bytes, because non-ASCII arguments must be UTF-8 in every locale.
     process = subprocess.run(
         [*_kwire(), *(argument.encode() for argument in arguments)],
         capture_output=True,

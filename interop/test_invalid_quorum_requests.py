@@ -1,7 +1,8 @@
-"""Invalid quorum requests from voters and unknown nodes: a voter responds as Apache Kafka's and is unharmed.
+"""Invalid quorum requests from voters and unknown nodes: kwire's voter must respond as Apache Kafka's does.
 
-No request may change its epoch or leader. Requests that would end Apache Kafka's node or block its elections
-are sent to kwire only, which rejects them (docs/decisions/0020).
+No request may change the voter's epoch or leader. Some requests would make Apache Kafka's node exit or would
+block its elections. The test sends these requests to kwire only, which must reject them
+(docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ KNOWN = [
 
 @pytest.fixture(scope="module")
 def quorums() -> Iterator[dict[int, Quorum]]:
-    """By the number of voters."""
+    """Return killed quorums by their number of voters."""
     with killed_quorum(1) as one, killed_quorum(3) as three:
         yield {1: one, 3: three}
 
 
 def voter_in_role(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> Any:
-    """Start an isolated voter in this role."""
+    """Start an isolated voter of this kind in this role."""
     if role == "sole voter":
         return isolated_voter(quorums[1], 1, kind)
     quorum = quorums[3]
@@ -65,13 +66,13 @@ def voter_in_role(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> 
 
 
 class QuorumClient:
-    """A client that checks epoch and leader of the voter after each response."""
+    """A client that checks after each response that the voter still has the same epoch and leader."""
 
     def __init__(self, voter: IsolatedVoter, quorum: Quorum) -> None:
         self.voter = voter
         self.quorum = quorum
         self.other_id = next(each for each in (2, 3, 1) if each != voter.node_id)
-        """The id of another voter, if there is one."""
+        """The id of another voter. In a quorum of one voter, no node has this id."""
         self.epoch, self.leader_id = voter.epoch_and_leader()
         self.seen: dict[str, Any] = {}
 
@@ -85,7 +86,7 @@ class QuorumClient:
         assert found == (self.epoch, self.leader_id), f"{label} has it in epoch {found[0]}, led by {found[1]}"
         return answer
 
-    # --- elections
+    # --- Elections
 
     def send_elections(self) -> None:
         """Send invalid Vote, BeginQuorumEpoch and EndQuorumEpoch requests."""
@@ -148,7 +149,7 @@ class QuorumClient:
         self.request("to an unknown node", "Vote", 2, elsewhere)
 
     def send_harmful_elections(self) -> None:
-        """Send requests that end Apache Kafka's node or block its elections."""
+        """Send requests that would make Apache Kafka's node exit or would block its elections."""
         others = [each for each in (1, 2, 3) if each not in (self.leader_id, self.voter.node_id)]
         for api in ("BeginQuorumEpoch", "EndQuorumEpoch"):
             for leader_id, epoch in (
@@ -171,7 +172,7 @@ class QuorumClient:
         answer = self.request("of itself", "Vote", 2, {"ClusterId": None, "Topics": of_topic([own])})
         assert not answer["Topics"][0]["Partitions"][0]["VoteGranted"], answer
 
-    # --- the log
+    # --- The metadata log
 
     def send_fetches(self) -> None:
         """Send Fetch requests with wrong offsets and epochs, as another voter and as an unknown node."""
@@ -221,7 +222,7 @@ class QuorumClient:
         self.request(label, "Fetch", 17, fields)
 
     def send_snapshot_fetches(self) -> None:
-        """Send FetchSnapshot requests for missing snapshots and with wrong positions."""
+        """Send FetchSnapshot requests with missing snapshots and wrong positions."""
         right: Fields = {
             "Partition": 0,
             "CurrentLeaderEpoch": self.epoch,
@@ -253,10 +254,10 @@ class QuorumClient:
                 {"ReplicaId": self.other_id, "Topics": topics, "ClusterId": cluster_id},
             )
 
-    # --- voters
+    # --- Voter changes
 
     def send_voter_changes(self) -> None:
-        """Send AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter requests that must change nothing."""
+        """Send AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter requests that must not change the voters."""
         epoch, own_id = self.epoch, self.voter.node_id
         nowhere = [{"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 9}]
         listeners = {
@@ -323,7 +324,7 @@ def of_topic(partitions: list[Fields], name: str = METADATA) -> list[Fields]:
 
 
 def malformed(partition: Fields) -> dict[str, list[Fields]]:
-    """Return topics other than the one metadata partition."""
+    """Return topic lists that are not exactly one metadata partition, by description."""
     return {
         "of nothing": [],
         "of another topic": of_topic([partition], "another"),
@@ -337,7 +338,7 @@ def malformed(partition: Fields) -> dict[str, list[Fields]]:
 
 
 def observe_responses(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> dict[str, Any]:
-    """Return the responses of a voter in this role."""
+    """Send all invalid requests to a voter in this role, and return its responses."""
     with voter_in_role(quorums, role, kind) as voter:
         if role == "leader of three":
             end = {"PartitionIndex": 0, "LeaderId": voter.quorum.leader_id, "LeaderEpoch": voter.quorum.epoch}

@@ -1,9 +1,10 @@
-"""The expected results in kwire's tests equal those of Apache Kafka's classes.
+"""Checks that the expected results stored in kwire's tests equal the results of Apache Kafka's classes.
 
-They are bytes of messages, assignments, expressions, topic hashes, error responses and partition changes. The
-comparison with kwire needs no JVM: see `tests/wire/test_java_bytes.py`,
-`tests/coordinator/groups/assignors/test_parity.py`, `tests/coordinator/groups/consumer`,
-`tests/broker/api/request/test_error_responses.py` and `tests/broker/controller/test_partition_parity.py`.
+The results are message bytes, assignments, regular expression matches, topic hashes, error responses and
+partition changes. These tests compare kwire with the stored results and need no JVM:
+`tests/wire/test_java_bytes.py`, `tests/coordinator/groups/assignors/test_parity.py`,
+`tests/coordinator/groups/consumer`, `tests/broker/api/request/test_error_responses.py` and
+`tests/broker/controller/test_partition_parity.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ANSWERED = {
     "ErrorResponses": "broker/api/data/kafka-4.3.1-error-responses.tsv",
     "PartitionChanges": "broker/controller/data/kafka-4.3.1-partition-changes.tsv",
 }
-"""Programs in `interop/java`, and the files with their inputs and outputs."""
+"""By program in `interop/java`: the file in kwire's tests with the program's inputs and outputs."""
 
 
 def lines(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""kwire's connections to nodes of both kinds, which are paused, killed and restarted."""
+"""kwire's connections to other nodes, of kwire and of Apache Kafka, that are paused, killed and restarted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALONE = {
 
 
 class Client:
-    """An event loop and the requests that are sent through it."""
+    """An event loop in a thread, and the peer connections on which it sends requests."""
 
     def __init__(self, loop: Loop, broker: Broker) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
 
 
 async def exercise_apis(client: Client, broker: Broker) -> Uuid:
-    """Send requests of every kind that brokers send each other. Return the created topic's id."""
+    """Send requests of every API that brokers use between each other. Return the id of the created topic."""
     names = ApiVersionsRequest(client_software_name="kwire", client_software_version=kwire_version())
     assert {18, 3, 1} <= {each.api_key for each in (await client.request(names)).api_keys}
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])
@@ -119,11 +119,11 @@ async def exercise_apis(client: Client, broker: Broker) -> Uuid:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether all threads of a process are stopped."""
+    """Return whether every thread of a process is stopped by SIGSTOP."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     try:
         return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
-    except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
+    except (FileNotFoundError, ProcessLookupError):  # a thread ended during the check
         return False
 
 
@@ -134,7 +134,7 @@ async def exercise_pauses_and_kills(client: Client, broker: Broker, topic_id: Uu
     waits = client.send(fetch(topic_id, 3, max_wait_ms=15_000), purpose="fetch-0")
     assert (await client.request(metadata)).topics[0].name == "t"
     broker.process.send_signal(signal.SIGSTOP)
-    with trio.fail_after(10):  # each thread stops when it is scheduled
+    with trio.fail_after(10):  # a thread stops only when it is scheduled next
         while not is_stopped(broker.process.pid):
             await trio.sleep(0.01)
     assert await client.request_error(metadata, timeout_ms=300) == "request timed out"
@@ -181,7 +181,7 @@ def test_requests_survive_pauses_and_kills_of_the_peer(kind: type[Broker]) -> No
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
 def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], mechanism: str) -> None:
-    """Check repeated authentication over one connection, and the error message of a rejected one."""
+    """Check repeated authentication on one connection, and the error message of a failed authentication."""
     known = logins(mechanism, mechanism)
     unknown = Login("broker", "guess", mechanism)
 
@@ -222,7 +222,7 @@ def sasl_client_for(login: Login) -> SaslClient:
 async def running_client(
     broker: Broker, logins: PeerAuthentication
 ) -> AsyncIterator[tuple[Client, list[PeerAddress]]]:
-    """Run a client of the broker. Yield it and the addresses that it connects to."""
+    """Run a client of the broker. Yield the client and the list of addresses that it connects to."""
     loop = Loop()
     connections = PeerConnections(loop, SocketSettings())
     dialled: list[PeerAddress] = []

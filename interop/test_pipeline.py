@@ -1,4 +1,4 @@
-"""The pipeline's jobs on either broker, over the network and on the broker's files."""
+"""The pipeline's jobs on either broker. They read over the network or from the broker's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEMO_S = 540.0
 
 @pytest.fixture
 def brokers(kind: type[Broker]) -> Iterator[tuple[Broker, Broker]]:
-    """Two brokers of one kind: the source, and the target of the restore."""
+    """Start two brokers of one kind and yield the source and the target of the restore."""
     source, target = kind(), kind()
     with ExitStack() as stack:
         for broker in (source, target):
@@ -40,7 +40,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
         assert f"clean: {FLIGHTS} records" in outcome[name], outcome[name]
     assert (demo / "index.html").exists()
 
-    # An archive of the broker's open files equals that of its topics.
+    # An archive of the broker's files, while the broker runs, equals an archive over the network.
     files = {"path": source.properties["log.dirs"], "subscribe": "flights"}
     own = str(tmp_path / "of-files")
     archive = {"directory": own, "trigger": "availableNow"}
@@ -52,7 +52,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
         "right": {"format": "archive", "directory": own},
     }
     assert f"clean: {FLIGHTS} records" in jobs.run("audit", audit)
-    # A second run finds nothing new.
+    # A second run finds no new records.
     path = str(demo / "archive.toml")
     again = jobs.start_module("kwire.pipeline.cli", "archive", "--config", path, "--master", MASTER)
     assert "0 commits" in said(again)

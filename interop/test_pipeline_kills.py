@@ -1,4 +1,4 @@
-"""The pipeline's jobs with driver, executor and broker killed. `make pipeline-kills` runs more seeds."""
+"""The pipeline's jobs while driver, executor or broker is killed. `make pipeline-kills` runs more seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.pipeline_kills.processes import EACH
 from interop.pipeline_kills.trial import prepare_setup, run
 
 SEEDS = range(1, 4)
-"""The first seed with a kill is enough."""
+"""Seeds to try. The test ends with the first seed for which the kill happened before the job ended."""
 
 
 @pytest.fixture(scope="module")

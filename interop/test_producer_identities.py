@@ -1,4 +1,7 @@
-"""Records that a client has written twice under two identities, which the cluster scenarios accept."""
+"""The detection of records that a client wrote twice with different producer ids or epochs.
+
+The cluster scenarios accept such duplicates, because the client causes them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def test_record_with_two_producer_ids_is_a_client_resend(kind: type[Broker]) -> 
                 assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
         place = "t", 1
         records = [(place, at, value) for at, value in enumerate([b"a", b"c", b"a", b"b", b"a", b"c"])]
-        # `a` is in the log twice under the first identity, and `b` once.
+        # `a` is in the log twice under the first producer identity, and `b` once.
         assert find_client_resends(broker.bootstrap, None, records) == {
             b"c": [Identity(7, 0), Identity(7, 1)]
         }

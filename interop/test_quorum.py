@@ -1,4 +1,4 @@
-"""A controller of one kind and a broker of the other: restarts, snapshots and identical logs."""
+"""A controller of one kind and a broker of the other: restarts, snapshots and identical metadata logs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from interop.wire import Fields
 
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "30000"}
 EXPECTED = re.compile(
-    # Apache Kafka logs these during a normal start and while the other node is down.
+    # Apache Kafka logs these lines during a normal start and while the other node is down.
     r"Performing controller activation|already been closed|could not be established|Node may not be available"
     r"|Disconnecting from node|Error in response for fetch request|java.io.IOException: Connection to"
 )
 
 
 def controller_of(kind: type[Broker]) -> Broker:
-    """Format a combined node without the features that kwire does not support."""
+    """Create and format a combined node without the features that kwire does not support."""
     return format_node(kind(SMALL_SNAPSHOTS), *FEATURES)
 
 
 def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
-    """Create a broker of the controller's cluster."""
+    """Create a broker that uses the node `controller` as its controller."""
     broker = kind(
         {
             **SMALL_SNAPSHOTS,
@@ -66,7 +66,7 @@ def quorum(port: int) -> Fields:
 
 
 def follows(broker: Broker, controller: Broker) -> bool:
-    """Return whether the broker has exactly the end of the controller's log."""
+    """Return whether the end of the broker's metadata log equals the end of the controller's."""
     own, its = log_of(broker), log_of(controller)
     return bool(own) and (its[-300:] in own or own[-300:] in its)
 
@@ -109,8 +109,8 @@ def test_broker_replicates_the_metadata_log(kinds: tuple[type[Broker], type[Brok
         format_node(broker)
         broker.start()
         is_the_same(broker, controller)
-        # The first snapshot came from the controller. A later one may be the broker's own, in another
-        # order.
+        # The broker fetched its first snapshot from the controller. It may have written a later snapshot
+        # itself, with the records in another order.
         [snapshot, *_] = sorted(home(broker).glob("*.checkpoint"))
         assert log_of(broker) != log_of(controller), "it begins behind the snapshot"
         assert snapshot.read_bytes() == (home(controller) / snapshot.name).read_bytes()

@@ -1,4 +1,4 @@
-"""Every scenario of hand-made bytes on Apache Kafka and kwire in parallel, and the differences."""
+"""All raw scenarios, which send hand-made requests. Apache Kafka and kwire run each scenario in parallel."""
 
 from __future__ import annotations
 

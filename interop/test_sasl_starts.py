@@ -1,4 +1,4 @@
-"""SASL settings with which both brokers start, or both fail with the same message."""
+"""SASL settings with which both brokers start, or with which both fail with the same error message."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ CASES: dict[str, tuple[dict[str, str | None], str | None]] = {
         "No security protocol defined for listener CONTROLLER",
     ),
 }
-"""By name the changed settings, and the common error message if the brokers do not start."""
+"""By case name: the changed settings, and the common error message, or None if both brokers start."""
 
 
 def settings_of(broker: Broker) -> dict[str, str]:
-    """Return settings of a SASL listener, which is also the inter-broker listener."""
+    """Return the settings of a SASL listener that is also the inter-broker listener."""
     return {
         "listeners": f"SASL_PLAINTEXT://{broker.bootstrap},CONTROLLER://{broker.controller_bootstrap}",
         "advertised.listeners": f"SASL_PLAINTEXT://{broker.bootstrap}",
@@ -116,11 +116,11 @@ def settings_of(broker: Broker) -> dict[str, str]:
 
 
 def outcome(broker: Broker) -> tuple[bool, str]:
-    """Return whether the broker runs, and its log."""
+    """Start the broker and return whether it runs, and its log."""
     try:
         return serves(broker), broker.log_text()
     except subprocess.CalledProcessError as error:
-        # Apache Kafka validates its settings when it formats, too.
+        # Apache Kafka validates its settings when it formats a directory, too.
         return False, error.stderr.decode()
 
 

@@ -1,4 +1,4 @@
-"""Every scenario of clients and tools on Apache Kafka and kwire, one after the other, and the differences."""
+"""All scenarios of clients and tools, run on Apache Kafka first and then on kwire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The segment source in a user's Spark session, and jobs on unusual records in it."""
+"""The segment source, a Spark data source, in a user's session, and jobs that read unusual records."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ spark.stop()
 
 
 def fill(root: Path, topic: str = "topic", partitions: int = PARTITIONS) -> None:
-    """Write a data directory with logs of small segments."""
+    """Write a data directory whose partition logs have several small segments."""
     for partition in range(partitions):
         log = opened(root, topic, partition, LogConfig(segment_bytes=1500, index_interval_bytes=300))
         for number in range(0, RECORDS, 10):
@@ -155,7 +155,7 @@ def opened(root: Path, topic: str, partition: int, config: LogConfig) -> Log:
 
 
 def run(program: str, *arguments: str) -> list[Any]:
-    """Run a program in Spark's Python, and return its lines of JSON."""
+    """Run a program in the Python that has PySpark, and return the JSON lines that it prints."""
     done = subprocess.run(
         [spark_python(), "-c", program, *arguments],
         env=environment(),
@@ -215,7 +215,7 @@ ALIKE: Content = (None, b"v", [("a", None), ("b", b"")])
 
 
 def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = (NOW_MS,)) -> None:
-    """Write a partition with the contents, each at all the times."""
+    """Write a partition that has each content at each timestamp."""
     log = opened(root, topic, 0, LogConfig())
     for time_ms in times_ms:
         sent = build([(time_ms, *content) for content in contents], base_offset=log.log_end_offset)
@@ -229,7 +229,7 @@ FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MAX_TIMESTAMP_MS)
 
 
 def test_audit_compares_nulls_and_extreme_timestamps(tmp_path: Path) -> None:
-    """Check the audit, a profile, and Parquet with either kind of timestamp."""
+    """Check the audit, a profile, and Parquet with both timestamp types."""
     for topic, (one, other) in UNLIKE.items():
         write(tmp_path / "left", topic, one)
         write(tmp_path / "right", topic, other)
@@ -254,6 +254,6 @@ def test_audit_compares_nulls_and_extreme_timestamps(tmp_path: Path) -> None:
     assert rates["records_outside_years_1_to_9999"] == 3
     assert output[5]
     assert output[6] == ["INT64", [*FAR_MS], True]
-    # With INT96, Spark itself misreads the last 6,700 years of its calendar.
+    # With INT96, Spark itself misreads timestamps in the last 6,700 years of its calendar.
     kind, times_ms, same = output[7]
     assert (kind, times_ms[:-1], same) == ("INT96", [*FAR_MS[:-1]], True)

@@ -1,7 +1,7 @@
-"""Apache Kafka and kwire take turns on one data directory, without a visible difference.
+"""Apache Kafka and kwire take turns on one data directory, and neither may see a difference.
 
-Apache Kafka takes every turn alone first. Its log messages and the output of kafka-dump-log in that run are
-the accepted ones.
+First, Apache Kafka takes every turn alone. The log messages of this run, and the output of kafka-dump-log on
+its files, are accepted in the runs with kwire.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from interop.swap.dump_log import dump_errors_by_shape
 from interop.swap.observation import observe
 from interop.swap.shared_directory import Shared, log_messages_by_shape
 
-# Entries are removed once kwire behaves as described.
+# Accepted differences. Remove an entry once kwire behaves like Apache Kafka.
 KNOWN_DIFFERENCES: list[tuple[str, str, str]] = []
 ON_A_BUSY_MACHINE = [
     "EventPerformanceMonitor",
     "processExpiredBrokerHeartbeat",
     "sent a heartbeat request but received error REQUEST_TIMED_OUT",
 ]
-"""Messages of Apache Kafka about delays."""
+"""Messages that Apache Kafka logs if the machine delays it."""
 BY_CHANCE_ALONE = [
     "handleResponse: unexpected callback exception",
     "creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'",
     "due to Stopped load",
 ]
-"""Messages that Apache Kafka logs occasionally without kwire.
+"""Messages that Apache Kafka logs occasionally, also without kwire.
 
-In its ReplicaAlterLogDirsThread, the end of a move races with the response that permits it: 2 of 456 moves by
-Apache Kafka 4.3.1 alone ended so. A client may look up a coordinator before the broker knows the new topic.
-And the broker may be stopped while its group coordinator loads.
+In Apache Kafka's ReplicaAlterLogDirsThread, the end of a move races with the response that permits the end: 2
+of 456 moves by Apache Kafka 4.3.1 alone logged the message. A client may look up a coordinator before the
+broker knows the new topic. And a test may stop the broker while its group coordinator loads.
 """
 AFTER_A_KILL = re.compile(r"Failed atomic move of \S+-delete/\d+\.timeindex to ")
-"""Logged if the previous broker was killed while it removed a directory file by file."""
+"""Logged if the previous broker was killed while it deleted a directory file by file."""
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
 ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
@@ -45,14 +45,14 @@ ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
 
 @dataclass
 class SwapResult:
-    """The observations while brokers took turns."""
+    """The observations from all turns of the brokers."""
 
     differences: list[Difference] = field(default_factory=list)
-    """Differences between what one broker left and what the next one found."""
+    """Differences between the state at the end of a turn and the state that the next broker reports."""
     logged: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By broker, an example of each shape of warning and error in its log."""
+    """By broker: an example of each shape of warning and error in its log, by shape."""
     dump_errors_by_shape: dict[str, str] = field(default_factory=dict)
-    """An example of each shape of kafka-dump-log's error messages."""
+    """An example of each shape of kafka-dump-log's error messages, by shape."""
 
 
 def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> SwapResult:
@@ -82,7 +82,7 @@ def run_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum
 
 @pytest.fixture(scope="module")
 def alone() -> SwapResult:
-    """Run all turns with Apache Kafka alone."""
+    """Run all turns with Apache Kafka only, and return the result."""
     return run_turns("alone", ["apache"], ENDINGS_ALONE)
 
 
@@ -101,14 +101,14 @@ def test_brokers_alternate_on_a_static_quorum(
 def test_brokers_take_turns_in_a_dynamic_quorum(
     order: list[str], alone: SwapResult, differences: list[Difference]
 ) -> None:
-    """Alternate brokers with voters in the metadata log, which the first broker formats (KIP-853)."""
+    """Let the brokers take turns with a dynamic quorum (KIP-853), which the first broker formats."""
     result = run_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
     report_differences(result, alone, differences)
     assert not [line for line in result.logged["kwire"].values() if "bootstrap.servers" in line]
 
 
 def report_differences(result: SwapResult, alone: SwapResult, differences: list[Difference]) -> None:
-    """Fail on unexplained differences and unexpected messages."""
+    """Fail if there is an unexplained difference or an unexpected message."""
     found = [explain(difference, KNOWN_DIFFERENCES) for difference in result.differences]
     differences.extend({difference.path: difference for difference in found}.values())
     wrong = [table([difference]) for difference in found if not difference.reason]
@@ -127,6 +127,6 @@ def report_differences(result: SwapResult, alone: SwapResult, differences: list[
 
 
 def test_apache_kafka_alone_changes_nothing(alone: SwapResult) -> None:
-    """Check the assumption of the comparison."""
+    """Check that Apache Kafka alone shows no differences, because the comparison relies on that."""
     print("\n".join([*alone.logged["apache"].values(), *alone.dump_errors_by_shape.values()]))
     assert not alone.differences, "\n" + table(alone.differences)

@@ -1,4 +1,4 @@
-"""Users and delegation tokens that one broker creates and the other accepts, on the same directory."""
+"""Users and delegation tokens that one broker creates and the other broker accepts, on the same directory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from interop.swap.shared_directory import Shared, log_messages_by_shape
 
 ENDINGS = ["stop", "kill", "stop", "stop"]
 OTHERS = 30
-"""So many users that each turn writes a snapshot."""
+"""The number of additional users, high enough that a metadata snapshot is written in each turn."""
 ITERATIONS = 4096
 CODES = {SCRAM_256: 1, SCRAM_512: 2}
 
 
 class Listener(NamedTuple):
-    """The SASL listener of the current broker."""
+    """The SASL listener of the broker whose turn it is."""
 
     bootstrap: str
 
@@ -48,7 +48,7 @@ def listen(shared: Shared) -> Listener:
 
 
 class Made:
-    """The users and tokens of earlier turns, with their secrets."""
+    """The users and tokens that earlier turns created, with their secrets."""
 
     def __init__(self) -> None:
         self.users: dict[str, tuple[str, str]] = {}
@@ -76,7 +76,7 @@ class Made:
         until(lambda: alice.is_known(self.tokens[-1]["Hmac"]))
 
     def come(self, listener: Listener) -> None:
-        """Check that existing users and tokens authenticate, and deleted ones do not."""
+        """Check that existing users and tokens can authenticate, and that deleted ones cannot."""
         for name, (mechanism, secret) in self.users.items():
             with Talk(listener.bootstrap) as talk:
                 assert scram_exchange(talk, mechanism, name, secret, "")[:2] == ("in", True), name
@@ -93,7 +93,7 @@ class Made:
                     assert talk.metadata() != "closed"
 
     def are_described(self, plain: RawClient, alice: TokenClient) -> None:
-        """Check that users and tokens are described as they were created."""
+        """Check that the broker describes users and tokens as they were created."""
         for name, (mechanism, _) in self.users.items():
             (response,) = describe(plain, name)["Results"]
             assert response["CredentialInfos"] == [{"Mechanism": CODES[mechanism], "Iterations": ITERATIONS}]

@@ -1,6 +1,6 @@
-"""The client metrics (KIP-714) that stock clients push to both brokers.
+"""The client metrics (KIP-714) that unmodified clients push to both brokers.
 
-Apache Kafka passes them to the plugin `TelemetryReceiver`; kwire exports them on its metrics page.
+Apache Kafka passes the metrics to the plugin `TelemetryReceiver`. kwire exports them on its metrics page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECONDS = 60.0
 LEAST_RECORDS = 20
 OWN = "client_id", "client_instance_id"
 COMES_AND_GOES = "member_id"
-"""A label that librdkafka has while a consumer is a member."""
+"""A label that librdkafka's metrics have only while the consumer is a group member."""
 PUSHED_AT_LAST = {
     "java-producer": "org_apache_kafka_producer_topic_record_send_total",
     "java-consumer": "org_apache_kafka_consumer_fetch_manager_records_lag",
@@ -45,7 +45,7 @@ KINDS_OF_CLIENT = "apache-kafka-java", "confluent-kafka-python"
 
 
 class Number(NamedTuple):
-    """A metric sample with Prometheus names and labels."""
+    """A metric sample, with its name and labels in Prometheus form."""
 
     client_id: str
     name: str
@@ -70,7 +70,7 @@ class ReceivingKafka(ApacheKafka):
         return command
 
     def numbers(self) -> Iterator[Number]:
-        """Yield the metrics of all pushes. Counters are summed up."""
+        """Yield the metrics of all pushes. For a counter, the values of all pushes are added up."""
         if not self.file.exists():
             return
         counts: dict[tuple[str, ...], float] = defaultdict(float)
@@ -87,7 +87,7 @@ class ReceivingKafka(ApacheKafka):
 
 
 class ReceivingKwire(Kwire):
-    """kwire with its HTTP port."""
+    """kwire with an HTTP port for its metrics page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class ReceivingKwire(Kwire):
 
 
 def java_clients(broker: Broker) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the console producer and consumer."""
+    """Start Kafka's console producer and console consumer, and yield their processes."""
     server = "--bootstrap-server", broker.bootstrap, "--topic", TOPIC
     own = "--command-property", "client.id=java-producer"
     yield start_tool("org.apache.kafka.tools.ConsoleProducer", *server, *own, "--timeout", "10")
@@ -134,7 +134,7 @@ def librdkafka_clients(broker: Broker) -> tuple[Producer, Consumer]:
 
 
 def pushed(broker: Broker) -> Any:
-    """Run the clients until each has pushed all its metrics. Return the pushed names and labels."""
+    """Run the clients until each has pushed all its metrics. Return the names and labels of the metrics."""
     assert isinstance(broker, ReceivingKafka | ReceivingKwire)
     with RawClient(broker.bootstrap) as client:
         served = by_api(client.call("ApiVersions", 3, ClientSoftwareName="a", ClientSoftwareVersion="1"))
@@ -167,7 +167,7 @@ def pushed(broker: Broker) -> Any:
         time.sleep(PAUSE_S)
         records += 1
         look()
-    while sent < records and time.monotonic() < deadline:  # the producer pushes, and sends nothing more
+    while sent < records and time.monotonic() < deadline:  # the producer pushes, but sends no records
         time.sleep(PAUSE_S)
         look()
     java.communicate(timeout=SECONDS)
@@ -177,7 +177,7 @@ def pushed(broker: Broker) -> Any:
     look()
     return {
         "advertised": {api: served.get(api) for api in ("GetTelemetrySubscriptions", "PushTelemetry")},
-        # The sum includes earlier pushes.
+        # The sum includes the values of earlier pushes.
         "all are counted": sent == records,
         "pushed": {
             client_id: {

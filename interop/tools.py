@@ -1,6 +1,7 @@
-"""Apache Kafka's command-line tools, run in one shared JVM to save JVM starts.
+"""Apache Kafka's command-line tools, all run in one JVM because a JVM per tool would start slowly.
 
-`run` returns a tool's output and exit status. `said` returns normalized lines that can be compared.
+`run` returns the output and the exit status of a tool. `said` returns the output as normalized lines that can
+be compared between brokers.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ PROGRAM = HERE / "java" / "ToolRunner.java"
 TOOLS = "org.apache.kafka.tools"
 STOP_SECONDS = 10.0
 NOISE = re.compile(r"at |Caused by|SLF4J|\.\.\. |\[[\w| -]+\] (ERROR|WARN|INFO) ")
-"""Lines of stack traces and logging, whose threads and times differ from run to run."""
+"""Lines of stack traces and logs. They contain thread names and times, which differ from run to run."""
 
 
 IMPATIENT = "default.api.timeout.ms=2000\nrequest.timeout.ms=1500\n"
-"""Short timeouts, for tools that would retry for a minute if something does not exist."""
+"""Short timeouts for tools that otherwise retry for a minute if, for example, a topic does not exist."""
 
 
 class Outcome(NamedTuple):
-    """The output of a tool and its exit status. The status is -1 if the tool timed out."""
+    """The output of a tool and its exit status, which is -1 if the tool exceeded its time limit."""
 
     stdout: str
     stderr: str
@@ -41,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 class ToolRunner:
-    """A JVM that runs one tool after another."""
+    """A JVM that runs tools one after another."""
 
     def __init__(self) -> None:
         java = shutil.which("java")
@@ -65,7 +66,10 @@ class ToolRunner:
         )
 
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> Outcome:
-        """Run a tool's main method. RuntimeError if the JVM ended."""
+        """Run a tool's main method.
+
+        Raises RuntimeError if the JVM has ended.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         texts = [b64encode(text.encode()).decode() for text in (stdin, main, *arguments)]
@@ -93,7 +97,7 @@ _runners: list[ToolRunner] = []
 
 
 def run(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> Outcome:
-    """Run a tool in the shared JVM. If the tool times out, the JVM is killed."""
+    """Run a tool in the shared JVM. If the tool exceeds its time limit, the JVM is killed."""
     with _lock:
         if _runners and not _runners[0].is_alive:
             _runners.clear()
@@ -115,7 +119,7 @@ atexit.register(close)
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for a condition, such as a broker that applies new metadata. Return at the timeout."""
+    """Wait until the condition is true, such as new metadata on a broker. At the timeout, just return."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -123,7 +127,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def another(broker: Broker, overrides: dict[str, str] | None = None) -> Iterator[Broker]:
-    """Start another broker of the same kind, for a scenario that would disturb others."""
+    """Start another broker of the same kind, for a scenario that would disturb the shared broker."""
     own = type(broker)(overrides)
     try:
         own.start()
@@ -133,7 +137,7 @@ def another(broker: Broker, overrides: dict[str, str] | None = None) -> Iterator
 
 
 def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
-    """Run a tool against a broker. Return its normalized output lines, then the exit status."""
+    """Run a tool against a broker. Return the normalized lines of its output, followed by the exit status."""
     return lines_of(
         run(main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s)
     )
@@ -149,23 +153,26 @@ def a_file(text: str) -> Iterator[str]:
 
 
 def lines_of(outcome: Outcome) -> list[str]:
-    """Return the normalized lines of both outputs without stack traces and logging, then the exit status."""
+    """Return the normalized lines of standard output and standard error, followed by the exit status.
+
+    Lines of stack traces and logs are left out.
+    """
     lines = [steady(line) for line in (outcome.stdout + "\n" + outcome.stderr).splitlines()]
     return [*(line for line in lines if line and not NOISE.match(line)), f"exit {outcome.status}"]
 
 
 def steady(line: str) -> str:
-    """Replace ports, ids, times and directories in a line, and collapse spaces."""
+    """Replace ports, ids, times and directories in a line by constants, and collapse spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
-    # 22 digits of base64, but no CamelCase name of that length.
+    # 22 characters of base64 are a UUID, unless they are a CamelCase name of the same length.
     camel = r"(?!(?:[A-Z][a-z]+)+(?![\w-]))"
     line = re.sub(rf"(?<![\w.$-]){camel}[A-Za-z0-9_-]{{22}}(?![\w-])", "<id>", line)
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
-    # Java prints several options in the order of a hash map of objects.
+    # Java prints a list of options in the order of a hash map, which differs from run to run.
     options = r"\[[a-z-]+\](?:, \[[a-z-]+\])+"
     line = re.sub(options, lambda found: ", ".join(sorted(found[0].split(", "))), line)
-    # The Java client's message depends on where the call was when it timed out.
+    # The text of a timeout in the Java client depends on the state of the call when it timed out.
     line = re.sub(r"Timed out waiting for a node assignment\. Call: .*", "Call(...)", line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
@@ -174,12 +181,12 @@ def steady(line: str) -> str:
 
 
 def errors_only(lines: list[str]) -> list[str]:
-    """Return the names of Java exceptions and the exit status, without the messages."""
+    """Return the names of the Java exceptions in the lines, without their messages, and the exit status."""
     found = re.findall(r"org\.apache\.kafka\.[\w.]*Exception", "\n".join(lines))
     return [*dict.fromkeys(found), lines[-1]]
 
 
 def columns(lines: list[str], *kept: int) -> list[list[str]]:
-    """Return these columns of a printed table, sorted, then the exit status."""
+    """Return the chosen columns of a printed table with sorted rows, followed by the exit status."""
     rows = [line.split(" ") for line in lines[:-1]]
     return [*sorted([row[index] for index in kept if index < len(row)] for row in rows), [lines[-1]]]

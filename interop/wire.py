@@ -1,8 +1,7 @@
-"""An interpreter of Kafka's JSON message definitions.
+"""An interpreter of Kafka's JSON message definitions, which is an independent check of kwire's encoding.
 
-The definitions come from the kafka-clients jar and nothing is shared with kwire, so this module is an
-independent check of kwire's encoding. It is small and slow. Messages are dictionaries with Kafka's field
-names: ``{"Topics": [{"Name": "a"}]}``.
+The definitions come from the kafka-clients jar, and the module shares no code with kwire. It is small and
+slow. Messages are dictionaries with Kafka's field names: ``{"Topics": [{"Name": "a"}]}``.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ INTEGERS = {
 
 
 class Truncated(Exception):
-    """The bytes end before the message does."""
+    """The bytes end before the message is complete."""
 
 
 class Versions:
-    """A version range such as ``0+``, ``3-7``, ``2`` or ``none``."""
+    """A range of versions in a message definition, such as ``0+``, ``3-7``, ``2`` or ``none``."""
 
     def __init__(self, text: str | None) -> None:
         self.low, self.high = 1, 0
@@ -61,7 +60,7 @@ def definitions() -> dict[str, Fields]:
 
 @cache
 def api_keys() -> dict[str, int]:
-    """Return the key of each API name (``Fetch``)."""
+    """Return the API key of each API, by API name such as ``Fetch``."""
     return {
         name.removesuffix("Request"): message["apiKey"]
         for name, message in definitions().items()
@@ -78,7 +77,7 @@ def versions_of(api: str) -> range:
 
 
 class Layout:
-    """One message at one version. It encodes dictionaries and decodes bytes."""
+    """The layout of a message at one version. It encodes dictionaries to bytes and decodes bytes."""
 
     def __init__(self, name: str, version: int) -> None:
         self.message = definitions()[name]
@@ -205,7 +204,7 @@ class Layout:
                 element, position = self._decode_value(field, kind[2:], data, position)
                 elements.append(element)
             return elements, position
-        # A list may be nullable while its elements are not.
+        # An array may be nullable although its elements are not.
         if kind == field["type"] and self.version in Versions(field.get("nullableVersions")):
             present = struct.unpack(">b", take(data, position, 1))[0]
             position += 1
@@ -226,7 +225,7 @@ class Layout:
 
 
 def default_of(field: Fields) -> Any:
-    """Return the default that Kafka's generator gives a field."""
+    """Return the default value that Kafka's message generator gives to a field."""
     kind, default = field["type"], field.get("default")
     if default == "null":
         return None
@@ -248,7 +247,7 @@ def default_of(field: Fields) -> Any:
 
 
 def put_varint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint."""
+    """Append the value as an unsigned varint."""
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
@@ -256,7 +255,7 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def take_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return an unsigned varint and the position after it."""
+    """Return the unsigned varint at a position, and the position after it."""
     value = shift = 0
     while True:
         byte = take(data, position, 1)[0]
@@ -268,19 +267,22 @@ def take_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def take(data: bytes, position: int, size: int) -> bytes:
-    """Return exactly ``size`` bytes. Truncated."""
+    """Return exactly ``size`` bytes from a position.
+
+    Raises Truncated if there are fewer bytes.
+    """
     if position + size > len(data):
         raise Truncated(f"{size} bytes wanted at {position} of {len(data)}")
     return data[position : position + size]
 
 
 def request_header_version(api: str, version: int) -> int:
-    """Return 1 or, for flexible versions, 2 (KIP-482)."""
+    """Return the request header version: 2 for flexible versions (KIP-482), 1 for all others."""
     return 2 if version in Versions(definitions()[f"{api}Request"].get("flexibleVersions")) else 1
 
 
 def response_header_version(api: str, version: int) -> int:
-    """Return the header version. ApiVersions keeps version 0, so that old clients can read it (KIP-511)."""
+    """Return the response header version: always 0 for ApiVersions, which old clients can read (KIP-511)."""
     if api == "ApiVersions":
         return 0
     return request_header_version(api, version) - 1
@@ -302,7 +304,10 @@ def encode_request(
 
 
 def decode_response(api: str, version: int, frame: bytes) -> tuple[int, Fields]:
-    """Return the correlation id and body of a response. Truncated if bytes are missing or left over."""
+    """Return the correlation id and the body of a response.
+
+    Raises Truncated if the frame is shorter or longer than the response.
+    """
     header, position = Layout("ResponseHeader", response_header_version(api, version)).decode(frame)
     body, position = Layout(f"{api}Response", version).decode(frame, position)
     if position != len(frame):

@@ -1,4 +1,4 @@
-"""The records that every client scenario sends."""
+"""The records that all client scenarios send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class Sent:
 
 
 def records(count: int) -> list[Sent]:
-    """Return records without key, value or headers, with equal keys, or large. Each has a key or a value."""
+    """Return records of several kinds: without key, value or headers, with equal keys, and large records.
+
+    Each record has a key or a value.
+    """
     return [
         Sent(
             key=None if index % 7 == 0 else f"key-{index % 10}".encode(),
