@@ -62,18 +62,18 @@ _MIN_DELTA = -(1 << 63)
 
 
 class CorruptBatch(Exception):
-    """Bytes that are not a record batch, or a batch that contradicts itself."""
+    """The error for bytes that are not a record batch, or for a batch that contradicts itself."""
 
 
 _CODECS = tuple(Codec)
-"""The codecs, by code. Looking up a code here costs a tenth of calling the enumeration."""
+"""The codecs, by code. A lookup here takes a tenth of the time of a call of the enumeration."""
 
 
 class UnreadableBatch(CorruptBatch):
-    """A batch that cannot be read: an unknown codec, invalid compressed data, a varint that does not end.
+    """A batch that cannot be read: an unknown codec, invalid compressed data, a varint without an end.
 
-    This is a separate class because Kafka has no error code for these, unlike for records that contradict
-    themselves.
+    This is a separate class because Kafka has no error code for such a batch. It has one for records that
+    contradict themselves.
     """
 
 
@@ -109,7 +109,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The compression codec. UnreadableBatch if the attributes name an unknown one."""
+        """The compression codec. Raises UnreadableBatch if the attributes name an unknown codec."""
         code = self.attributes & CODEC_MASK
         if code >= len(_CODECS):
             raise UnreadableBatch(f"the batch at offset {self.base_offset} has compression codec {code}")
@@ -137,14 +137,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record. Sequences wrap from the greatest int32 to 0."""
+        """The sequence number of the last record. Sequence numbers wrap from the largest int32 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
 _new_header: Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader] = tuple.__new__
-"""Create a header from its fields. `_make` would cost a Python call per batch."""
+"""A function that creates a header from its fields. `_make` would cost a Python call per batch."""
 
 
 class Record(NamedTuple):
@@ -162,16 +162,17 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position`, unchecked. HEADER_BYTES must be present there."""
+    """Return the header of the batch at `position` without checks. HEADER_BYTES must be present there."""
     return _new_header(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batches(
     buffer: Buffer, start: int = 0, end: int | None = None, *, allow_partial: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and header of each batch. CorruptBatch for an incomplete batch or an invalid length.
+    """Yield the position and header of each batch.
 
-    With `allow_partial`, an incomplete last batch is skipped. A Fetch response may end with one.
+    Raises CorruptBatch for an incomplete batch or an invalid length. With `allow_partial`, an incomplete last
+    batch is skipped, since a Fetch response may end with an incomplete batch.
     """
     end = len(buffer) if end is None else end
     position = start
@@ -223,7 +224,10 @@ def update_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -
 
 
 def decompress_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
-    """Return the batch's records, decompressed. CorruptBatch if they are invalid or exceed `max_bytes`."""
+    """Return the batch's records, decompressed.
+
+    Raises CorruptBatch if the records are invalid or exceed `max_bytes`.
+    """
     span = memoryview(buffer)[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if not header.attributes & CODEC_MASK:
         return span
@@ -237,13 +241,13 @@ def decompress_records(buffer: Buffer, position: int, header: BatchHeader, max_b
 
 _MAX_LENGTH_BYTES = 5
 _MIN_RUN = 8
-"""The least number of records of equal length for which one comparison is faster than a walk."""
+"""The minimum number of equally long records for which one comparison is faster than reading each length."""
 
 
 def _run_length(payload: Buffer, at: int, stride: int, limit: int) -> int:
-    """Count the records from `at` whose length equals that of the record before, up to `limit`.
+    """Count the records from `at` that are as long as the record before them, up to `limit`.
 
-    The result is 0 if they are too few. Each length leads to the next one, so comparing the bytes at
+    Returns 0 if there are too few. Each length leads to the next one, so comparing the bytes at
     multiples of `stride` is enough.
     """
     before = at - stride
@@ -264,9 +268,9 @@ def _run_length(payload: Buffer, at: int, stride: int, limit: int) -> int:
 
 
 def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> int:
-    """Count the records by their boundaries. The result is at most one more than the header's count.
+    """Count the records by their lengths. The result is at most one more than the header's count.
 
-    CorruptBatch if a record exceeds the batch, or if a compressed batch exceeds `max_bytes`.
+    Raises CorruptBatch if a record exceeds the batch, or if a compressed batch exceeds `max_bytes`.
     """
     payload = decompress_records(buffer, position, header, max_bytes)
     count, at = _walk(payload, header.records_count)
@@ -276,7 +280,7 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
     """Skip up to `limit` records by their lengths. Return their number and the position after them.
 
-    CorruptBatch if a record exceeds the batch.
+    Raises CorruptBatch if a record exceeds the batch.
     """
     at, end = 0, len(payload)
     count = start = 0
@@ -355,10 +359,10 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of the batch at `position` in order, from `from_offset` on if it is given.
 
-    Records before `from_offset` are skipped by their lengths, without a check of their contents. CorruptBatch
-    for an invalid record, for records that decompress to more than `max_bytes`, and for a record with more
-    than `max_headers` headers. The last limit exists because a header of two bytes becomes objects of a
-    hundred.
+    Records before `from_offset` are skipped by their lengths, without a check of their contents. Raises
+    CorruptBatch for an invalid record, for records that decompress to more than `max_bytes`, and for a record
+    with more than `max_headers` headers. The limit on headers exists because a header of two bytes becomes
+    Python objects of about 100 bytes.
     """
     data = bytes(decompress_records(buffer, position, header, max_bytes))
     end = len(data)
@@ -367,7 +371,7 @@ def records(
     left, min_delta = header.records_count, _MIN_DELTA
     if from_offset is not None:
         min_delta = from_offset - header.base_offset
-        # Compaction may have removed records. A record's offset delta exceeds its number by at most this.
+        # Compaction may have removed records. An offset delta exceeds the record's number by at most this.
         gaps = max(0, header.last_offset_delta + 1 - left)
         passed, at = _walk(data, min(left, min_delta - gaps))
         left -= passed
@@ -418,7 +422,7 @@ def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def control_type(record: Record) -> tuple[int, int]:
-    """Return a control record's version and type, from its key. CorruptBatch for an invalid key."""
+    """Return a control record's version and type, from its key. Raises CorruptBatch for an invalid key."""
     if record.key is None or len(record.key) < 4:
         raise CorruptBatch(f"the control record at offset {record.offset} has no type")
     version, kind = _CONTROL.unpack_from(record.key, 0)
@@ -459,7 +463,7 @@ def build(
     """Build a batch of at least one record, with its CRC.
 
     The first record's timestamp becomes the base timestamp. With `log_append_time`, all records get that
-    timestamp. `offset_deltas` leave gaps, as compaction does: one delta for each record, then the batch's
+    timestamp. `offset_deltas` create gaps, as compaction does: one delta for each record, then the batch's
     last offset delta.
     """
     body = bytearray()

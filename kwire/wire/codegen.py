@@ -18,10 +18,10 @@ from kwire.wire.primitives import Buffer, Region, append_unsigned_varint, read_u
 from kwire.wire.schema import Field, Message, SchemaError, compile_function, fields_of
 
 Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
-"""(buffer, position, end) -> (message, position after it). `end` is the end of the buffer."""
+"""(buffer, position, end) -> (message, position after the message). `end` is the end of the buffer."""
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[tuple[int, Region]]], None]
-"""(message, output, regions): append the message. A region is listed with its position and not copied."""
+"""(message, output, regions): append the message. A region is not copied, but listed with its position."""
 
 FORMATS = {
     "Int8": "b",
@@ -44,14 +44,17 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @cache
 def decoder(message_class: type[Message], version: int) -> Decoder:
-    """Return the function that decodes this version. WireError for malformed data."""
+    """Return the function that decodes this version. Raises WireError for malformed data."""
     source = _DecoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Decoder, source.compile(outermost=True))
 
 
 @cache
 def encoder(message_class: type[Message], version: int) -> Encoder:
-    """Return the function that encodes this version. ValueError if it cannot carry a value."""
+    """Return the function that encodes this version.
+
+    Raises ValueError if the version cannot carry a value.
+    """
     source = _EncoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Encoder, source.compile(outermost=True))
 
@@ -101,7 +104,7 @@ class _Source:
         self.add(2, f"raise {raised} from None")
 
     def untagged(self) -> list[Field]:
-        """Return the fields that this version sends in their order, without a tag."""
+        """Return the fields that this version sends without a tag, in their order."""
         return [
             field
             for field in fields_of(self.message_class)

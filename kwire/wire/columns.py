@@ -32,9 +32,9 @@ KEY_AND_VALUE: Final = frozenset({"key", "value"})
 _MIN_RECORD_BYTES: Final = 7
 """The size of an empty record: length, attributes, two deltas, two lengths and the header count."""
 _MIN_RUN: Final = 8
-"""The least number of records of equal length for which one comparison is faster than a walk."""
+"""The minimum number of equally long records for which one comparison is faster than reading each length."""
 _FIRST_WALK: Final = 16
-"""The number of records that are walked before the next check for records of equal length."""
+"""The number of records to read one by one before the next check for records of equal length."""
 _ZIGZAG: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
 
 HEADERS_TYPE: Final = pa.list_(
@@ -70,7 +70,7 @@ def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_
 def decode_parts(
     data: Buffer, batches: Batches, *, max_bytes: int, fields: Collection[str] = KEY_AND_VALUE
 ) -> Iterator[tuple[Columns, Batches]]:
-    """Decode batches as `decode` does, in groups of at most `max_bytes` decompressed bytes or one batch."""
+    """Decode as `decode` does, in groups of one batch or of at most `max_bytes` decompressed bytes."""
     for part in _split(data, batches, max_bytes):
         yield _decode_part(part, fields), part.batches
 
@@ -168,7 +168,7 @@ def _invalid_batch(header: BatchHeader, why: str) -> CorruptBatch:
 
 @cache
 def _strides() -> list[list[int]]:
-    """Return a table: a record's first two bytes -> distance to the next record, or 0 for a longer length."""
+    """Return a table from the first two bytes of a record to its size, or to 0 if its length is longer."""
 
     def of(zigzag: int, prefix_bytes: int) -> int:
         return 0 if zigzag & 1 else prefix_bytes + (zigzag >> 1)
@@ -182,7 +182,7 @@ def _strides() -> list[list[int]]:
 
 
 def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
-    """Fill in the starts of the records. Return False if they do not end at `end`, or if a length is long."""
+    """Fill in `starts`. Returns False if the records do not end at `end`, or if a length is too long."""
     strides = _strides()
     done, count = 0, len(starts)
     limit = _FIRST_WALK
@@ -208,12 +208,12 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
                 return False
     except IndexError:
         return False
-    # A position beyond the end never returns to it.
+    # Positions only increase, so a position beyond the end never becomes the end.
     return at == end
 
 
 def _run_length(raw: Bytes, at: int, stride: int, limit: int) -> int:
-    """Count the records from here that have the same length, or return 0 if they are too few."""
+    """Count the records from `at` that have the same length. Returns 0 if there are too few."""
     if limit < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
         return 0
     # Each length leads to the next one, so comparing the bytes at multiples of `stride` is enough.
@@ -227,7 +227,7 @@ def _run_length(raw: Bytes, at: int, stride: int, limit: int) -> int:
 
 
 def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
-    """Return the starts of records of any length. IndexError or CorruptBatch for invalid records."""
+    """Return the starts of records of any length. Raises IndexError or CorruptBatch for invalid records."""
     starts = []
     for _ in range(count):
         starts.append(at)
@@ -369,7 +369,7 @@ def _decode_columns(
 class _Slices:
     """One Arrow array over the original buffer, whose elements are keys, values and the bytes between them.
 
-    Arrow can therefore copy all keys, or all values, into an array of their own.
+    Arrow can therefore copy all keys, or all values, into a separate array.
     """
 
     def __init__(self, buffer: Buffer, count: int, *marks: Ints) -> None:
@@ -384,7 +384,7 @@ class _Slices:
         )
 
     def take(self, column: int, null: Any = None) -> pa.BinaryArray:
-        """Return the bytes between this mark and the next one in each record; `null` masks the nulls."""
+        """Return the bytes between mark `column` and the next mark of each record. `null` masks the nulls."""
         if null is not None and self._count and null.all():
             return pa.nulls(self._count, pa.binary())
         indexes = np.arange(column, self._count * self._width, self._width, dtype=np.int32)

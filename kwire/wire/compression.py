@@ -24,11 +24,11 @@ class Codec(IntEnum):
 
 
 class CompressionError(Exception):
-    """Data that the codec cannot decompress."""
+    """The error for data that the codec cannot decompress."""
 
 
 class OutputTooLarge(CompressionError):
-    """Data that decompresses to more bytes than allowed."""
+    """The error for data that decompresses to more bytes than allowed."""
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -39,7 +39,7 @@ LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
 SNAPPY_MAX_RATIO = 64
-"""The greatest factor by which a snappy block can grow: its densest element makes 64 bytes of 3."""
+"""The maximum growth of a snappy block, as a factor: its densest element expands 3 bytes to 64."""
 LZ4_CHUNK_RATIO = 8
 """The part of an lz4 frame that is decompressed in one call, as a multiple of the frame's size.
 
@@ -79,7 +79,10 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
-    """Decompress data. OutputTooLarge beyond `max_bytes`; CompressionError for invalid data."""
+    """Decompress data.
+
+    Raises OutputTooLarge if the output exceeds `max_bytes`, or CompressionError for invalid data.
+    """
     if codec == Codec.GZIP:
         return _decompress_gzip(data, max_bytes)
     if codec == Codec.SNAPPY:
@@ -156,7 +159,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
 def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
     import snappy
 
-    # The block's preamble declares its decompressed size, which the library allocates: check it first.
+    # The block's preamble declares its decompressed size, which the library allocates: check the size first.
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift

@@ -1,7 +1,7 @@
 """CRC-32C, the checksum of record batches and producer snapshots.
 
-The package crc32c imports `importlib.metadata` to read its own version. That import takes 8 of the 130 ms in
-which a broker starts, so this module loads only the package's extension module.
+The package crc32c imports `importlib.metadata` to read its own version. That import takes 8 ms of the 130 ms
+of a broker's start, so this module loads only the package's extension module.
 """
 
 from __future__ import annotations

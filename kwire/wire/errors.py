@@ -205,7 +205,7 @@ DEFAULT_MESSAGES = {
 
 
 class WireError(Exception):
-    """The peer violated the protocol, so the rest of its data cannot be interpreted."""
+    """A violation of the protocol by the peer. The rest of the peer's data cannot be interpreted."""
 
 
 class ApiError(Exception):
@@ -218,4 +218,4 @@ class ApiError(Exception):
 
 
 class NotInVersion(ValueError):
-    """A field is set that does not exist in the version to encode."""
+    """The error if a field is set that does not exist in the version to encode."""

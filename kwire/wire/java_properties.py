@@ -20,7 +20,7 @@ _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}
 def load(text: str) -> dict[str, str]:
     r"""Parse the text of a properties file. If a key is set twice, the last value wins.
 
-    ValueError for a malformed \u escape.
+    Raises ValueError for a malformed \u escape.
     """
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -83,7 +83,7 @@ _INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
 def parse_integer(text: str, bits: int = 32) -> int:
-    """Parse a number as `Integer.parseInt` does, or as `Short.parseShort` with 16 bits. ValueError."""
+    """Parse a number as `Integer.parseInt` does, or as `Short.parseShort` with 16 bits. Raises ValueError."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(f"not a number: {text!r}")
     value = int(text)

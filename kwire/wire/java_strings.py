@@ -11,7 +11,7 @@ BLANKS = "".join(map(chr, range(0x21)))
 
 
 _MAX_CACHED_LENGTH = 256
-"""The longest text whose hash is cached. A name may have 32 KiB, so caching all would take much memory."""
+"""The longest text whose hash is cached. Names of up to 32 KiB would make the cache too large."""
 
 _CHUNK_BYTES = 2048
 """The size of the chunks that are folded one by one. A chunk fits in the processor's first cache."""
@@ -58,7 +58,7 @@ def _long_hash(text: str) -> int:
     """Compute the same hash for a long string, for which a loop over its units would take milliseconds.
 
     All units of a chunk form one large number. Each step multiplies the left number of every pair and adds it
-    to the right one, for all pairs at once. A sum is never wider than the two numbers that it replaces.
+    to the right number, for all pairs at once. A sum is never wider than the two numbers that it replaces.
     """
     units = string_sort_key(text)
     units = bytes(-len(units) % _CHUNK_BYTES) + units  # leading zeros do not change the hash

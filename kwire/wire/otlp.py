@@ -5,7 +5,7 @@ would be the broker's largest dependency, and this reader needs only eight messa
 fields, as protobuf requires. Among them are histograms and summaries, which neither the Java client nor
 librdkafka sends.
 
-A field's tag is its number times eight plus its wire type. A known field of another wire type is unknown, and
+A field's tag is its number times eight plus its wire type. A known field with an unexpected wire type is
 skipped too.
 """
 
@@ -26,7 +26,7 @@ _DOUBLE: Final = struct.Struct("<d").unpack
 _DELTA: Final = 1
 _NO_RECORDED_VALUE: Final = 1
 MAX_LABELS: Final = 32
-"""The limit of a point's labels. Clients send a handful.
+"""The maximum number of a point's labels. Clients send about ten at most.
 
 The labels of a resource are copied to each of its points, so the limit on fields does not bound memory and
 time.
@@ -49,7 +49,7 @@ Labels = tuple[Label, ...]
 
 
 class MetricsLimitExceeded(WireError):
-    """The metrics exceed a limit of the reader."""
+    """The error if metrics exceed a limit of the reader."""
 
 
 class Point(NamedTuple):
@@ -66,8 +66,8 @@ class Point(NamedTuple):
 def read_points(data: Buffer, *, max_fields: int) -> Iterator[Point]:
     """Yield the data points of a MetricsData.
 
-    WireError for malformed data. MetricsLimitExceeded if there are more than `max_fields` fields, or if a
-    point has more than MAX_LABELS labels; the points before that have been yielded.
+    Raises WireError for malformed data. Raises MetricsLimitExceeded if there are more than `max_fields`
+    fields, or if a point has more than MAX_LABELS labels. The points before the error are yielded.
     """
     message = _ProtobufReader(memoryview(data), max_fields)
     for tag, value in message.fields(message.span):
@@ -107,7 +107,7 @@ class _ProtobufReader:
         self.span: Span = 0, len(data)
 
     def fields(self, span: Span) -> Iterator[tuple[int, Span]]:
-        """Yield the tag of each field and the span of its value. WireError.
+        """Yield the tag of each field and the span of its value. Raises WireError.
 
         For a varint, yield the tag, the value and the end instead.
         """
@@ -220,7 +220,10 @@ def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]
 
 
 def _add_attribute(message: _ProtobufReader, span: Span, labels: list[Label]) -> None:
-    """Add the attribute of a KeyValue, unless its value is a list, a map or bytes. MetricsLimitExceeded."""
+    """Add the attribute of a KeyValue, unless its value is a list, a map or bytes.
+
+    Raises MetricsLimitExceeded.
+    """
     key, text = "", None
     for tag, value in message.fields(span):
         if tag == _FIRST:

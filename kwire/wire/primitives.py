@@ -37,7 +37,7 @@ def uuid_to_text(value: Uuid) -> str:
 
 
 def uuid_from_text(text: str) -> Uuid:
-    """Parse a Uuid. ValueError if the text is not a Uuid."""
+    """Parse a Uuid. Raises ValueError if the text is not a Uuid."""
     # The base64 decoder skips characters that are not part of its alphabet.
     if _UUID.fullmatch(text) is None:
         raise ValueError(f"not a Uuid: {text!r}")

@@ -1,8 +1,8 @@
 """The registry of APIs, and the encoding of requests, responses and stored records with their headers.
 
 Request headers have version 1, or version 2 in the flexible versions of an API. Response headers have version
-0, or version 1 there. An ApiVersions response always has header version 0, because its client does not know
-the broker's versions yet (KIP-511).
+0, or version 1 in the flexible versions. An ApiVersions response always has header version 0, because its
+client does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Decode the header of a request frame without its size. Return it with the position of the body.
+    """Decode the header of a request frame without its size. Return the header and the body's position.
 
-    The header of an undeclared API or version is read as version 1, which suffices to return an error.
+    The header of an undeclared API or version is read as version 1, which suffices to return an error. Raises
     WireError for an invalid header.
     """
     try:
@@ -209,9 +209,10 @@ def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
 
 
 def decode_request(header: RequestHeader, frame: memoryview, position: int) -> Any:
-    """Decode the request in a frame. Its API and version must be declared. WireError if it is malformed.
+    """Decode the request in a frame. Raises WireError if the request is malformed.
 
-    Bytes after the request are ignored, as Apache Kafka does.
+    The API and version of the request must be declared. Bytes after the request are ignored, as Apache Kafka
+    does.
     """
     request_class = API_VERSIONS[header.api_key].request_class
     request, _ = decoder(request_class, header.api_version)(frame, position, len(frame))
@@ -248,7 +249,7 @@ def encode_response(
 def encode_request(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a request on the client's side, as a complete frame with its size.
 
-    ValueError for a value that the version cannot carry, or a region of a file.
+    Raises ValueError for a value that the version cannot carry, or a region of a file.
     """
     out = bytearray(4)
     out += _HEADER_FIXED.pack(request.API_KEY, api_version, correlation_id)
@@ -269,8 +270,8 @@ def decode_response(
 ) -> tuple[int, ResponseT]:
     """Decode a response on the client's side. Return its correlation id and the response.
 
-    `frame` does not include the size. Records in the response are views of it. WireError for a malformed
-    frame.
+    `frame` does not include the size. Records in the response are views of `frame`. Raises WireError for a
+    malformed frame.
     """
     end = len(frame)
     if end < 4:
@@ -307,8 +308,8 @@ class UnknownRecord(Message):
 def encode_record(record: Message, version: int) -> bytes:
     """Encode a record as it is written to its log.
 
-    The frame of a metadata record has its type and version. Two bytes precede any other record: the record
-    type before a coordinator's key, whatever `version` is, and the version otherwise.
+    A metadata record has a frame with its type and version. All other records have a prefix of two bytes: for
+    a coordinator's key the record type, regardless of `version`; for all others the version.
     """
     if isinstance(record, UnknownRecord):
         return record.value
@@ -335,7 +336,7 @@ def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, E
 
 @lru_cache(1024)
 def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
-    """Return the decoder of metadata records of this type and version, or None if they are not declared."""
+    """Return the decoder of metadata records of this type and version, or None if it is not declared."""
     from kwire.wire.records.metadata import RECORDS
 
     record_class = RECORDS.get(record_type)
@@ -345,7 +346,7 @@ def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """Decode a metadata record: an UnknownRecord if its type or version is not declared. WireError."""
+    """Decode a metadata record: an UnknownRecord if its type or version is not declared. Raises WireError."""
     end = len(value)
     if (
         end > 2 and (value[0] | value[1] | value[2]) < 0x80
@@ -368,14 +369,14 @@ def decode_metadata_record(value: Buffer) -> Any:
 
 
 def version_prefix(data: Buffer) -> int:
-    """Return the two-byte prefix: a coordinator key's record type, or a value's version. WireError."""
+    """Return the two-byte prefix: a coordinator key's record type, or a value's version. Raises WireError."""
     if len(data) < 2:
         raise WireError("a record is shorter than its version")
     return int(_INT16.unpack_from(data, 0)[0])
 
 
 def decode_version_prefixed(record_class: type[Message], data: Buffer) -> Any:
-    """Decode a record with a prefix: its version, or a coordinator key's record type. WireError."""
+    """Decode a record with a prefix: its version, or a coordinator key's record type. Raises WireError."""
     version = version_prefix(data)
     if record_class.__name__.endswith("Key"):
         if version != record_class.API_KEY:

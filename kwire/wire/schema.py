@@ -6,11 +6,11 @@
         acks: Int16
         topic_data: list[TopicProduceData] = field()
 
-A field's type is one of the names below, `list[...]` of one, or another message class. `| None` marks a field
-that the protocol allows to be null. The field's options give the versions that have the field, the versions
-in which it may be null, and its tag. A declaration that contradicts itself raises SchemaError when its class
-is created or first used: a tag without tagged versions, a gap between tags, a null in a field that is never
-null.
+A field's type is one of the names below, `list[...]` of such a name, or another message class. `| None` marks
+a field that the protocol allows to be null. The field's options give the versions that have the field, the
+versions in which it may be null, and its tag. A declaration that contradicts itself raises SchemaError when
+its class is created or first used: a tag without tagged versions, a gap between tags, a null in a field that
+is never null.
 
 Creating a class is cheap, because its constructor and codecs are compiled when they are first used.
 """
@@ -62,7 +62,7 @@ ZERO: Final[dict[str, object]] = {
 
 
 class SchemaError(TypeError):
-    """A declaration that contradicts itself."""
+    """The error for a declaration that contradicts itself."""
 
 
 class Versions(tuple[int, int]):
@@ -73,7 +73,7 @@ class Versions(tuple[int, int]):
     @classmethod
     @cache  # A few texts appear hundreds of times.
     def parse(cls, text: str) -> Versions:
-        """Parse "3", "3-5", "3+" or "none". SchemaError for any other text."""
+        """Parse "3", "3-5", "3+" or "none". Raises SchemaError for any other text."""
         if text == "none":
             return cls((1, 0))
         try:
@@ -136,8 +136,8 @@ def field(
     """Declare a field: the versions that have it, the versions in which it may be null, its tag (KIP-482).
 
     `tagged` names the versions that send the field under its tag; the default is all of its versions. An
-    `ignorable` field is omitted silently from a version that lacks it. Any other field must hold its default
-    there.
+    `ignorable` field is omitted silently from a version that lacks it. Any other field must have its default
+    value in such a version.
     """
     has = Versions.parse(versions)
     if tag is None and tagged is not None:
@@ -275,7 +275,7 @@ class Message(_Declared):
 
 
 def fields_of(message_class: type[Message]) -> tuple[Field, ...]:
-    """Return the fields of a class in their order. SchemaError if the declaration is invalid."""
+    """Return the fields of a class in their order. Raises SchemaError if the declaration is invalid."""
     fields = message_class.__dict__.get("resolved_fields")
     if fields is None:
         fields = tuple(

@@ -82,7 +82,7 @@ class LoginContext(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginContext:
-    """Parse a text with a single login module. MalformedJaas for any other text."""
+    """Parse a text with a single login module. Raises MalformedJaas for any other text."""
     tokens = _tokens(text)
     modules = []
     while (token := next(tokens, _END)) != _END:
@@ -95,7 +95,7 @@ def parse_jaas(text: str) -> LoginContext:
 
 
 def parse_jaas_file(text: str) -> dict[str, LoginContext]:
-    """Parse a JAAS file into context name -> context. MalformedJaas if it is invalid.
+    """Parse a JAAS file into context name -> context. Raises MalformedJaas if it is invalid.
 
     NAME { MODULE required OPTION="VALUE"; MODULE required; };
     """

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments v0–1. KIP-455, KIP-860 (may the replication factor change, v1)."""
+"""AlterPartitionReassignments v0–1. KIP-455, KIP-860 (whether the replication factor may change, v1)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ResponseTopicData(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader in this response."""
+    """The address of a broker that this response names as a leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")

@@ -86,7 +86,7 @@ class FetchableTopicResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader in this response."""
+    """The address of a broker that this response names as a leader."""
 
     node_id: Int32 = field("16+")
     host: Str = field("16+")

@@ -54,7 +54,7 @@ class ResponseTopicSnapshot(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader in this response."""
+    """The address of a broker that this response names as a leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -62,7 +62,7 @@ class NodeEndpoint(Message):
 
 
 class ResponsePartitionSnapshot(Message):
-    """A part of a snapshot, which may end within a batch, and the total size."""
+    """A part of a snapshot, and the total size of the snapshot. The part may end within a batch."""
 
     index: Int32 = field()
     error_code: Int16 = field()

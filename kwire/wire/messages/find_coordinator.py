@@ -8,7 +8,7 @@ from __future__ import annotations
 from kwire.wire.schema import Int8, Int16, Int32, Message, Str, field, message
 
 GROUP, TRANSACTION, SHARE = range(3)
-"""Key types: the coordinator of a group, or of a transactional id."""
+"""Key types: a group, a transactional id, or a partition of a share group."""
 
 
 @message(key=10, versions="0-6", flexible="3+")

@@ -15,7 +15,7 @@ class GetTelemetrySubscriptionsRequest(Message):
 
 @message(key=71, versions="0", flexible="0+")
 class GetTelemetrySubscriptionsResponse(Message):
-    """The metrics to push and how often. No metrics means none, and `*` means all."""
+    """The metrics to push, and the push interval. An empty list means no metrics, and `*` means all."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

@@ -49,7 +49,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader in this response."""
+    """The address of a broker that this response names as a leader."""
 
     node_id: Int32 = field("10+")
     host: Str = field("10+")

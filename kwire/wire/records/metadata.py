@@ -71,7 +71,7 @@ class TopicRecord(Message):
 
 @message(key=3, versions="0-2", flexible="0+")
 class PartitionRecord(Message):
-    """A partition, completely."""
+    """The complete state of a partition."""
 
     partition_id: Int32 = field(default=-1)
     topic_id: Uuid = field()
@@ -252,19 +252,19 @@ class RemoveUserScramCredentialRecord(Message):
 
 @message(key=23, versions="0", flexible="0+")
 class BeginTransactionRecord(Message):
-    """The start of a metadata transaction, whose records take effect when it ends (KIP-868)."""
+    """The start of a metadata transaction. Its records take effect when the transaction ends (KIP-868)."""
 
     name: Str | None = field(nullable="0+", tag=0, default=None)
 
 
 @message(key=24, versions="0", flexible="0+")
 class EndTransactionRecord(Message):
-    """The end of a metadata transaction, whose records take effect now."""
+    """The end of a metadata transaction. Its records take effect now."""
 
 
 @message(key=25, versions="0", flexible="0+")
 class AbortTransactionRecord(Message):
-    """The abort of a metadata transaction, whose records are discarded."""
+    """The abort of a metadata transaction. Its records are discarded."""
 
     reason: Str | None = field(nullable="0+", tag=0, default=None)
 

@@ -12,7 +12,7 @@ class StreamsGroupMetadataKey(Message):
 
 @message(key=17, versions="0", flexible="0+")
 class StreamsGroupMetadataValue(Message):
-    """A group's epoch, and the metadata hash, topology epoch and configuration behind it."""
+    """A group's epoch, and the metadata hash, topology epoch and configuration that the epoch is based on."""
 
     epoch: Int32 = field()
     metadata_hash: Int64 = field()
@@ -160,7 +160,7 @@ class CopartitionGroup(Message):
 
 
 class TopicInfo(Message):
-    """An internal topic to create; a count of 0 is left to the broker."""
+    """An internal topic to create. The broker chooses a count that is 0."""
 
     name: Str = field()
     partitions: Int32 = field()
