@@ -194,7 +194,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the running children of a process. Raise FileNotFoundError if it has ended."""
+    """Return the running children of a process. Raises FileNotFoundError if it has ended."""
     return [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()  # a child belongs to the thread that started it

@@ -372,7 +372,7 @@ class Heartbeats(ABC):
 
     @abstractmethod
     def on_response(self, number: int, response: bytes) -> None:
-        """Handle a member's response. Raise RuntimeError after an error."""
+        """Handle a member's response. Raises RuntimeError after an error."""
 
     def run(self, seconds: float) -> tuple[int, float]:
         """Send heartbeats, spread over the interval; return the number of responses and the seconds."""

@@ -48,7 +48,7 @@ class Topic:
     def time_job(self, description: str, work: Callable[[], JobResult]) -> tuple[float, float]:
         """Run a job over all records; return its seconds, and the processor seconds of job and broker.
 
-        Raise RuntimeError if the job did not process every record.
+        Raises RuntimeError if the job did not process every record.
         """
         idle = self.broker.cpu_seconds()
         count, seconds, cpu_seconds = work()
@@ -65,7 +65,7 @@ class Topic:
         yield f"{name}, CPU", "µs/record", cpu_seconds / self.records_count * 1e6
 
     def fill(self) -> None:
-        """Create and fill the topic. Raise RuntimeError if not every record is acknowledged."""
+        """Create and fill the topic. Raises RuntimeError if not every record is acknowledged."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 4})
         admin.create_topics([NewTopic(self.name, num_partitions=self.partitions)])[self.name].result(30)
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, **PRODUCER})

@@ -61,7 +61,7 @@ class Table:
         self._read_keys: set[str] = set()
 
     def text(self, key: str, default: str | None = None, *, one_of: tuple[str, ...] = ()) -> str:
-        """Read a string. ConfigError."""
+        """Read a string. Raises ConfigError."""
         value = self._value(key, str, default)
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} must be one of {', '.join(one_of)}, not {value!r}")
@@ -77,29 +77,29 @@ class Table:
         return str(value)
 
     def path(self, key: str, default: str | None = None) -> Path:
-        """Read the path of a directory or a file. ConfigError."""
+        """Read the path of a directory or a file. Raises ConfigError."""
         text = self.text(key, default)
         if not text:
             raise self._empty(key)
         return Path(text)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Read an integer. ConfigError."""
+        """Read an integer. Raises ConfigError."""
         value = self._value(key, int, default)
         if value < least:
             raise ConfigError(f"{self._name}.{key} must be at least {least}, not {value}")
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Read a boolean. ConfigError."""
+        """Read a boolean. Raises ConfigError."""
         return bool(self._value(key, bool, default))
 
     def table(self, key: str) -> Table:
-        """Read a nested table; it is empty if it does not exist. ConfigError."""
+        """Read a nested table; it is empty if it does not exist. Raises ConfigError."""
         return Table(f"{self._name}.{key}", self._value(key, dict, {}))
 
     def texts(self) -> dict[str, str]:
-        """Read all keys of the table as strings, as Spark's options are. ConfigError."""
+        """Read all keys of the table as strings, as Spark's options are. Raises ConfigError."""
         self._read_keys.update(self._content)
         for key, value in self._content.items():
             if isinstance(value, dict | list):
@@ -110,7 +110,7 @@ class Table:
         }
 
     def trigger(self, key: str = "trigger") -> str:
-        """Read a trigger: `availableNow` (the default) or an interval of Spark. ConfigError."""
+        """Read a trigger: `availableNow` (the default) or an interval of Spark. Raises ConfigError."""
         value = self.text(key, AVAILABLE_NOW)
         if value != AVAILABLE_NOW and _INTERVAL.fullmatch(value.strip()) is None:
             raise ConfigError(
@@ -162,7 +162,7 @@ class JobConfig:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
     def with_text(self, table: str, key: str, value: str) -> JobConfig:
-        """Return a copy with one key replaced, for options of the command line. ConfigError."""
+        """Return a copy with one key replaced, for options of the command line. Raises ConfigError."""
         self.table(table)
         return JobConfig({**self._content, table: {**self._content[table], key: value}})
 
@@ -179,7 +179,7 @@ class JobConfig:
         return Table(name, self._content[name])
 
     def input(self, name: str = "input") -> Input:
-        """Read the table of an input. ConfigError."""
+        """Read the table of an input. Raises ConfigError."""
         table = self.table(name)
         found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
         table.check_unknown_keys()

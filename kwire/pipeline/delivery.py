@@ -92,13 +92,16 @@ class Target(NamedTuple):
 
 
 def progress(target: Target) -> int | None:
-    """Return the job's next source offset according to its map, or None without an entry. KafkaException."""
+    """Return the job's next source offset according to its map, or None without an entry.
+
+    Raises KafkaException.
+    """
     found = read_last_entry(target)
     return None if found is None else found.end
 
 
 def read_last_entry(target: Target) -> MapEntry | None:
-    """Return the job's last entry for this partition, or None. KafkaException, DeliveryError."""
+    """Return the job's last entry for this partition, or None. Raises KafkaException or DeliveryError."""
     consumer = target.consumer()
     try:
         count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
@@ -110,7 +113,7 @@ def read_last_entry(target: Target) -> MapEntry | None:
 
 
 def end_offset(target: Target) -> int:
-    """Return the end offset of the target. KafkaException."""
+    """Return the end offset of the target. Raises KafkaException."""
     consumer = target.consumer()
     try:
         return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
@@ -123,7 +126,10 @@ class ProducerFatalError(DeliveryError):
 
 
 def flush_producer(producer: Producer) -> int:
-    """Flush, and return how many records were not delivered in time. KafkaException, ProducerFatalError."""
+    """Flush, and return how many records were not delivered in time.
+
+    Raises KafkaException or ProducerFatalError.
+    """
     try:
         return producer.flush(TIMEOUT_SECONDS)
     except SystemError as lost:
@@ -212,7 +218,7 @@ class _PendingSends:
                 return
 
     def flush(self) -> dict[int, int]:
-        """Wait for delivery, and return the target offsets by source offset. DeliveryError."""
+        """Wait for delivery, and return the target offsets by source offset. Raises DeliveryError."""
         left = flush_producer(self._producer)
         if self._rejected is not None or left:
             why = str(self._rejected) if self._rejected is not None else f"{left} records timed out"
@@ -350,7 +356,8 @@ def deliver_with_map(
     """Deliver the records of `records_from(offset)`, from the job's progress, or else from `start`.
 
     `check_continues` gets the origin in the map's last entry, and raises if the job delivered something else.
-    Returns the number of records delivered now, and the next source offset. KafkaException, DeliveryError.
+    Returns the number of records delivered now, and the next source offset. Raises KafkaException or
+    DeliveryError.
     """
     with MappedDelivery(target, origin) as delivery:
         if delivery.last is not None:
@@ -453,7 +460,10 @@ def _is_same(found: Message, expected: Outgoing) -> bool:
 
 
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
-    """Yield a partition's map as source offset, target offset and number of records. KafkaException."""
+    """Yield a partition's map as source offset, target offset and number of records.
+
+    Raises KafkaException.
+    """
     consumer = target.consumer()
     try:
         for entry in all_entries(consumer, target.topic + MAP_SUFFIX, target.owns):

@@ -147,7 +147,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
 
 @contextlib.contextmanager
 def broker(data: Path, log: Path) -> Iterator[str]:
-    """Run a broker, and yield its bootstrap servers. DemoError."""
+    """Run a broker, and yield its bootstrap servers. Raises DemoError."""
     port = _free_port()
     bootstrap = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
@@ -179,7 +179,7 @@ def _free_port() -> int:
 
 
 def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
-    """Run a job, and return its output and duration in seconds. DemoError."""
+    """Run a job, and return its output and duration in seconds. Raises DemoError."""
     config = directory / f"{step.name}.toml"
     config.write_text(toml(step.config), encoding="utf-8")
     command = [sys.executable, "-m", "kwire.pipeline.cli", step.job, "--config", str(config)]
@@ -236,7 +236,10 @@ def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
 def demo(
     directory: Path, limit: int, master: str, source: str | None = None, target: str | None = None
 ) -> Path:
-    """Run all steps, and return the page with the results. Starts brokers that are not given. DemoError."""
+    """Run all steps, and return the page with the results. Starts brokers that are not given.
+
+    Raises DemoError.
+    """
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
             raise DemoError(

@@ -171,7 +171,10 @@ def committed_reader(client: dict[str, str], group: str) -> Consumer:
 
 
 def map_partition_count(consumer: Consumer, topic: str) -> int:
-    """Return the number of partitions of a map topic, 0 if the topic does not exist. KafkaException."""
+    """Return the number of partitions of a map topic, 0 if the topic does not exist.
+
+    Raises KafkaException.
+    """
     found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if found.error is not None and found.error.code() not in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -193,7 +196,7 @@ def last_entry(
     *,
     until: int | None = None,
 ) -> MapEntry | None:
-    """Return the last matching entry in a partition of a map. KafkaException, DeliveryError.
+    """Return the last matching entry in a partition of a map. Raises KafkaException or DeliveryError.
 
     With `until`, first wait until every transaction before that offset has ended.
     """
@@ -213,7 +216,7 @@ def last_entry(
 
 
 def decode_entry(message: Message) -> MapEntry:
-    """Decode an entry, naming its offset in the error. DeliveryError."""
+    """Decode an entry, naming its offset in the error. Raises DeliveryError."""
     where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
     return MapEntry.decode(message.key(), message.value(), where)
 
@@ -221,9 +224,10 @@ def decode_entry(message: Message) -> MapEntry:
 def messages(
     consumer: Consumer, place: TopicPartition, start: int, *, until: int | None = None
 ) -> Iterator[Message]:
-    """Yield the committed records of a partition from an offset to its end. KafkaException, DeliveryError.
+    """Yield the committed records of a partition from an offset to its end.
 
-    With `until`, do not stop before that offset: an open transaction delays the end of the partition.
+    With `until`, do not stop before that offset: an open transaction delays the end of the partition. Raises
+    KafkaException or DeliveryError.
     """
     consumer.assign([TopicPartition(place.topic, place.partition, start)])
     while True:
@@ -241,7 +245,7 @@ def messages(
 
 
 def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """Return a partition's log start offset and high watermark. KafkaException.
+    """Return a partition's log start offset and high watermark. Raises KafkaException.
 
     Retries while the leader of a new partition does not know it yet, or the client still uses a dead leader.
     """
@@ -258,7 +262,10 @@ def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
 
 
 def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
-    """Return a partition's high watermark, which open transactions do not hold back. KafkaException."""
+    """Return a partition's high watermark, which open transactions do not hold back.
+
+    Raises KafkaException.
+    """
     # At log level 6, the client would log its termination each time.
     admin = AdminClient({"log_level": "5", **client})
     [future] = admin.list_offsets(

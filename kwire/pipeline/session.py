@@ -49,7 +49,7 @@ def session(
     settings: Mapping[str, str] | None = None,
     metrics: Path | None = None,
 ) -> SparkSession:
-    """Create a session for a job, and report the progress of its streams. MissingError.
+    """Create a session for a job, and report the progress of its streams. Raises MissingError.
 
     `master` defaults to that of `spark-submit`, or else to `local[*]`. The connector's jars come from the
     directory KWIRE_SPARK_JARS, from Spark's own jars, or from Maven, which downloads them once. With
@@ -122,7 +122,7 @@ def _check_connector(spark: SparkSession) -> None:
 
 
 def find_java() -> str:
-    """Return the path of the `java` that Spark will start. MissingError."""
+    """Return the path of the `java` that Spark will start. Raises MissingError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
@@ -135,7 +135,7 @@ def find_java() -> str:
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector, or none if Spark has them already. MissingError."""
+    """Return the jars of Spark's Kafka connector, or none if Spark has them already. Raises MissingError."""
     given = os.environ.get(JARS_VARIABLE)
     if given:
         jars = sorted(Path(given).glob("*.jar"))

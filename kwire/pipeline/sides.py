@@ -44,7 +44,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig, name: str) -> Side:
-        """Read the table with that name. ConfigError."""
+        """Read the table with that name. Raises ConfigError."""
         table = config.table(name)
         format_ = table.text("format", one_of=FORMATS)
         directory = table.text("directory", "") if format_ == "archive" else ""

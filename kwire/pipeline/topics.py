@@ -18,7 +18,7 @@ def create(
     settings: Mapping[str, str] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> None:
-    """Create topics with the given numbers of partitions. KafkaException.
+    """Create topics with the given numbers of partitions. Raises KafkaException.
 
     `least` overrides how many partitions an existing topic needs. Raises ArchiveError if it has fewer.
     """

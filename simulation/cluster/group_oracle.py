@@ -55,7 +55,10 @@ class GroupOracle:
     # --- assignments
 
     def on_assignment(self, member: str, generation: int, partitions: Collection[TopicPartition]) -> None:
-        """Note an assignment of the classic protocol. Raise Violation if another member has the partition."""
+        """Note an assignment of the classic protocol.
+
+        Raises Violation if another member has the partition.
+        """
         for tp in partitions:
             owner = self._owners.setdefault((generation, tp), member)
             if owner != member:
@@ -86,8 +89,8 @@ class GroupOracle:
     ) -> None:
         """Note that the coordinator confirmed these partitions of a member of the consumer protocol.
 
-        The member sent its heartbeat at the response count `requested_at`. Raise Violation if the coordinator
-        confirmed another owner in between.
+        The member sent its heartbeat at the response count `requested_at`. Raises Violation if the
+        coordinator confirmed another owner in between.
         """
         self.response_count += 1
         for tp in partitions:
@@ -112,7 +115,7 @@ class GroupOracle:
             committed.unacknowledged.discard((generation, offset))
 
     def on_offset_fetched(self, member: str, tp: TopicPartition, generation: int, offset: int) -> None:
-        """Check the offset that a member fetched for a newly assigned partition. Raise Violation."""
+        """Check the offset that a member fetched for a newly assigned partition. Raises Violation."""
         committed = self._committed_of(tp)
         if generation < committed.generation:
             return  # the member does not know yet that it was removed from the group

@@ -78,7 +78,7 @@ class History:
         return self._environment.transcript if self._environment is not None else []
 
     def run(self) -> None:
-        """Run the history. Raise Violation, or an error that a node must not raise."""
+        """Run the history. Raises Violation, or an error that a node must not raise."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
         self._environment = environment = SimulatedEnvironment(

@@ -128,7 +128,7 @@ class Producer(SimulatedClient):
         return False
 
     def on_error(self, code: int, what: str) -> None:
-        """Handle an error. Raise Violation if a stock producer would fail."""
+        """Handle an error. Raises Violation if a stock producer would fail."""
         self.check_retriable(code, what)
 
     def _learn_newer_leader(self, tp: TopicPartition, response: Any, result: Any) -> bool:

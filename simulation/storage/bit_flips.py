@@ -35,7 +35,7 @@ def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str
 
 
 def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_clean: bool) -> int:
-    """Read every expected offset, and return how many cannot be read. Raise Violation.
+    """Read every expected offset, and return how many cannot be read. Raises Violation.
 
     `flipped` is the name of the damaged file.
     """

@@ -133,7 +133,7 @@ class SimulatedStorage:
     # --- the process
 
     def open(self) -> None:
-        """Start a process. Raise StorageError if the disk fails, and ProcessDied."""
+        """Start a process. Raises StorageError if the disk fails, and ProcessDied."""
         host = self.host = VirtualHost(
             seed=self._rng.getrandbits(32), now_ms=self.host.now_ms() + self._rng.choice((0, 1000))
         )
@@ -165,7 +165,7 @@ class SimulatedStorage:
     def create_logs(self) -> None:
         """Create missing logs, as after a lost topic creation that the controller repeats.
 
-        Raise StorageError and ProcessDied.
+        Raises StorageError and ProcessDied.
         """
         for number, partition in enumerate(self.partitions):
             log = self.manager.get(partition.topic, 0)
@@ -204,7 +204,7 @@ class SimulatedStorage:
     # --- checks
 
     def check_all(self) -> None:
-        """Check the invariants and the expected content of every log. Raise Violation."""
+        """Check the invariants and the expected content of every log. Raises Violation."""
         with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)

@@ -77,7 +77,7 @@ class ExpectedLog:
     def record_gaps(self, gaps: list[tuple[int, int]]) -> None:
         """Note gaps after a power loss: a lost end of an unsynced segment with a later segment that survived.
 
-        Raise Violation if a gap begins before the durable end.
+        Raises Violation if a gap begins before the durable end.
         """
         for first, after in gaps:
             if (first, after) not in self.gaps and first < self.durable_end and first >= self.allowed_start:

@@ -73,7 +73,7 @@ class History:
     # --- running
 
     def run(self) -> None:
-        """Run the history. Raise Violation, or an error that storage must not raise."""
+        """Run the history. Raises Violation, or an error that storage must not raise."""
         for partition in self._partitions:
             self._log_detail(f"{partition.topic}: {_describe_config(partition)}")
         with self._disk.without_faults():

@@ -42,7 +42,7 @@ class LogScan:
     """The content of a log's files."""
 
     def __init__(self, disk: MemoryDisk, log: Log) -> None:
-        """Scan the files. Raise Violation if a segment is not a sequence of valid batches."""
+        """Scan the files. Raises Violation if a segment is not a sequence of valid batches."""
         self.batches: list[ScannedBatch] = []
         self.segment_content: dict[int, bytes] = {}
         for segment in log.segments:
@@ -102,7 +102,7 @@ def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
 
 
 def check_log(disk: MemoryDisk, log: Log, expected: ExpectedLog, rng: random.Random) -> LogScan:
-    """Check all invariants except the expected content, and return the scan. Raise Violation."""
+    """Check all invariants except the expected content, and return the scan. Raises Violation."""
     scan = LogScan(disk, log)
     _check_offsets(log, expected, scan)
     _check_epochs(log, expected, scan)

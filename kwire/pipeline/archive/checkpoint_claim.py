@@ -19,7 +19,7 @@ OTHERS: Final = {"kwire-mirror.json": "a mirror", "windows.json": "windows"}
 
 
 def job_id(checkpoint: Path) -> str:
-    """Return the id that Spark gave to the stream of a checkpoint. ArchiveError."""
+    """Return the id that Spark gave to the stream of a checkpoint. Raises ArchiveError."""
     path = checkpoint / "metadata"
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])

@@ -40,7 +40,7 @@ def write_ranges(
     compression: str,
     records_per_file: int,
 ) -> list[DataFile]:
-    """Write the records of ranges to durable files in a staging directory. SegmentsError.
+    """Write the records of ranges to durable files in a staging directory. Raises SegmentsError.
 
     Runs on executors, possibly several times. File names are unique to an attempt, and only returned files
     count. The ranges of a partition must be adjacent and in ascending order.

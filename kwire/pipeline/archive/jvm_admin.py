@@ -39,7 +39,10 @@ class JvmAdmin:
         )
 
     def origins(self, topics: Collection[str] | None = None) -> dict[str, Origin]:
-        """Look up the origins of topics, by default of all topics that the options select. ArchiveError."""
+        """Look up the origins of topics, by default of all topics that the options select.
+
+        Raises ArchiveError.
+        """
         names = self._topic_names() if topics is None else sorted(topics)
         cluster = self._call(lambda: self._admin.describeCluster().clusterId().get())
         java_names = self._jvm.java.util.ArrayList()

@@ -85,7 +85,7 @@ class Commit(NamedTuple):
 
     @classmethod
     def decode(cls, number: int, data: bytes) -> Commit:
-        """Parse a manifest. ValueError, KeyError, TypeError."""
+        """Parse a manifest. Raises ValueError, KeyError or TypeError."""
         content: dict[str, Any] = json.loads(data)
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {content['format']}")
@@ -117,12 +117,12 @@ class Archive:
         """Commits that were read before, without their files. A manifest never changes."""
 
     def commits(self) -> Iterator[Commit]:
-        """Yield all commits in order. ArchiveError."""
+        """Yield all commits in order. Raises ArchiveError."""
         for number in self._numbers():
             yield self._read(number)
 
     def steps(self) -> list[Commit]:
-        """Return all commits without their files; reads each manifest once. ArchiveError."""
+        """Return all commits without their files; reads each manifest once. Raises ArchiveError."""
         for number in self._numbers()[len(self._steps) :]:
             self._steps.append(self._read(number)._replace(files=(), replaced=()))
         return self._steps
@@ -147,7 +147,7 @@ class Archive:
             raise ArchiveError(f"{path} is not a valid manifest: {error!r}") from None
 
     def files(self) -> list[DataFile]:
-        """Return the files of the archive. ArchiveError."""
+        """Return the files of the archive. Raises ArchiveError."""
         found: dict[str, DataFile] = {}
         for commit in self.commits():
             for path in commit.replaced:
@@ -171,7 +171,7 @@ class Archive:
         return found
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Return the archive's end offsets by topic and partition. ArchiveError.
+        """Return the archive's end offsets by topic and partition. Raises ArchiveError.
 
         They never decrease, even if the log was truncated.
         """
@@ -183,7 +183,7 @@ class Archive:
         return found
 
     def origins(self) -> dict[str, Origin]:
-        """Return the origins of topics, as far as commits have recorded them. ArchiveError."""
+        """Return the origins of topics, as far as commits have recorded them. Raises ArchiveError."""
         found: dict[str, Origin] = {}
         for commit in self.steps():
             for topic, origin in commit.origins.items():
@@ -191,11 +191,11 @@ class Archive:
         return found
 
     def skipped(self) -> list[Damage]:
-        """Return the offsets that were skipped because of corruption. ArchiveError."""
+        """Return the offsets that were skipped because of corruption. Raises ArchiveError."""
         return [damage for commit in self.steps() for damage in commit.skipped]
 
     def has_batch(self, job: str, batch_id: int) -> bool:
-        """Return whether the archive has a stream's step. ArchiveError."""
+        """Return whether the archive has a stream's step. Raises ArchiveError."""
         return any((commit.job, commit.batch_id) == (job, batch_id) for commit in self.steps())
 
     def check_owner(self, job: str) -> None:

@@ -21,7 +21,7 @@ class OriginChecker:
     """Compares the recorded origins of an archive's topics with the current ones."""
 
     def __init__(self, archive: Archive, lookup: OriginLookup) -> None:
-        """Check all topics. ArchiveError if a topic has been recreated."""
+        """Check all topics. Raises ArchiveError if a topic has been recreated."""
         self._directory = archive.directory
         self._lookup = lookup
         self._known = archive.origins()
@@ -55,7 +55,7 @@ def _check_same(directory: Path, known: Origin, now: Origin) -> None:
 
 
 def file_origins(options: Mapping[str, str]) -> OriginLookup:
-    """Return a lookup that reads the ids in the input's data directories. SegmentsError."""
+    """Return a lookup that reads the ids in the input's data directories. Raises SegmentsError."""
 
     def lookup(topics: Collection[str] | None) -> dict[str, Origin]:
         found: dict[str, Origin] = {}

@@ -83,7 +83,7 @@ def step_ranges(
 def step_offsets(
     checkpoint: Path, batch_id: int
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Return the recorded start offsets of a step, and its end offsets. ArchiveError."""
+    """Return the recorded start offsets of a step, and its end offsets. Raises ArchiveError."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     if batch_id:
         return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends

@@ -85,7 +85,7 @@ class ArchiveConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("archive")
         directory = table.path("directory")
         input_ = config.input()
@@ -111,7 +111,7 @@ class ArchiveConfig(NamedTuple):
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     """Start the stream. Raises ArchiveError if the archive or the checkpoint belongs to another stream.
 
-    ConfigError, RegistryError.
+    Raises ConfigError or RegistryError.
     """
     claim_checkpoint(config.checkpoint, Archive(config.directory))
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
@@ -133,7 +133,10 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
 
 
 def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> Plan:
-    """Plan the decoding of values, and record it in the archive. ConfigError, RegistryError, ArchiveError."""
+    """Plan the decoding of values, and record it in the archive.
+
+    Raises ConfigError, RegistryError or ArchiveError.
+    """
     # A batch query cannot start at the latest offsets.
     options = {**config.input.options, "startingOffsets": "earliest"}
 
@@ -205,7 +208,7 @@ def _step(
 
 
 def compact_small(config: ArchiveConfig) -> None:
-    """Compact the archive, if configured and not running already. ArchiveError."""
+    """Compact the archive, if configured and not running already. Raises ArchiveError."""
     if config.compact_below_bytes:
         below = config.compact_below_bytes
         with suppress(CompactionRunning):
@@ -252,7 +255,7 @@ def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame
 def _write_directly(
     spark: SparkSession, staging_dir: Path, config: ArchiveConfig, tasks: list[list[Range]]
 ) -> list[DataFile]:
-    """Write a step of a data directory on the executors, and return its files. SegmentsError."""
+    """Write a step of a data directory on the executors, and return its files. Raises SegmentsError."""
     where, compression, records_per_file = str(staging_dir), config.compression, config.records_per_file
     files: list[DataFile] = (
         spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
@@ -265,7 +268,7 @@ def _write_directly(
 
 
 def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
-    """Describe the staged files, on the executors that have just written them. ArchiveError."""
+    """Describe the staged files, on the executors that have just written them. Raises ArchiveError."""
     paths = staged_files(staging_dir)
     if not paths:
         return []

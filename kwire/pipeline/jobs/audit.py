@@ -55,7 +55,7 @@ class AuditConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> AuditConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("audit")
         report = table.text("report", "")
         found = cls(
@@ -71,7 +71,7 @@ class AuditConfig(NamedTuple):
 
 
 def _parse_window(text: str) -> str:
-    """Validate the length of a window. ConfigError."""
+    """Validate the length of a window. Raises ConfigError."""
     if _LENGTH.fullmatch(text.strip()) is None:
         raise ConfigError(f'audit.window must be an interval like "1 hour" or "7 days", not {text!r}')
     parts = re.findall(_PART, text, re.IGNORECASE)

@@ -54,7 +54,7 @@ class CompactConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> CompactConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("compact")
         found = cls(
             table.path("directory"),
@@ -67,7 +67,7 @@ class CompactConfig(NamedTuple):
 
 
 def size_bytes(key: str, text: str) -> int:
-    """Parse a size like `32 MiB`. ConfigError."""
+    """Parse a size like `32 MiB`. Raises ConfigError."""
     match = re.fullmatch(r"(\d+) ?([KMG]iB|B)?", text.strip())
     if match is None:
         raise ConfigError(f"{key} must be a size like '32 MiB', not {text!r}")
@@ -84,7 +84,7 @@ class Compacted(NamedTuple):
 
 
 def compact(config: CompactConfig) -> Compacted:
-    """Merge the small files of an archive. ArchiveError."""
+    """Merge the small files of an archive. Raises ArchiveError."""
     archive = Archive(config.directory)
     before = after = 0
     with compaction_lock(config.directory):
@@ -157,7 +157,7 @@ def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: Comp
 def _merge(
     archive: Path, staging_dir: Path, number: int, files: Sequence[DataFile], config: CompactConfig
 ) -> DataFile:
-    """Merge files with the same columns, and describe the merged file. ArchiveError."""
+    """Merge files with the same columns, and describe the merged file. Raises ArchiveError."""
     for file in files:
         wrong = check_file(archive, file)
         if wrong:
@@ -180,7 +180,7 @@ def _merge(
 def _same_schema(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
     """Split a group at files with different columns. Columns of values change with their schema.
 
-    ArchiveError.
+    Raises ArchiveError.
     """
     same_schema: list[DataFile] = []
     known: Any = None

@@ -102,7 +102,7 @@ class MirrorConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> MirrorConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("mirror")
         input_ = config.input()
         found = cls(
@@ -179,7 +179,10 @@ class Mirror:
         return {topic: self.config.target_of(topic) for topic in self._counts}
 
     def prepare(self) -> None:
-        """Inspect source and target, and create topics. KafkaException, DeliveryError, SegmentsError."""
+        """Inspect source and target, and create topics.
+
+        Raises KafkaException, DeliveryError or SegmentsError.
+        """
         config = self.config
         topics = self._source.topics()
         wanted = [
@@ -227,7 +230,7 @@ class Mirror:
         )
 
     def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
-        """Plan a step; creates new topics and partitions. DeliveryError, KafkaException."""
+        """Plan a step; creates new topics and partitions. Raises DeliveryError or KafkaException."""
         found = checkpoint_ranges(self.config.checkpoint, batch_id)
         if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
             self.prepare()
@@ -246,7 +249,7 @@ class Mirror:
     def record_gaps(
         self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
     ) -> list[PartitionResult]:
-        """Add ranges without records to the offset maps. DeliveryError."""
+        """Add ranges without records to the offset maps. Raises DeliveryError."""
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
             raise DeliveryError(f"Spark split partitions, which a mirror needs complete: {sorted(seen)}")
@@ -276,7 +279,7 @@ class Mirror:
             )
 
     def partition_progress(self) -> list[MirroredPartition]:
-        """Return the progress of all partitions. KafkaException."""
+        """Return the progress of all partitions. Raises KafkaException."""
         config = self.config
         partitions = [
             TopicPartition(topic, partition)
@@ -300,7 +303,7 @@ class Mirror:
 
 
 def claim_checkpoint(config: MirrorConfig) -> bool:
-    """Record the mirror in its checkpoint, and return whether it was used before. DeliveryError."""
+    """Record the mirror in its checkpoint, and return whether it was used before. Raises DeliveryError."""
     mine = {
         "job": config.job,
         "input": config.input.format,
@@ -335,7 +338,7 @@ def claim_checkpoint(config: MirrorConfig) -> bool:
 
 
 def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
-    """Start the stream. KafkaException, DeliveryError, SegmentsError."""
+    """Start the stream. Raises KafkaException, DeliveryError or SegmentsError."""
     config = mirror.config
     used = claim_checkpoint(config)
     mirror.prepare()

@@ -64,7 +64,7 @@ class ProfileConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ProfileConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("profile")
         found = cls(
             Side.of(config, "side"),
@@ -99,7 +99,7 @@ def topics_of(side: Side) -> list[str]:
 
 
 def select_topic(side: Side, topic: str) -> Side:
-    """Return the side with one topic only. ConfigError."""
+    """Return the side with one topic only. Raises ConfigError."""
     if side.directory is not None:
         return side._replace(topics=frozenset({topic}))
     options = {}
@@ -124,7 +124,7 @@ def _by_topic(name: str, value: str) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
-    """Profile each topic. ConfigError, ArchiveError, KafkaException."""
+    """Profile each topic. Raises ConfigError, ArchiveError or KafkaException."""
     archives = [] if config.side.directory is None else [config.side.directory]
     with report_missing_files(*archives):
         return [profile(spark, config, topic) for topic in topics_of(config.side)]

@@ -43,7 +43,7 @@ class ReplayConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ReplayConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("replay")
         found = cls(
             table.text("topic", "flights"),
@@ -101,7 +101,10 @@ def _event(flight: dict[str, Any]) -> Event:
 
 
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Send the missing events, and return their number. MissingError, DeliveryError, KafkaException."""
+    """Send the missing events, and return their number.
+
+    Raises MissingError, DeliveryError or KafkaException.
+    """
     create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP_FOREVER)
     queues: list[list[Event]] = [[] for _ in range(config.partitions)]
     sent = 0

@@ -95,7 +95,7 @@ class RestoreConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> RestoreConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("restore")
         found = cls(
             directory=Path(table.text("directory")),
@@ -114,7 +114,7 @@ class RestoreConfig(NamedTuple):
 
 
 def _wanted(table: Table) -> RecordFilter:
-    """Read the part of the archive to restore. ConfigError."""
+    """Read the part of the archive to restore. Raises ConfigError."""
     found = RecordFilter(
         split_names(table.text("topics", "")) or None,
         table.number("start_offset", 0),
@@ -134,7 +134,10 @@ def _wanted(table: Table) -> RecordFilter:
 
 
 def directory_config(config: JobConfig) -> DirectoryConfig | None:
-    """Read the configuration of a restore to a directory; None for a restore to topics. ConfigError."""
+    """Read the configuration of a restore to a directory; None for a restore to topics.
+
+    Raises ConfigError.
+    """
     table = config.table("restore")
     into = table.text("into_directory", "")
     if not into:
@@ -182,7 +185,7 @@ class Restored(NamedTuple):
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
-    """Restore to topics. ArchiveError, DeliveryError, KafkaException."""
+    """Restore to topics. Raises ArchiveError, DeliveryError or KafkaException."""
     archive = Archive(config.directory)
     check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
@@ -255,7 +258,7 @@ def create_topics(
     partitions: Mapping[tuple[str, int], list[DataFile]],
     known: Iterable[tuple[str, int]] = (),
 ) -> dict[tuple[str, int], str]:
-    """Create topics, and return how to deliver each partition: SAME or MAP. KafkaException.
+    """Create topics, and return how to deliver each partition: SAME or MAP. Raises KafkaException.
 
     A new topic gets all partitions of the archive. An existing one needs only those with records.
     """

@@ -105,7 +105,7 @@ class Aggregate(NamedTuple):
 
     @classmethod
     def of(cls, name: str, text: str) -> Aggregate:
-        """Parse `function:field`. ConfigError."""
+        """Parse `function:field`. Raises ConfigError."""
         function, _, field = text.partition(":")
         if function not in FUNCTIONS or (not field and text != "count"):
             raise ConfigError(
@@ -138,7 +138,7 @@ class WindowsConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> WindowsConfig:
-        """Read the configuration. ConfigError."""
+        """Read the configuration. Raises ConfigError."""
         table = config.table("windows")
         aggregates = table.table("aggregates").texts()
         found = cls(
@@ -321,7 +321,10 @@ def claim_checkpoint(config: WindowsConfig) -> None:
 
 
 def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> None:
-    """Create the topic unless it exists. Raises DeliveryError if it is not compacted. KafkaException."""
+    """Create the topic unless it exists.
+
+    Raises DeliveryError if it is not compacted. Raises KafkaException.
+    """
     admin = ADMIN.AdminClient(dict(client))
     new = ADMIN.NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"})
     try:
@@ -340,7 +343,7 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
 
 
 def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
-    """Raise ConfigError if the job would read its own results as events. KafkaException."""
+    """Raise ConfigError if the job would read its own results as events. Raises KafkaException."""
     if config.topic not in found:
         return
     admin = ADMIN.AdminClient(dict(config.client))
@@ -471,7 +474,7 @@ def _figure(function: str, column: str | None) -> Column:
 
 
 def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
-    """Start the stream. ConfigError, DeliveryError, KafkaException, ArchiveError."""
+    """Start the stream. Raises ConfigError, DeliveryError, KafkaException or ArchiveError."""
     claim_checkpoint(config)
     make_compacted(config.client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}

@@ -135,7 +135,7 @@ class TranslatedOffset(NamedTuple):
 
 
 class GroupOffsetSync:
-    """Translates and commits the offsets of groups, repeatedly. KafkaException, DeliveryError."""
+    """Translates and commits the offsets of groups, repeatedly. Raises KafkaException or DeliveryError."""
 
     def __init__(
         self,

@@ -31,10 +31,13 @@ class Source(Protocol):
     """The interface of a source: a cluster or its data directories."""
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror now. KafkaException, DeliveryError or SegmentsError if missing."""
+        """Return the topics to mirror now.
+
+        Raises KafkaException, DeliveryError or SegmentsError if missing.
+        """
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Return the named configs that are set on the topic itself. KafkaException."""
+        """Return the named configs that are set on the topic itself. Raises KafkaException."""
 
 
 class KafkaSource:
@@ -57,7 +60,7 @@ class KafkaSource:
         raise ConfigError("input.options must have subscribe, subscribePattern or assign")
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror. KafkaException, DeliveryError if a topic does not exist."""
+        """Return the topics to mirror. Raises KafkaException or DeliveryError if a topic does not exist."""
         metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         wanted = self._wanted(metadata.topics)
         missing = sorted(set(wanted) - set(metadata.topics))
@@ -77,7 +80,7 @@ class KafkaSource:
         }
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Return the named configs that are set on the topic itself. KafkaException."""
+        """Return the named configs that are set on the topic itself. Raises KafkaException."""
         wanted = set(names)
         [found] = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
         return {
@@ -103,7 +106,7 @@ class FileSource:
         self._options = dict(options)
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror. SegmentsError or DeliveryError if a topic does not exist."""
+        """Return the topics to mirror. Raises SegmentsError or DeliveryError if a topic does not exist."""
         found: dict[str, SourceTopic] = {}
         for log in parse(self._options, streaming=True).partitions():
             known = found.get(log.topic)
@@ -133,7 +136,7 @@ def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_of(input_: Input, client: Mapping[str, str]) -> Source:
-    """Create the source of an input. ConfigError."""
+    """Create the source of an input. Raises ConfigError."""
     if input_.format == "kwire":
         return FileSource(input_.options)
     if "bootstrap.servers" not in client:
@@ -142,7 +145,7 @@ def source_of(input_: Input, client: Mapping[str, str]) -> Source:
 
 
 def end_offsets(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
-    """Return the last stable offsets of the partitions that exist. KafkaException."""
+    """Return the last stable offsets of the partitions that exist. Raises KafkaException."""
     asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
     if not asked:
         return {}

@@ -44,7 +44,7 @@ Plan = Mapping[tuple[str, int], PartitionStep]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Deliver records that are in offset order within each partition. DeliveryError."""
+    """Deliver records that are in offset order within each partition. Raises DeliveryError."""
     for key, rows in groupby(_rows(batches), key=lambda row: row[0]):
         topic, partition = key
         if key not in plan:
@@ -78,7 +78,10 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
 
 
 def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
-    """Deliver the records that the target lacks, and add the range to the offset map. DeliveryError."""
+    """Deliver the records that the target lacks, and add the range to the offset map.
+
+    Raises DeliveryError.
+    """
     topic, partition = key
     try:
         with MappedDelivery(part.target, part.origin) as delivery:

@@ -40,7 +40,7 @@ Progress = dict[tuple[str, int], MapEntry | None]
 
 
 def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> Progress:
-    """Create missing topics and partitions, and return the mirror's progress. KafkaException.
+    """Create missing topics and partitions, and return the mirror's progress. Raises KafkaException.
 
     Raises DeliveryError if a topic belongs to something else: it has other records, the map of another source
     or job, or more partitions than the source.

@@ -36,7 +36,7 @@ def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, i
 
 
 def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
-    """Return the groups with the largest lag first. KafkaException."""
+    """Return the groups with the largest lag first. Raises KafkaException."""
     admin = ADMIN.AdminClient(dict(client))
     about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if about.error is not None:

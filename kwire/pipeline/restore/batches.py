@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
 
 def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()) -> Iterator[bytearray]:  # noqa: B008
-    """Yield the batches of a log that begins at offset `start` and ends before `end`. ValueError.
+    """Yield the batches of a log that begins at offset `start` and ends before `end`. Raises ValueError.
 
     Rows must be in offset order. Each batch begins where the previous one ends, even if offsets between their
     records are missing, and the last batch extends to the end of the log. So the log has the original start

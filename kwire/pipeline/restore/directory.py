@@ -89,7 +89,7 @@ Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[Rest
 
 
 def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
-    """Restore to a directory that does not exist or is empty. ArchiveError, StorageError.
+    """Restore to a directory that does not exist or is empty. Raises ArchiveError or StorageError.
 
     Each task writes one partition's log. It may run twice, and on another machine with the same file system.
     """
@@ -111,7 +111,7 @@ def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
 
 
 def is_done(config: DirectoryConfig) -> bool:
-    """Return whether the same restore has created the directory. ArchiveError."""
+    """Return whether the same restore has created the directory. Raises ArchiveError."""
     expected = read_receipt(config.directory)
     return expected is not None and expected == _receipt(Archive(config.archive), config)
 
@@ -132,7 +132,10 @@ def check_target(directory: Path) -> None:
 
 
 def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return each partition's start and end offsets according to the archive's commits. ArchiveError."""
+    """Return each partition's start and end offsets according to the archive's commits.
+
+    Raises ArchiveError.
+    """
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for commit in archive.commits():
         for topic, partitions in commit.ranges.items():
@@ -189,7 +192,7 @@ def new_id(rng: random.Random) -> Uuid:
 
 @contextmanager
 def locked_build_directory(directory: Path) -> Iterator[Path]:
-    """Create and lock an empty build directory beside the target. ArchiveError."""
+    """Create and lock an empty build directory beside the target. Raises ArchiveError."""
     build_directory = directory.parent / f".{directory.name}.restoring"
     build_directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(build_directory, os.O_RDONLY)
@@ -245,7 +248,7 @@ class _Writer:
 
 
 def _move_into_place(log: Path, destination: Path) -> None:
-    """Move a log into place, unless another attempt has moved the same log. OSError."""
+    """Move a log into place, unless another attempt has moved the same log. Raises OSError."""
     try:
         log.rename(destination)
     except OSError:
@@ -254,7 +257,7 @@ def _move_into_place(log: Path, destination: Path) -> None:
 
 
 def _remove_attempts(attempts: Path) -> None:
-    """Delete incomplete attempts. A running attempt fails without its directory. OSError."""
+    """Delete incomplete attempts. A running attempt fails without its directory. Raises OSError."""
     for _ in range(MAX_SWEEPS):
         shutil.rmtree(attempts, ignore_errors=True)
         if not attempts.exists():

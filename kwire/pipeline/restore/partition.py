@@ -46,8 +46,8 @@ def write(
 ) -> RestoredLog:
     """Write a new log to a data directory, and make it durable.
 
-    `span` has the start and end offsets. StorageError, ApiError. Raises ValueError if rows are outside of the
-    span or not in order.
+    `span` has the start and end offsets. Raises StorageError or ApiError. Raises ValueError if rows are
+    outside of the span or not in order.
     """
     start, end = span
     rows = iter(rows)

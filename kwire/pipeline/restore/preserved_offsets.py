@@ -49,7 +49,7 @@ class PreservedOffsets:
             raise ArchiveError(f"{path} does not describe a restore: {error!r}") from None
 
     def record(self, target: Origin, partition: int, end: int) -> None:
-        """Record that a partition is restored with the archive's offsets, up to `end`. OSError."""
+        """Record that a partition is restored with the archive's offsets, up to `end`. Raises OSError."""
         path = self._path(target, partition)
         self._create_directory(path.parent)
         content = {"format": FORMAT, "topic": target.topic, "end": end}

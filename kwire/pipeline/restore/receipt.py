@@ -15,7 +15,7 @@ RECEIPT: Final = ".kwire_restore.json"
 
 
 def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
-    """Describe a restore by the archive's commits and the job's configuration. ArchiveError."""
+    """Describe a restore by the archive's commits and the job's configuration. Raises ArchiveError."""
     commits = hashlib.sha256()
     for commit in archive.commits():
         commits.update(commit.encode())

@@ -67,7 +67,7 @@ class Segment(NamedTuple):
         return _ascending(found, 0)
 
     def aborted(self) -> list[AbortedTxn]:
-        """Read the aborted transactions whose markers are in this segment. SegmentsError."""
+        """Read the aborted transactions whose markers are in this segment. Raises SegmentsError."""
         path = self.beside(".txnindex")
         data = _content(path)
         if len(data) % ENTRY_BYTES:
@@ -169,7 +169,7 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
 
 
 def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[PartitionLog]:
-    """List the partitions in data directories, or in copies of them. SegmentsError.
+    """List the partitions in data directories, or in copies of them. Raises SegmentsError.
 
     Excludes directories that are being deleted or filled by a move, and the metadata log, whose records have
     another format.

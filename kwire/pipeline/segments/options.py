@@ -107,7 +107,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Parse options, whose names are case-insensitive. SegmentsError."""
+    """Parse options, whose names are case-insensitive. Raises SegmentsError."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         if name not in _KNOWN and not name.startswith(_IGNORED):

@@ -50,7 +50,7 @@ def readable_end(log: PartitionLog, options: Options) -> int:
 
 
 def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
-    """Return the offset of a bound. SegmentsError."""
+    """Return the offset of a bound. Raises SegmentsError."""
     key = (log.topic, log.partition)
     offset = bound.default
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
@@ -91,7 +91,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 def plan(options: Options) -> list[Range]:
-    """Return the ranges of a batch query. SegmentsError."""
+    """Return the ranges of a batch query. Raises SegmentsError."""
     bounds = []
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
@@ -114,7 +114,7 @@ def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> t
 def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
     """Split offset ranges into tasks by size, at segments and at entries of their offset indexes.
 
-    A partition with most of the data becomes most of the tasks. SegmentsError.
+    A partition with most of the data becomes most of the tasks. Raises SegmentsError.
     """
     logs = []
     total_bytes = 0

@@ -52,7 +52,7 @@ class SegmentFile:
     """An open segment file. It stays readable after the broker deletes the file."""
 
     def __init__(self, segment: Segment) -> None:
-        """Open the file. FileNotFoundError."""
+        """Open the file. Raises FileNotFoundError."""
         self.path = segment.path
         self.base_offset = segment.base_offset
         self._descriptor = os.open(segment.path, os.O_RDONLY)
@@ -65,7 +65,7 @@ class SegmentFile:
         return os.fstat(self._descriptor).st_size
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
-        """Read up to `size_bytes` bytes; fewer at the end of the file. SegmentsError."""
+        """Read up to `size_bytes` bytes; fewer at the end of the file. Raises SegmentsError."""
         try:
             return os.pread(self._descriptor, size_bytes, position)
         except OSError as error:
@@ -153,7 +153,7 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
 
 
 def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
-    """Yield the batches with offsets from `start` to before `end`. SegmentsError.
+    """Yield the batches with offsets from `start` to before `end`. Raises SegmentsError.
 
     Lists the segments again if one has disappeared, because the broker may have deleted or compacted it.
     """
@@ -314,7 +314,7 @@ def _valid_header(file: SegmentFile, position: int, end: int, next_offset: int) 
 
 
 def end_offset(partition: PartitionLog) -> int:
-    """Return the log end offset: the offset after the last complete batch. SegmentsError."""
+    """Return the log end offset: the offset after the last complete batch. Raises SegmentsError."""
     segments = partition.segments()
     if not segments:
         return 0

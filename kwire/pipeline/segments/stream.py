@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
-    """Return the offsets at which a new stream of these logs begins. SegmentsError."""
+    """Return the offsets at which a new stream of these logs begins. Raises SegmentsError."""
     found: Offsets = {}
     for log in logs:
         start = resolve(options, log, options.starting, is_start=True)
@@ -39,7 +39,7 @@ def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
 
 
 def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
-    """Return the offsets up to which a stream can read now. SegmentsError."""
+    """Return the offsets up to which a stream can read now. Raises SegmentsError."""
     found: Offsets = {}
     by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
     for (topic, partition), end in by_partition.items():
@@ -125,7 +125,7 @@ def _read_each(
     read: Callable[[PartitionLog], _Result],
     sleep: Sleep,
 ) -> dict[_PartitionKey, _Result]:
-    """Apply `read` to the logs of some partitions, or of all. SegmentsError.
+    """Apply `read` to the logs of some partitions, or of all. Raises SegmentsError.
 
     A log may be between two log directories for a moment, because Apache Kafka moves logs by renaming. So a
     missing log is an error only after several looks at all directories.

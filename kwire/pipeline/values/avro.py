@@ -83,7 +83,7 @@ class AvroReader:
         self._writers: dict[int, tuple[Any, Any] | str] = {}
 
     def read(self, value: bytes) -> Any:
-        """Decode a value, without logical types. DecodeError, RegistryError."""
+        """Decode a value, without logical types. Raises DecodeError or RegistryError."""
         if len(value) < HEAD_BYTES:
             raise DecodeError(f"{len(value)} bytes are too few for a schema id")
         if value[0] != MAGIC:

@@ -31,7 +31,7 @@ class AvroSchema:
     """A schema with its references inlined."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Parse a schema: the last text, preceded by the schemas that it refers to. DecodeError."""
+        """Parse a schema: the last text, preceded by the schemas that it refers to. Raises DecodeError."""
         self.texts = tuple(texts)
         known: dict[str, Any] = {}
         try:

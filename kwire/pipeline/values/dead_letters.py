@@ -46,7 +46,10 @@ class DeadLetters(NamedTuple):
 
     @classmethod
     def of(cls, client: Mapping[str, str], topic: str, job: str) -> DeadLetters:
-        """Create the topic if it does not exist. `job` owns the entries of the offset map. KafkaException."""
+        """Create the topic if it does not exist. `job` owns the entries of the offset map.
+
+        Raises KafkaException.
+        """
         from confluent_kafka.admin import AdminClient
 
         admin = AdminClient(dict(client))
@@ -73,7 +76,7 @@ def check_output_topic(topic: str, files: Iterable[DataFile]) -> None:
 def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
     """Deliver the undecodable records of staged files, and return how many were delivered now.
 
-    ArchiveError, KafkaException, DeliveryError.
+    Raises ArchiveError, KafkaException or DeliveryError.
     """
     check_output_topic(letters.topic, files)
     tasks = list(by_partition(files).values())

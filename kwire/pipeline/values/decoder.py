@@ -51,7 +51,7 @@ class TextReader:
     column: Column = Leaf(pa.string())
 
     def read(self, value: bytes) -> str:
-        """Decode a value. DecodeError."""
+        """Decode a value. Raises DecodeError."""
         try:
             return value.decode()
         except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ class Decoder:
     """A decoder of values according to a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        """Create a decoder. DecodeError if the schema has no column type; RegistryError."""
+        """Create a decoder. Raises DecodeError if the schema has no column type; RegistryError."""
         self._registry = (
             Registry(plan.registry, dict(plan.registry_settings)) if plan.format == AVRO else None
         )
@@ -79,7 +79,7 @@ class Decoder:
             self._registry.__exit__(kind, error, trace)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Decode values, and return them with the error of each null. RegistryError."""
+        """Decode values, and return them with the error of each null. Raises RegistryError."""
         decoded: list[Any] = []
         faults: list[str | None] = []
         for value in values.to_pylist():
@@ -130,12 +130,15 @@ def _reader(plan: Plan, registry: Registry | None) -> Reader:
 
 @lru_cache(maxsize=8)
 def decoder_of(plan: Plan) -> Decoder:
-    """Return this process's decoder for a plan, with its cache of schemas. DecodeError, RegistryError."""
+    """Return this process's decoder for a plan, with its cache of schemas.
+
+    Raises DecodeError or RegistryError.
+    """
     return Decoder(plan)
 
 
 def with_data(plan: Plan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Add the columns `data` and `data_error` to a batch, and return it in parts. RegistryError."""
+    """Add the columns `data` and `data_error` to a batch, and return it in parts. Raises RegistryError."""
     decoder = decoder_of(plan)
     found = []
     for first in range(0, batch.num_rows, ROWS_AT_ONCE):

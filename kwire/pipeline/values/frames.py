@@ -43,7 +43,7 @@ def plan_of(
     sample: Callable[[], DataFrame],
     known: DataType | None = None,
 ) -> Plan:
-    """Plan the decoding of a job's values. ConfigError, RegistryError.
+    """Plan the decoding of a job's values. Raises ConfigError or RegistryError.
 
     `sample` loads records to infer the type of JSON from, if there is neither a schema nor a `known` type.
     """
@@ -137,7 +137,7 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
     """Record the type of an archive's column atomically.
 
-    Raises ConfigError if existing files could not be read with it. ArchiveError.
+    Raises ConfigError if existing files could not be read with it. Raises ArchiveError.
     """
     type_json = _type_json(type_)
     earlier = [earlier_type for earlier_type in _all_recorded_types(archive) if earlier_type != type_json]
@@ -160,7 +160,7 @@ def _type_json(type_: DataType) -> Any:
 
 
 def _all_recorded_types(archive: Path) -> list[Any]:
-    """Return the types of an archive's files as JSON. ArchiveError."""
+    """Return the types of an archive's files as JSON. Raises ArchiveError."""
     last = recorded_type(archive)
     if last is None:
         return []
@@ -169,7 +169,7 @@ def _all_recorded_types(archive: Path) -> list[Any]:
 
 
 def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
-    """Return the recorded type of an archive's column, if it has this format. ArchiveError."""
+    """Return the recorded type of an archive's column, if it has this format. Raises ArchiveError."""
     path = archive / NOTE
     if not path.exists():
         return None
@@ -192,7 +192,7 @@ def _of_json(content: Any) -> DataType:
 def load_archived(spark: SparkSession, archive: Archive) -> DataFrame:
     """Load an archive with its decoded values. All files are read with the latest type.
 
-    Fields that older files lack are null, and narrower numbers are widened. ArchiveError.
+    Fields that older files lack are null, and narrower numbers are widened. Raises ArchiveError.
     """
     type_ = recorded_type(archive.directory)
     files = archive.files()

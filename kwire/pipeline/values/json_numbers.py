@@ -29,7 +29,7 @@ def _whole(text: str) -> int | Number:
 
 
 def loads(text: str) -> Any:
-    """Parse a document like `json.loads`, except for numbers. ValueError, RecursionError."""
+    """Parse a document like `json.loads`, except for numbers. Raises ValueError or RecursionError."""
     return json.loads(text, parse_float=Number, parse_int=_whole)
 
 

@@ -42,7 +42,7 @@ class JsonReader:
         self.column = _column(type_)
 
     def read(self, value: bytes) -> Any:
-        """Parse a document. DecodeError."""
+        """Parse a document. Raises DecodeError."""
         return document_of(value)
 
 

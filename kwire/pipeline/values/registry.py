@@ -28,7 +28,10 @@ class Registry:
     """A schema registry, with a cache of schemas, which never change."""
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
-        """Create a client. `settings` are those of Confluent's client. RegistryError if they are invalid."""
+        """Create a client. `settings` are those of Confluent's client.
+
+        Raises RegistryError if they are invalid.
+        """
         self._url = url
         try:
             self._client = SchemaRegistryClient({**DEFAULTS, **(settings or {}), "url": url})
@@ -49,7 +52,10 @@ class Registry:
         self._request(self._client.get_schema_types)
 
     def schema(self, schema_id: int) -> list[str]:
-        """Return the Avro schema with an id, preceded by its references. DecodeError, RegistryError."""
+        """Return the Avro schema with an id, preceded by its references.
+
+        Raises DecodeError or RegistryError.
+        """
         found = self._texts.get(schema_id)
         if found is None:
             schema = self._request(self._client.get_schema, schema_id)
@@ -60,7 +66,10 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> list[str]:
-        """Return a subject's latest Avro schema, preceded by its references. DecodeError, RegistryError."""
+        """Return a subject's latest Avro schema, preceded by its references.
+
+        Raises DecodeError or RegistryError.
+        """
         found = self._request(self._client.get_latest_version, subject)
         if found is None:
             raise DecodeError(f"the registry {self._url} has no subject {subject}")
@@ -88,7 +97,7 @@ class Registry:
         return [*texts, text]
 
     def _request(self, method: Any, *arguments: Any) -> Any:
-        """Call the client, and return None if the registry does not have the item. RegistryError."""
+        """Call the client, and return None if the registry does not have the item. Raises RegistryError."""
         try:
             return method(*arguments)
         except SchemaRegistryError as error:

@@ -42,7 +42,7 @@ class ValuesConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig, input_: Input) -> ValuesConfig | None:
-        """Read the configuration; None if values are not decoded. ConfigError."""
+        """Read the configuration; None if values are not decoded. Raises ConfigError."""
         if not config.has("values"):
             return None
         table = config.table("values")
