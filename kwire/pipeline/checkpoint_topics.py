@@ -1,4 +1,7 @@
-"""The topics that a stream's checkpoint belongs to, with their ids: a recreated topic keeps only its name."""
+"""A file in a stream's checkpoint with the topics that the stream reads.
+
+The file has topic ids, because a topic that was recreated under the same name has another id.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ TOPICS: Final = "topics.json"
 
 
 def record_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
-    """Record the topics that a stream reads. Raises ConfigError if a topic is a different one now."""
+    """Record the topics that a stream reads. Raises ConfigError if a topic has been recreated."""
     path = checkpoint / TOPICS
     known = _recorded_topics(path)
     if known and found and not known.keys() & found.keys():

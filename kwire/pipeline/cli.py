@@ -21,7 +21,7 @@ class Job(NamedTuple):
     help: str
     module: str
     tables: tuple[str, ...] = ()
-    """The tables of the job's file that it reads besides its own."""
+    """The tables that the job reads from the configuration file, in addition to its own table."""
     flags: Mapping[str, str] = {}
     """Command-line options that override keys of the job's own table, each with its help text."""
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 CLEAN, FAILED, DIFFERENT = 0, 1, 3
-"""Exit statuses of a job. DIFFERENT is that of an audit that found differences."""
+"""Exit statuses of a job. Only an audit exits with DIFFERENT, when it has found differences."""
 METRICS_VARIABLE: Final = "KWIRE_PIPELINE_METRICS"
-"""The environment variable that names the file for a stream's metrics."""
+"""The environment variable with the path of the file for a stream's metrics."""
 INPUT_FORMATS: Final = ("kafka", "kwire")
 TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 """The options of Spark's Kafka source that select topics. Exactly one of them is required."""
@@ -30,9 +30,9 @@ AVAILABLE_NOW: Final = "availableNow"
 _UNIT: Final = r"(micro|milli)?seconds?|minutes?|hours?|days?|weeks?"
 _INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", re.IGNORECASE)
 PATH_KEYS: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
-"""Keys of any job's table that are paths."""
+"""Keys, in the table of any job, whose values are paths."""
 _NAMES: Final = PATH_KEYS | {"job", "topic"}
-"""Keys that must not be empty."""
+"""Keys whose values must not be empty."""
 _URL: Final = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 _SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 
@@ -53,7 +53,7 @@ class Input(NamedTuple):
 
 
 class Table:
-    """A table of the file. Reading a key marks it as known; other keys are errors."""
+    """A table of the configuration file. It records which keys were read, to report unknown keys."""
 
     def __init__(self, name: str, content: Mapping[str, Any]) -> None:
         self._name = name
@@ -66,13 +66,13 @@ class Table:
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} must be one of {', '.join(one_of)}, not {value!r}")
         if "\0" in value:
-            # System calls and librdkafka stop at a NUL.
+            # A NUL character ends a string for system calls and librdkafka.
             raise ConfigError(f"{self._name}.{key} contains a NUL character: {value!r}")
         if not value and (default is None or (default and key in _NAMES)):
-            # An empty path would be the working directory, and an empty job name crashes librdkafka.
+            # An empty path would mean the working directory, and an empty job name crashes librdkafka.
             raise self._empty(key)
         if key in PATH_KEYS and _URL.match(value):
-            # Spark would treat it as a URL, and the rest of the job as a path.
+            # Spark would treat such a text as a URL, while the other parts of the job treat it as a path.
             raise ConfigError(f"{self._name}.{key} must be a path like '/srv/kwire', not the URL {value!r}")
         return str(value)
 
@@ -95,11 +95,11 @@ class Table:
         return bool(self._value(key, bool, default))
 
     def table(self, key: str) -> Table:
-        """Read a nested table; it is empty if it does not exist. Raises ConfigError."""
+        """Read a nested table. A missing table is read as an empty one. Raises ConfigError."""
         return Table(f"{self._name}.{key}", self._value(key, dict, {}))
 
     def texts(self) -> dict[str, str]:
-        """Read all keys of the table as strings, as Spark's options are. Raises ConfigError."""
+        """Read all keys as strings, because Spark's options are strings. Raises ConfigError."""
         self._read_keys.update(self._content)
         for key, value in self._content.items():
             if isinstance(value, dict | list):
@@ -110,7 +110,7 @@ class Table:
         }
 
     def trigger(self, key: str = "trigger") -> str:
-        """Read a trigger: `availableNow` (the default) or an interval of Spark. Raises ConfigError."""
+        """Read a trigger: `availableNow` (the default) or a Spark interval. Raises ConfigError."""
         value = self.text(key, AVAILABLE_NOW)
         if value != AVAILABLE_NOW and _INTERVAL.fullmatch(value.strip()) is None:
             raise ConfigError(
@@ -162,7 +162,7 @@ class JobConfig:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
     def with_text(self, table: str, key: str, value: str) -> JobConfig:
-        """Return a copy with one key replaced, for options of the command line. Raises ConfigError."""
+        """Return a copy with one key replaced by a command-line option. Raises ConfigError."""
         self.table(table)
         return JobConfig({**self._content, table: {**self._content[table], key: value}})
 
@@ -189,9 +189,9 @@ class JobConfig:
         return found
 
     def check_tables(self, job: str, known: Mapping[str, Iterable[str]]) -> None:
-        """Raise ConfigError for a table that no job has, because it may be misspelled.
+        """Raise ConfigError if the file has a table that no job reads, because the name may be misspelled.
 
-        A file may configure several jobs. `known` has the additional tables of each job.
+        A file may configure several jobs. `known` maps each job to the tables that it reads besides its own.
         """
         expected = {job, *known.get(job, ())}
         for other, tables in known.items():
@@ -206,13 +206,13 @@ class JobConfig:
             raise ConfigError(f"unknown {what}: {has}")
 
     def servers(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the bootstrap servers in the given tables, each with its key."""
+        """Yield the path and the value of every key for bootstrap servers in the given tables."""
         for name in names:
             yield from _servers(name, self._content.get(name))
 
 
 def _servers(name: str, content: Any) -> Iterator[tuple[str, str]]:
-    # Files and archives are read without a broker, whatever the options say.
+    # Reading a data directory or an archive needs no broker, even if the table has bootstrap servers.
     if not isinstance(content, dict) or content.get("format") in ("kwire", "archive"):
         return
     for key, value in content.items():

@@ -1,4 +1,4 @@
-"""A connection check before Spark starts, because Kafka clients retry unreachable addresses silently."""
+"""A check that brokers are reachable, before Spark starts. Kafka clients retry without an error message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADDRESS: Final = re.compile(r"(?:\w+://)?(?:\[(?P<ip>[^]]+)\]|(?P<host>[^:/\s]+
 
 
 def check_reachable(key: str, servers: str, seconds: float = SECONDS) -> None:
-    """Raise ConfigError if no address of `servers` accepts a connection within `seconds`."""
+    """Raise ConfigError if no address in `servers` accepts a connection within `seconds`."""
     addresses = list(_addresses(key, servers))
     deadline = time.monotonic() + seconds
     while True:

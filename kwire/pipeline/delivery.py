@@ -1,13 +1,13 @@
 """Delivery of records to a topic's partitions, each exactly once across crashes of any process.
 
-There are two ways, depending on whether the target must have the source's offsets:
+There are two modes, depending on whether the target must have the same offsets as the source:
 
-*With an offset map.* Records go out in transactions. Each transaction also writes an entry into the topic
-`<topic>.offset-map`: which source offsets became which target offsets (pipeline/offset_map.py). An aborted
-transaction leaves no entry, so a job continues where its map ends and needs no other state.
+*With an offset map.* Records are sent in transactions. Each transaction also writes an entry to the topic
+`<topic>.offset-map`, which maps source offsets to target offsets (pipeline/offset_map.py). An aborted
+transaction leaves no entry. So a job continues where its map ends, and needs no other state.
 
-*With the same offsets*, if the source has no gaps. Transaction markers would take offsets, so an idempotent
-producer writes the records, and the target's end offset is the progress.
+*With the same offsets*, if the source has no gaps. An idempotent producer writes the records, because
+transaction markers would take offsets of their own. A job continues at the target's end offset.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRANSACTION_BYTES: Final = 16 << 20
 PRODUCER: Final = {
     "linger.ms": 20,
     "compression.type": "lz4",
-    # The topic's max.message.bytes decides about the size of a record.
+    # Do not limit the size in the producer: the topic's max.message.bytes applies.
     "message.max.bytes": 256 << 20,
 }
 """Defaults of the producer's configuration."""
@@ -67,14 +67,14 @@ class Outgoing(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A partition of a topic, its cluster, and the job that writes to it."""
+    """A partition to write to, the client settings for its cluster, and the job that writes."""
 
     client: dict[str, str]
     """librdkafka's configuration for the cluster, with `bootstrap.servers`."""
     topic: str
     partition: int
     job: str
-    """The job's name: part of its transactional ids, and the owner of its entries in offset maps."""
+    """The job's name, which is part of its transactional ids and marks its entries in offset maps."""
     transaction_records: int = TRANSACTION_RECORDS
     """The maximum number of records in a transaction."""
 
@@ -83,16 +83,16 @@ class Target(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
     def consumer(self) -> Consumer:
-        """Return a consumer that looks up offsets."""
+        """Return a consumer for looking up offsets in the target's cluster."""
         return committed_reader(self.client, self.job)
 
     def owns(self, entry: MapEntry) -> bool:
-        """Return whether an entry of an offset map is about this job and partition."""
+        """Return whether this job wrote an entry of an offset map for this partition."""
         return (entry.job, entry.partition) == (self.job, self.partition)
 
 
 def progress(target: Target) -> int | None:
-    """Return the job's next source offset according to its map, or None without an entry.
+    """Return the job's next source offset according to its map, or None if the map has no entry of the job.
 
     Raises KafkaException.
     """
@@ -101,7 +101,10 @@ def progress(target: Target) -> int | None:
 
 
 def read_last_entry(target: Target) -> MapEntry | None:
-    """Return the job's last entry for this partition, or None. Raises KafkaException or DeliveryError."""
+    """Return the job's last map entry for this partition, or None if there is no entry.
+
+    Raises KafkaException or DeliveryError.
+    """
     consumer = target.consumer()
     try:
         count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
@@ -113,7 +116,7 @@ def read_last_entry(target: Target) -> MapEntry | None:
 
 
 def end_offset(target: Target) -> int:
-    """Return the end offset of the target. Raises KafkaException."""
+    """Return the end offset of the target partition. Raises KafkaException."""
     consumer = target.consumer()
     try:
         return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
@@ -122,23 +125,23 @@ def end_offset(target: Target) -> int:
 
 
 class ProducerFatalError(DeliveryError):
-    """The producer had a fatal error, which its next call reports."""
+    """The producer had a fatal error. Its next call reports the error."""
 
 
 def flush_producer(producer: Producer) -> int:
-    """Flush, and return how many records were not delivered in time.
+    """Flush the producer, and return how many records were not delivered before the timeout.
 
     Raises KafkaException or ProducerFatalError.
     """
     try:
         return producer.flush(TIMEOUT_SECONDS)
     except SystemError as lost:
-        # In confluent-kafka 2.16, a delivery callback makes flush lose the fatal error that it should raise.
+        # In confluent-kafka 2.16, flush raises SystemError for a fatal error if a delivery callback ran.
         raise ProducerFatalError("the producer had a fatal error") from lost
 
 
 class _RejectedRecord(NamedTuple):
-    """A record that the broker rejected, and the error."""
+    """A record that the broker rejected, with the error in the response."""
 
     record: Outgoing
     error: KafkaError
@@ -148,9 +151,9 @@ class _RejectedRecord(NamedTuple):
         return len(self.record.key or b"") + len(self.record.value or b"")
 
     def is_likelier_cause_than(self, other: _RejectedRecord) -> bool:
-        """Return whether this record is the likelier reason why its batch was rejected.
+        """Return whether this record is a likelier reason than `other` for the rejection of their batch.
 
-        The broker rejects a batch as a whole, so every record of the batch has an error.
+        The broker rejects complete batches, so every record of the batch has an error.
         """
         mine, its = self.error.code(), other.error.code()
         if mine != its:
@@ -174,7 +177,7 @@ class _RejectedRecord(NamedTuple):
 
 
 class _PendingSends:
-    """Records that were handed to a producer, and the results of their delivery."""
+    """Records that were passed to a producer, and the results of their delivery."""
 
     def __init__(self, producer: Producer, target: Target) -> None:
         self._producer = producer
@@ -184,7 +187,7 @@ class _PendingSends:
 
     def send(self, record: Outgoing) -> None:
         def done(error: KafkaError | None, message: Message) -> None:
-            # Called from poll and flush, in the same thread.
+            # The producer calls this function from poll and flush, in the same thread.
             if error is not None:
                 refused = _RejectedRecord(record, error)
                 if self._rejected is None or refused.is_likelier_cause_than(self._rejected):
@@ -200,7 +203,7 @@ class _PendingSends:
                     key=record.key,
                     value=record.value,
                     headers=record.headers,
-                    # librdkafka replaces timestamp 0 by the current time, so 0 becomes 1.
+                    # Send timestamp 1 for 0, because librdkafka replaces 0 with the current time.
                     timestamp=record.timestamp_ms or 1,
                     on_delivery=done,
                 )
@@ -218,7 +221,10 @@ class _PendingSends:
                 return
 
     def flush(self) -> dict[int, int]:
-        """Wait for delivery, and return the target offsets by source offset. Raises DeliveryError."""
+        """Wait until all records are delivered, and return the target offset for each source offset.
+
+        Raises DeliveryError.
+        """
         left = flush_producer(self._producer)
         if self._rejected is not None or left:
             why = str(self._rejected) if self._rejected is not None else f"{left} records timed out"
@@ -228,9 +234,10 @@ class _PendingSends:
 
 
 class MappedDelivery:
-    """Transactional delivery to a partition, with an offset map. Fences older instances for the same target.
+    """Transactional delivery to a partition, with an offset map.
 
-    A context manager. Every method may raise KafkaException or DeliveryError.
+    Use it as a context manager. A new instance fences older instances for the same target. Every method may
+    raise KafkaException or DeliveryError.
     """
 
     def __init__(self, target: Target, origin: str = "") -> None:
@@ -244,7 +251,7 @@ class MappedDelivery:
                 "transaction.timeout.ms": 60_000,
             }
         )
-        # Fences older producers, and returns once their last transaction has ended.
+        # This call fences older producers, and returns after their last transaction has ended.
         self._producer.init_transactions(TIMEOUT_SECONDS)
         self.last = self._last_entry()
 
@@ -252,12 +259,12 @@ class MappedDelivery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Queued records belong to an aborted transaction.
+        # Discard queued records, because they belong to an aborted transaction.
         self._producer.purge()
 
     @property
     def next_offset(self) -> int | None:
-        """The next source offset; None if nothing was delivered."""
+        """The next source offset; None if nothing has been delivered yet."""
         return None if self.last is None else self.last.end
 
     def _last_entry(self) -> MapEntry | None:
@@ -268,16 +275,17 @@ class MappedDelivery:
             if not count:
                 raise DeliveryError(f"topic {target.topic}{MAP_SUFFIX} for the offset map does not exist")
             self._map_partition = map_partition_of(target.topic, target.partition, count)
-            # Other jobs may have open transactions in the same partition of the map, before our last entry.
+            # Other jobs may have open transactions before this job's last entry in the partition of the map.
             until = high_watermark(target.client, self._map_partition)
             return last_entry(consumer, self._map_partition, target.owns, until=until)
         finally:
             consumer.close()
 
     def deliver(self, records: Iterable[Outgoing], start: int, end: int | None = None) -> int:
-        """Deliver records from source offset `start`, where the map ends, and return their number.
+        """Deliver records from source offset `start` on, and return the number of records.
 
-        With `end`, the map covers all offsets before `end`, including a gap after the last record.
+        `start` must be the source offset at which the map ends. If `end` is given, the map then covers all
+        offsets before `end`, including a gap after the last record.
         """
         count = 0
         for part, is_last in _transactions_with_last(
@@ -306,7 +314,8 @@ class MappedDelivery:
             producer.abort_transaction(TIMEOUT_SECONDS)
             raise DeliveryError(f"not all records were delivered to {self.target.name}: {error}") from error
         except BaseException:
-            # Keep the first error. If the abort fails too, the next producer with this id aborts it.
+            # Raise the first error, even if the abort fails, too. In that case the next producer with this
+            # transactional id aborts the transaction.
             with contextlib.suppress(KafkaException):
                 producer.abort_transaction(TIMEOUT_SECONDS)
             raise
@@ -353,11 +362,11 @@ def deliver_with_map(
     origin: str = "",
     check_continues: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
-    """Deliver the records of `records_from(offset)`, from the job's progress, or else from `start`.
+    """Deliver the records of `records_from(offset)`, from where the job's map ends, or else from `start`.
 
-    `check_continues` gets the origin in the map's last entry, and raises if the job delivered something else.
-    Returns the number of records delivered now, and the next source offset. Raises KafkaException or
-    DeliveryError.
+    `check_continues` gets the origin in the map's last entry, and raises an error if the job has delivered
+    other records than these before. Returns the number of records that this call delivered, and the next
+    source offset. Raises KafkaException or DeliveryError.
     """
     with MappedDelivery(target, origin) as delivery:
         if delivery.last is not None:
@@ -370,7 +379,10 @@ def deliver_with_map(
 def _transactions_with_last(
     records: Iterable[Outgoing], find_last: bool, max_records: int
 ) -> Iterator[tuple[list[Outgoing], bool]]:
-    """Yield transactions and, with `find_last`, whether each is the last one, which needs one read ahead."""
+    """Yield the records of each transaction, and whether it is the last one.
+
+    The flag is valid only with `find_last`, which reads one transaction ahead.
+    """
     previous: list[Outgoing] = []
     for part in _split_transactions(records, max_records):
         if not find_last:
@@ -399,10 +411,11 @@ def _split_transactions(records: Iterable[Outgoing], max_records: int) -> Iterat
 def deliver_same_offsets(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
 ) -> tuple[int, int]:
-    """Deliver the records of `records_from(offset)` at their own offsets, from the target's end offset.
+    """Deliver the records of `records_from(offset)` with their own offsets, from the target's end offset on.
 
-    Returns the number of records delivered now, and the next offset. Raises DeliveryError if the source has
-    a gap, if the target's records differ, or if another program writes to the target.
+    Returns the number of records that this call delivered, and the next offset. Raises DeliveryError if the
+    source has a gap, if the target's records differ from the source's, or if another program writes to the
+    target.
     """
     next_offset = end_offset(target)
     if next_offset < start:
@@ -436,7 +449,7 @@ def _check_target_matches(
     """Raise DeliveryError if the target's last record differs from the source's record at that offset."""
     expected = next(iter(records_from(end - 1)), None) if end else None
     if expected is None or expected.source_offset != end - 1:
-        return  # The target is empty, or the source begins later.
+        return  # The target is empty, or the source begins after the target's end.
     consumer = target.consumer()
     try:
         place = TopicPartition(target.topic, target.partition)
@@ -453,14 +466,14 @@ def _check_target_matches(
 
 def _is_same(found: Message, expected: Outgoing) -> bool:
     kind, timestamp_ms = found.timestamp()
-    # A topic with LogAppendTime replaces timestamps.
+    # A topic with LogAppendTime has replaced the timestamps, so do not compare them.
     return (found.key(), found.value()) == (expected.key, expected.value) and (
         kind != TIMESTAMP_CREATE_TIME or timestamp_ms == (expected.timestamp_ms or 1)
     )
 
 
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
-    """Yield a partition's map as source offset, target offset and number of records.
+    """Yield the entries of a partition's map as (source offset, target offset, number of records).
 
     Raises KafkaException.
     """

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 MARK: Final = ".kwire-demo"
-"""Marks a directory of an earlier demo, which may be deleted."""
+"""A file that marks the directory of an earlier demo. The demo may delete such a directory."""
 START_SECONDS: Final = 30.0
 JOB_SECONDS: Final = 600.0
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Less optimization: a JVM that lives for half a minute spends a third of the time on compiling."""
+"""Disables the optimizing compiler, because a JVM that runs for half a minute compiles for ten seconds."""
 REPORTS: Final = {
     "profile.html": "profile of the topic",
     "audit-archive.html": "audit of the topic and its archive",
@@ -35,7 +35,7 @@ REPORTS: Final = {
 
 
 class DemoError(Exception):
-    """The demo failed. The message says why."""
+    """The demo failed. The message has the reason."""
 
 
 class Step(NamedTuple):
@@ -61,7 +61,7 @@ def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
 
 
 def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
-    """Return the steps of the demo. `source` and `target` are bootstrap servers."""
+    """Return the steps of the demo. `source` and `target` are the bootstrap servers of the two brokers."""
 
     def topic(bootstrap: str) -> dict[str, Any]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "flights"}
@@ -147,7 +147,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
 
 @contextlib.contextmanager
 def broker(data: Path, log: Path) -> Iterator[str]:
-    """Run a broker, and yield its bootstrap servers. Raises DemoError."""
+    """Run a broker during the block, and yield its bootstrap servers. Raises DemoError."""
     port = _free_port()
     bootstrap = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
@@ -210,7 +210,7 @@ def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
 
 
 def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
-    """Write a page with links to the reports."""
+    """Write an HTML page with links to the reports, and return its path."""
     rows = "".join(
         f"<tr><td>{html.escape(step.job)}</td><td>{html.escape(step.description)}</td>"
         f"<td><pre>{html.escape(output)}</pre></td><td>{seconds:.1f} s</td>"
@@ -236,9 +236,9 @@ def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
 def demo(
     directory: Path, limit: int, master: str, source: str | None = None, target: str | None = None
 ) -> Path:
-    """Run all steps, and return the page with the results. Starts brokers that are not given.
+    """Run all steps, and return the path of the page with the results.
 
-    Raises DemoError.
+    Starts a broker if `source` or `target` is None. Raises DemoError.
     """
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():

@@ -1,4 +1,4 @@
-"""Spark's interval units that have a fixed length, independent of the calendar."""
+"""Interval units of Spark with a fixed length, unlike months and years."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ UNIT_MS: Final = {
     "week": 604_800_000,
 }
 MAX_INTERVAL_MS: Final = 10_000 * 365 * UNIT_MS["day"]
-"""Adding up to this much to an event time stays within Spark's range of timestamps."""
+"""The longest allowed interval. An event time plus this interval stays within Spark's timestamp range."""

@@ -1,7 +1,7 @@
-"""Ownership of checkpoints: a checkpoint belongs to the archive that has all of its completed steps.
+"""Ownership of checkpoints: a checkpoint belongs to the archive that has all of its completed micro-batches.
 
-Spark continues from its checkpoint whatever the archive contains. With the checkpoint of another archive, of
-another job, or of a deleted archive, the archive would silently have a gap.
+Spark continues from its checkpoint, whatever the archive contains. If the checkpoint belongs to another
+archive, to another job, or to a deleted archive, this archive would silently have a gap.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kwire.pipeline.archive.manifest import Archive, ArchiveError
 
 CLAIM: Final = "kwire-archive.json"
 OTHERS: Final = {"kwire-mirror.json": "a mirror", "windows.json": "windows"}
-"""The corresponding files of other jobs."""
+"""The files by which other jobs mark their checkpoints, with the names of those jobs."""
 
 
 def job_id(checkpoint: Path) -> str:
-    """Return the id that Spark gave to the stream of a checkpoint. Raises ArchiveError."""
+    """Return the stream id that Spark has recorded in a checkpoint. Raises ArchiveError."""
     path = checkpoint / "metadata"
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
@@ -28,7 +28,7 @@ def job_id(checkpoint: Path) -> str:
 
 
 def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
-    """Record the archive in its checkpoint. Raises ArchiveError if the checkpoint has another owner."""
+    """Record this archive as the checkpoint's owner. Raises ArchiveError if it has another owner."""
     for name, job in OTHERS.items():
         if (checkpoint / name).exists():
             raise ArchiveError(f"{checkpoint} is the checkpoint of {job}: choose another one for an archive")
@@ -49,7 +49,7 @@ def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
 
 
 def check_previous_step(archive: Archive, checkpoint: Path, job: str, batch_id: int) -> None:
-    """Raise ArchiveError if the archive lacks the step before this one, which Spark has completed."""
+    """Raise ArchiveError if Spark has completed the previous micro-batch but the archive does not have it."""
     if batch_id and not archive.has_batch(job, batch_id - 1):
         raise ArchiveError(
             f"the checkpoint {checkpoint} continues after step {batch_id - 1}, but {archive.directory} does "
@@ -59,7 +59,7 @@ def check_previous_step(archive: Archive, checkpoint: Path, job: str, batch_id: 
 
 
 def _last_completed_step(checkpoint: Path) -> int | None:
-    """Return the last step that Spark has recorded as completed."""
+    """Return the number of the last completed micro-batch in the checkpoint, or None if there is none."""
     names = [path.name for path in (checkpoint / "commits").glob("*")]
     return max((int(name) for name in names if name.isdigit()), default=None)
 
@@ -69,7 +69,7 @@ def _check_recorded(checkpoint: Path, archive: Archive) -> None:
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["archive"]
     except FileNotFoundError:
-        return  # An earlier version wrote the checkpoint, and none of its steps has completed.
+        return  # An earlier version wrote this checkpoint, before the first micro-batch had completed.
     except (ValueError, KeyError, TypeError):
         raise ArchiveError(f"{path} does not name an archive: is the checkpoint another program's?") from None
     if recorded != _relative_archive_path(checkpoint, archive):

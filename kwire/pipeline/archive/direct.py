@@ -1,7 +1,7 @@
 """Archiving of a data directory without the JVM: tasks read segments and write Parquet files with Arrow.
 
-The files are those that Spark would write: the same columns and types, by topic, date and partition, in
-offset order, with at most `records_per_file` records.
+The files have the same columns, types and directories (topic, date, partition) as files that Spark writes.
+Each file is in offset order and has at most `records_per_file` records.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
 
 ROW_GROUP_BYTES: Final = 32 << 20
 MAX_BUFFERED_BYTES: Final = 64 << 20
-"""How much a task buffers for row groups of all dates."""
+"""The maximum size of the records that a task buffers, in total for all dates."""
 BATCH_OVERHEAD_BYTES: Final = 4096
-"""The memory overhead of a batch with a few records of a day."""
+"""The approximate memory overhead of a buffered Arrow batch."""
 MAX_OPEN_FILES: Final = 256
 US_PER_DAY: Final = 24 * 60 * 60 * 1_000_000
 DONE: Final = "_SUCCESS"
-"""Marks a complete directory, as Spark does."""
+"""The name of the empty file that marks a complete directory. Spark uses the same name."""
 
 
 def write_ranges(
@@ -42,8 +42,9 @@ def write_ranges(
 ) -> list[DataFile]:
     """Write the records of ranges to durable files in a staging directory. Raises SegmentsError.
 
-    Runs on executors, possibly several times. File names are unique to an attempt, and only returned files
-    count. The ranges of a partition must be adjacent and in ascending order.
+    Spark calls this function on executors, possibly several times for the same ranges. File names are unique
+    to a call, and only the returned files become part of the archive. The ranges of a partition must be
+    adjacent and in ascending order.
     """
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
     found = []
@@ -57,7 +58,7 @@ def write_ranges(
 
 
 class DateFiles:
-    """Writes the files of one partition, by the dates of its records."""
+    """A writer for one partition, with separate files for each date of its records."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class DateFiles:
 
 
 class _Buffer:
-    """Records that are buffered until they fill a row group."""
+    """Records of one date that are buffered until they fill a row group."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -155,7 +156,7 @@ class _File:
 
 
 def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Split records by days since 1970 in UTC, keeping their order."""
+    """Split a batch by UTC date, as days since 1970-01-01. Records keep their order."""
     if not batch.num_rows:
         return
     micros: Any = batch.column("timestamp").view(pa.int64())

@@ -1,4 +1,4 @@
-"""An admin client in Spark's JVM, with the settings of Spark's Kafka source, for the ids of topics."""
+"""An admin client in Spark's JVM that looks up topic ids, with the settings of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS: Final = 30_000
 NO_ID: Final = "A" * 22
-"""The topic id that a cluster without topic ids returns."""
+"""The topic id that a broker returns if it does not support topic ids."""
 _CLIENT: Final = "kafka."
 
 
 class JvmAdmin:
-    """An admin client for the cluster and topics that Spark's options name."""
+    """An admin client for the cluster and the topics in the options of Spark's Kafka source."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         """Create the client. Raises ConfigError if its settings are invalid."""
@@ -63,7 +63,7 @@ class JvmAdmin:
             there = self._call(lambda: self._admin.listTopics().names().get())
             names = self._jvm.java.util.ArrayList(there)
             names.removeIf(self._pattern(options["subscribepattern"]).asMatchPredicate().negate())
-            # One call for all names, because each call to the JVM takes long.
+            # Use one call for all names, because each call to the JVM is slow.
             joined = self._jvm.java.lang.String.join("\n", names)
             return sorted(joined.split("\n")) if joined else []
         try:

@@ -1,10 +1,10 @@
-"""The manifests of an archive. They list what each commit added, and so define the archive's content.
+"""The manifests of an archive. Each manifest lists the files of one commit; together they define the content.
 
     <archive>/_manifests/00000000000000000007.json    a commit
     <archive>/data/topic=t/date=2026-01-31/partition=0/part-….parquet
 
-A file that no manifest lists is not part of the archive: an interrupted attempt has left it. Manifests are
-written once, each under the next number, and atomically.
+A file that no manifest lists is not part of the archive; an interrupted attempt has left it. Each manifest
+gets the next number, is written atomically, and never changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
 
 
 class ArchiveError(Exception):
-    """An archive cannot be read or extended. The message names the file, and what to do."""
+    """An archive cannot be read or extended. The message names the file and what to do."""
 
 
 class DataFile(NamedTuple):
@@ -46,22 +46,22 @@ class DataFile(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A commit: a step of the archive job, or a compaction."""
+    """A commit: a micro-batch of the archive job, or a compaction."""
 
     number: int
     job: str
-    """The id of the stream that wrote it, from Spark's checkpoint."""
+    """The id of the Spark stream that wrote this commit, from its checkpoint."""
     batch_id: int
-    """The stream's number of the step; -1 for a compaction."""
+    """Spark's number of the micro-batch; -1 for a compaction."""
     ranges: Offsets
-    """The offsets that were read. Not every offset has a record, because of compaction and transactions."""
+    """The offset ranges that were read. Some offsets in them have no record: compacted ones and markers."""
     files: Sequence[DataFile]
     replaced: Sequence[str] = ()
     """Files of earlier commits that `files` replaces."""
     skipped: Sequence[Damage] = ()
     """Offsets that were skipped because of corruption."""
     origins: Mapping[str, Origin] = {}
-    """The origins of topics, as far as known."""
+    """The origins of the topics whose origin is known."""
 
     def encode(self) -> bytes:
         """Return the JSON of the manifest."""
@@ -108,13 +108,13 @@ class Commit(NamedTuple):
 
 
 class Archive:
-    """An archive in a directory, as the sum of its commits."""
+    """An archive in a directory. Its content is the sum of its commits."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._manifests = directory / MANIFESTS
         self._steps: list[Commit] = []
-        """Commits that were read before, without their files. A manifest never changes."""
+        """A cache of the commits without their files. The cache stays valid, as manifests never change."""
 
     def commits(self) -> Iterator[Commit]:
         """Yield all commits in order. Raises ArchiveError."""
@@ -122,7 +122,7 @@ class Archive:
             yield self._read(number)
 
     def steps(self) -> list[Commit]:
-        """Return all commits without their files; reads each manifest once. Raises ArchiveError."""
+        """Return all commits without their files. Reads each manifest only once. Raises ArchiveError."""
         for number in self._numbers()[len(self._steps) :]:
             self._steps.append(self._read(number)._replace(files=(), replaced=()))
         return self._steps
@@ -173,7 +173,7 @@ class Archive:
     def ends(self) -> dict[tuple[str, int], int]:
         """Return the archive's end offsets by topic and partition. Raises ArchiveError.
 
-        They never decrease, even if the log was truncated.
+        The end offset of a partition never decreases, even if its log was truncated.
         """
         found: dict[tuple[str, int], int] = {}
         for commit in self.steps():
@@ -183,7 +183,7 @@ class Archive:
         return found
 
     def origins(self) -> dict[str, Origin]:
-        """Return the origins of topics, as far as commits have recorded them. Raises ArchiveError."""
+        """Return the origins of the topics for which a commit has recorded an origin. Raises ArchiveError."""
         found: dict[str, Origin] = {}
         for commit in self.steps():
             for topic, origin in commit.origins.items():
@@ -195,11 +195,14 @@ class Archive:
         return [damage for commit in self.steps() for damage in commit.skipped]
 
     def has_batch(self, job: str, batch_id: int) -> bool:
-        """Return whether the archive has a stream's step. Raises ArchiveError."""
+        """Return whether a commit of stream `job` has the micro-batch `batch_id`. Raises ArchiveError."""
         return any((commit.job, commit.batch_id) == (job, batch_id) for commit in self.steps())
 
     def check_owner(self, job: str) -> None:
-        """Raise ArchiveError if another stream has written to this archive, to avoid duplicate offsets."""
+        """Raise ArchiveError if a stream other than `job` has written to this archive.
+
+        Two streams would archive the same offsets twice.
+        """
         other = next((commit for commit in self.steps() if commit.batch_id >= 0 and commit.job != job), None)
         if other is not None:
             raise ArchiveError(
@@ -210,9 +213,10 @@ class Archive:
     def add(self, commit: Commit) -> Commit:
         """Write the next manifest, and return the commit with its number.
 
-        Steps and compaction have separate locks, so they may commit at the same time. The second one takes
-        the next number. That is safe: a step only adds files, and only compaction replaces files. Raises
-        ArchiveError if another process commits the same kind at the same time.
+        Micro-batches and compactions have separate locks, so a micro-batch and a compaction may commit at the
+        same time. The second commit takes the next number. This is safe, because a micro-batch only adds
+        files and only a compaction replaces files. Raises ArchiveError if two micro-batches, or two
+        compactions, commit at the same time.
         """
         self._manifests.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self._manifests.glob("*.json"))
@@ -239,7 +243,7 @@ class Archive:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable."""
+    """Sync a directory, so that its entries are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The origin of an archive's topics: one cluster, and no topic that was recreated under the same name.
+"""A check that all records of a topic in an archive come from the same topic of the same cluster.
 
-The offsets of a recreated topic begin at 0 again. In the archive of the old topic they would be duplicates,
-or seem to be archived already.
+The offsets of a recreated topic begin at 0 again. In the archive of the old topic, the new records would have
+duplicate offsets, or the job would skip them as already archived.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kwire.pipeline.origin import Origin, of_log
 from kwire.pipeline.segments.options import parse
 
 OriginLookup = Callable[[Collection[str] | None], Mapping[str, Origin]]
-"""Looks up the current origins of topics, by default of all topics of the input."""
+"""A function that looks up the current origins of topics; None selects all topics of the input."""
 
 
 class OriginChecker:
-    """Compares the recorded origins of an archive's topics with the current ones."""
+    """A check of the recorded origins of an archive's topics against their current origins."""
 
     def __init__(self, archive: Archive, lookup: OriginLookup) -> None:
         """Check all topics. Raises ArchiveError if a topic has been recreated."""
@@ -28,9 +28,9 @@ class OriginChecker:
         self.check(None)
 
     def check(self, topics: Collection[str] | None) -> dict[str, Origin]:
-        """Return the origins of topics, by default of all. Raises ArchiveError if one has changed.
+        """Return the origins of topics; None selects all. Raises ArchiveError if an origin has changed.
 
-        After this check, everything read since the previous one is known to come from these topics.
+        If this check succeeds, all records that were read since the previous check come from these origins.
         """
         found = dict(self._lookup(topics))
         for topic, origin in found.items():
@@ -55,7 +55,10 @@ def _check_same(directory: Path, known: Origin, now: Origin) -> None:
 
 
 def file_origins(options: Mapping[str, str]) -> OriginLookup:
-    """Return a lookup that reads the ids in the input's data directories. Raises SegmentsError."""
+    """Return a lookup that reads cluster and topic ids from the input's data directories.
+
+    Raises SegmentsError.
+    """
 
     def lookup(topics: Collection[str] | None) -> dict[str, Origin]:
         found: dict[str, Origin] = {}

@@ -25,24 +25,24 @@ SPARK_SCHEMA: Final = (
     "offset BIGINT, timestamp TIMESTAMP, timestampType INT, key BINARY, value BINARY, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, date STRING, partition INT"
 )
-"""The columns of a data file and of its path."""
+"""The columns in a data file, and those that its path provides."""
 GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 GLOB_PATHS: Final = "__globPaths__"
-"""Spark's internal option for paths that are not glob patterns."""
+"""Spark's internal option that disables glob patterns in paths."""
 _SPARK_FILE: Final = re.compile(r"file:/*(/[^\n]*?\.parquet)")
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
 class RecordFilter(NamedTuple):
-    """The part of an archive to read."""
+    """A selection of an archive's records."""
 
     topics: frozenset[str] | None = None
-    """None for all."""
+    """The topics to read; None for all topics."""
     start_offset: int = 0
     end_offset: int = 1 << 62
     start_ms: int = -(1 << 62)
     end_ms: int = 1 << 62
-    """Exclusive, as end_offset."""
+    """The end of the timestamps in ms, exclusive. `end_offset` is exclusive, too."""
 
     def has(self, file: DataFile) -> bool:
         """Return whether a file may contain matching records."""
@@ -54,13 +54,16 @@ class RecordFilter(NamedTuple):
 
 
 def load_archive(spark: SparkSession, archive: Archive, wanted: RecordFilter = RecordFilter()) -> DataFrame:  # noqa: B008
-    """Load an archive as a table with the columns of Spark's Kafka source. Raises ArchiveError if empty."""
+    """Load an archive as a table with the columns of Spark's Kafka source.
+
+    Raises ArchiveError if no file can have matching records.
+    """
     files = [file for file in archive.files() if wanted.has(file)]
     if not files:
         raise ArchiveError(f"{archive.directory} has no matching records")
-    # Hadoop treats the part before a colon in a relative path as the scheme of a URL.
+    # Use absolute paths, because Hadoop treats the part before a colon in a relative path as a URL scheme.
     root = archive.directory.absolute()
-    # The schema is explicit, because Spark would infer the number 7 from the path of a topic named 007.
+    # The schema is explicit, because Spark would infer the number 7 for a topic named 007 from its path.
     reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data").option(GLOB_PATHS, "false")
     with report_missing_files(root):
         found = reader.parquet(*[str(root / file.path) for file in files])
@@ -90,7 +93,7 @@ def report_missing_files(*directories: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # The exception's class depends on where Spark raises it. Its text always names the file.
+        # The exception's class depends on where Spark raises it, but its text always names the file.
         archives = [os.path.abspath(directory) for directory in directories]
         for name in _SPARK_FILE.findall(str(error)):
             if any(Path(name).is_relative_to(archive) for archive in archives) and not Path(name).exists():
@@ -126,12 +129,12 @@ def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFi
 
 
 def end_of(files: Sequence[DataFile]) -> int:
-    """Return the offset after the last one. Files overlap, so any file may contain the last offset."""
+    """Return the offset after the last record. Files may overlap, so any file may have the last record."""
     return max(file.last_offset for file in files) + 1
 
 
 def is_dense(files: Sequence[DataFile]) -> bool:
-    """Return whether the files of a partition contain every offset from 0 to the last one."""
+    """Return whether the files of a partition have a record for every offset from 0 to the last offset."""
     return min(file.first_offset for file in files) == 0 and sum(file.records for file in files) == end_of(
         files
     )
@@ -140,7 +143,7 @@ def is_dense(files: Sequence[DataFile]) -> bool:
 def records(
     directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int
 ) -> Iterator[Outgoing]:
-    """Yield the records of a partition from an offset on, for delivery."""
+    """Yield the records of a partition from offset `start` on, in the form that delivery needs."""
     for row in rows(directory, files, wanted, start):
         yield Outgoing(row.offset, row.timestamp_ms, row.key, row.value, [*row.headers])
 
@@ -158,10 +161,10 @@ class Row(NamedTuple):
 
 
 def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int = 0) -> Iterator[Row]:
-    """Yield the records of a partition from an offset on, merged from its files with bounded memory.
+    """Yield the records of a partition from offset `start` on, in offset order and with bounded memory.
 
-    Records with out-of-order timestamps are in files of other dates. Only files with overlapping offsets are
-    open at the same time.
+    A record with an out-of-order timestamp can be in the file of another date than its neighbors, so files
+    overlap. Only files with overlapping offsets are open at the same time.
     """
     # Arrow treats a relative path with a colon as a URL if the file does not exist.
     directory = directory.absolute()
@@ -187,7 +190,7 @@ def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _rows_of(path: Path, wanted: RecordFilter, start: int) -> Iterator[Row]:
-    """Yield the rows of a file. Raises ArchiveError if it cannot be read."""
+    """Yield the rows of a file. Raises ArchiveError if the file cannot be read."""
     try:
         yield from _rows_in(path, wanted, start)
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""Staging of a step's files: Spark writes them to a staging directory, then they are moved and committed."""
+"""Staging of a micro-batch's files.
+
+Spark writes the files to a staging directory. Then the job moves them into the archive and commits them.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from kwire.pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_d
 STAGING: Final = "_staging"
 LOCK: Final = "_writing.lock"
 SKIPPED: Final = "_skipped"
-"""The directory below it in which tasks record skipped offsets."""
+"""The subdirectory of the staging directory in which tasks record skipped offsets."""
 _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partition=(?P<partition>\d+)/[^/]+$")
 _HASH_BYTES: Final = 1 << 20
 
 
 def empty_directory(archive: Path, step: str) -> Path:
-    """Return an empty staging directory for a step, and delete an earlier one."""
+    """Return an empty staging directory for a micro-batch. Deletes the directory if it exists."""
     staging_dir = archive / STAGING / step
     shutil.rmtree(staging_dir, ignore_errors=True)
     staging_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -34,9 +37,10 @@ def empty_directory(archive: Path, step: str) -> Path:
 
 
 def attempt_directory(archive: Path, step: str) -> Path:
-    """Return an empty staging directory for an attempt at a step, and delete those of earlier attempts.
+    """Return an empty staging directory for an attempt at a micro-batch.
 
-    Each attempt has its own directory, because the tasks of a killed driver may write for a while longer.
+    Deletes the directories of earlier attempts. Each attempt has its own directory, because tasks may still
+    write for a while after their driver was killed.
     """
     for left in (archive / STAGING).glob(f"{step}.*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -45,9 +49,9 @@ def attempt_directory(archive: Path, step: str) -> Path:
 
 @contextmanager
 def exclusive_writer(archive: Path) -> Iterator[None]:
-    """Lock an archive for adding steps. Raises ArchiveError if another process has the lock.
+    """Lock an archive for adding micro-batches. Raises ArchiveError if another process has the lock.
 
-    Without the lock, two drivers of the same stream would both execute the same step.
+    Without the lock, two drivers of the same stream would both execute the same micro-batch.
     """
     busy = ArchiveError(f"another job is writing to {archive}: wait until it ends")
     with file_lock(archive / LOCK, busy):
@@ -56,7 +60,7 @@ def exclusive_writer(archive: Path) -> Iterator[None]:
 
 @contextmanager
 def file_lock(path: Path, busy: ArchiveError) -> Iterator[None]:
-    """Lock a file, or raise `busy`."""
+    """Lock a file during the block. Raises `busy` if another process has the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -70,7 +74,7 @@ def file_lock(path: Path, busy: ArchiveError) -> Iterator[None]:
 
 
 def staged_files(staging_dir: Path) -> list[str]:
-    """List the Parquet files in a staging directory, relative to it."""
+    """List the Parquet files in a staging directory, as paths relative to the directory."""
     return sorted(str(path.relative_to(staging_dir)) for path in staging_dir.rglob("*.parquet"))
 
 
@@ -111,7 +115,8 @@ def _offsets(path: Path) -> tuple[int, int, int]:
 def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
     """Move staged files to their directories, and return them with their new paths.
 
-    The names are unique to the step. A repeated call deletes the files of an interrupted one.
+    The file names are unique to the micro-batch. If an earlier call was interrupted, this call first deletes
+    the files that the earlier call moved.
     """
     moved = []
     by_directory: dict[str, list[DataFile]] = {}
@@ -133,7 +138,7 @@ def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile])
 
 
 def check_file(archive: Path, file: DataFile) -> str:
-    """Describe how a file differs from its manifest; empty if it does not."""
+    """Describe how a file differs from its entry in the manifest. The result is empty if they agree."""
     full = archive / file.path
     if not full.is_file():
         return f"{full} is missing"

@@ -1,4 +1,4 @@
-"""Offset ranges of an archive's steps (micro-batches), from Spark's checkpoint and the manifests."""
+"""Offset ranges of an archive's micro-batches, from Spark's checkpoint and the manifests."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from kwire.pipeline.archive.manifest import ArchiveError, DataFile, Offsets
 from kwire.pipeline.segments.damage import Damage
 
 Ends = Mapping[str, Mapping[int, int]]
-"""Offsets by topic and partition."""
+"""Start or end offsets by topic and partition."""
 Known = Mapping[tuple[str, int], int]
 """The end offsets of the archive by topic and partition."""
 
 
 def to_spark_offsets(offsets: Ends) -> dict[str, dict[str, int]]:
-    """Convert offsets to the form of Spark's sources, with partitions as text."""
+    """Convert offsets to the form that Spark's sources use, in which partition numbers are text."""
     return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
 
 
 def from_spark_offsets(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    """Convert offsets from the form of Spark's sources."""
+    """Convert offsets from the form that Spark's sources use, in which partition numbers are text."""
     return {
         topic: {int(number): int(offset) for number, offset in of.items()} for topic, of in content.items()
     }
 
 
 def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], int]:
-    """Return the archive's end offsets of partitions in which a step begins before them.
+    """Return the archive's end offsets of the partitions where a micro-batch reads archived offsets again.
 
-    A topic that was not subscribed for a while is new to Spark, and begins again.
+    This happens to a topic that was not subscribed for a while: Spark treats the topic as new and reads it
+    from the beginning.
     """
     return {
         (topic, partition): known[topic, partition]
@@ -42,7 +43,7 @@ def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, 
 
 
 def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
-    """Return the start and end offsets of a step without those that the archive already has."""
+    """Return the start and end offsets of a micro-batch, reduced to what the archive does not have yet."""
     archived = already_archived(starts, ends, known)
     begins = {topic: dict(partitions) for topic, partitions in starts.items()}
     for (topic, partition), end in archived.items():
@@ -60,7 +61,7 @@ def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
 def step_ranges(
     starts: Ends, ends: Ends, known: Known, files: Sequence[DataFile], skipped: Sequence[Damage] = ()
 ) -> Offsets:
-    """Return the offset ranges that a step covers."""
+    """Return the offset ranges that a micro-batch covers."""
     archived = already_archived(starts, ends, known)
     first: dict[tuple[str, int], int] = {}
     seen = [(file.topic, file.partition, file.first_offset) for file in files]
@@ -83,11 +84,11 @@ def step_ranges(
 def step_offsets(
     checkpoint: Path, batch_id: int
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Return the recorded start offsets of a step, and its end offsets. Raises ArchiveError."""
+    """Return the start and end offsets of a micro-batch from Spark's checkpoint. Raises ArchiveError."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     if batch_id:
         return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends
-    # Spark's Kafka source records its starting offsets here.
+    # Spark's Kafka source records the starting offsets of the stream in this file.
     noted_start = checkpoint / "sources" / "0" / "0"
     return (_offsets(noted_start) if noted_start.exists() else {}), ends
 
@@ -105,9 +106,10 @@ def _offsets(path: Path) -> dict[str, dict[int, int]]:
 
 
 def check_no_gap(starts: Ends, known: Known) -> None:
-    """Raise ArchiveError if a step begins after the archive's end, because the archive would have a gap.
+    """Raise ArchiveError if a micro-batch begins after the archive's end offset and would leave a gap.
 
-    Retention is not a reason for a gap: it moves the log start offset, not the offset where Spark continues.
+    Retention never causes such a gap. It moves the log start offset, but Spark still continues at the offset
+    in its checkpoint.
     """
     for topic, partitions in starts.items():
         for partition, start in partitions.items():
@@ -120,7 +122,7 @@ def check_no_gap(starts: Ends, known: Known) -> None:
 
 
 def check_complete(written: int | None, files: Sequence[DataFile], place: str) -> None:
-    """Raise ArchiveError if the files found do not contain all records that Spark has written."""
+    """Raise ArchiveError if the staged files do not contain all records that Spark has written."""
     found = sum(file.records for file in files)
     if written is not None and written != found:
         raise ArchiveError(
@@ -130,7 +132,7 @@ def check_complete(written: int | None, files: Sequence[DataFile], place: str) -
 
 
 def check_within(ranges: Offsets, files: list[DataFile]) -> None:
-    """Raise ArchiveError if a file has records outside of the step's ranges."""
+    """Raise ArchiveError if a file has records outside of the micro-batch's ranges."""
     for file in files:
         start, end = ranges.get(file.topic, {}).get(file.partition, (0, 0))
         if not start <= file.first_offset <= file.last_offset < end:

@@ -1,1 +1,1 @@
-"""The jobs of `kwire pipeline <job>`, a module each. Programs may import them, too."""
+"""The jobs of `kwire pipeline <job>`, one module per job. Programs may import the modules, too."""

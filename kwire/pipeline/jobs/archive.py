@@ -1,8 +1,9 @@
 """The job `archive`: write topics to Parquet, as a continuous stream or up to the current end.
 
-Each step (micro-batch) of the stream becomes one commit of the archive. If the driver is killed before Spark
-has recorded the end of a step, Spark repeats the step with the offsets in its checkpoint. A step that has a
-commit is skipped, and a step without one starts again. So each offset is in the archive exactly once.
+Each micro-batch of the stream becomes one commit of the archive. If the driver is killed before Spark has
+recorded the end of a micro-batch, Spark repeats the micro-batch with the offsets in its checkpoint. A
+micro-batch that has a commit is skipped, and a micro-batch without one starts again. So each offset is in the
+archive exactly once.
 
 [archive]
 directory = "/srv/archive"
@@ -63,7 +64,7 @@ from kwire.pipeline.values.settings import ValuesConfig
 FAIL, SKIP = "fail", "skip"
 STEPS_PER_COMPACTION = 20
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
-"""The columns of a data file. Its path has the topic, date and partition."""
+"""The columns in a data file. The file's path has the topic, the date and the partition."""
 
 
 class ArchiveConfig(NamedTuple):
@@ -77,11 +78,11 @@ class ArchiveConfig(NamedTuple):
     compression: str
     records_per_file: int
     on_corrupt: str = FAIL
-    """Whether corruption in a data directory ends the job, or is skipped and listed in the manifest."""
+    """The handling of corruption in a data directory: FAIL, or skip it and list it in the manifest."""
     compact_below_bytes: int = 0
-    """Files smaller than this are compacted regularly; 0 to disable compaction."""
+    """The job regularly compacts files smaller than this size; 0 disables compaction."""
     values: ValuesConfig | None = None
-    """How to decode values; None to store only their bytes."""
+    """The decoding of record values; None to store only their bytes."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
@@ -137,7 +138,7 @@ def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> P
 
     Raises ConfigError, RegistryError or ArchiveError.
     """
-    # A batch query cannot start at the latest offsets.
+    # A batch query, which reads the sample, cannot start at the latest offsets.
     options = {**config.input.options, "startingOffsets": "earliest"}
 
     def sample() -> DataFrame:
@@ -156,7 +157,7 @@ def _step(
     origins: OriginChecker,
 ) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
-    # Spark decodes values, so with `[values]` the records must pass through the JVM.
+    # With `[values]`, the records must pass through the JVM, because Spark decodes the values.
     is_direct = config.input.format == "kwire" and plan is None
 
     def step(batch: DataFrame, batch_id: int) -> None:
@@ -186,7 +187,7 @@ def _step(
         skipped = read_damage(skipped_dir)
         ranges = step_ranges(starts, ends, known, files, skipped)
         check_within(ranges, files)
-        # A topic without records in this step may have been deleted.
+        # A topic without records in this micro-batch may have been deleted.
         found_origins = origins.check(
             {topic for topic, of in ranges.items() if any(a < b for a, b in of.values())}
         )
@@ -208,7 +209,10 @@ def _step(
 
 
 def compact_small(config: ArchiveConfig) -> None:
-    """Compact the archive, if configured and not running already. Raises ArchiveError."""
+    """Compact the archive if the configuration says so and no compaction is running.
+
+    Raises ArchiveError.
+    """
     if config.compact_below_bytes:
         below = config.compact_below_bytes
         with suppress(CompactionRunning):
@@ -222,7 +226,7 @@ def utc_date() -> Column:
 
 
 def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | None:
-    """Write a step with Spark, and return how many records Spark has counted, if it did."""
+    """Write a micro-batch with Spark, and return the number of records; None if Spark did not count them."""
     seen = Observation()
     (
         batch.observe(seen, f.count(f.lit(1)).alias("records"))
@@ -233,7 +237,7 @@ def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | 
             *COLUMNS,
             *[name for name in (DATA, DATA_ERROR) if name in batch.columns],
         )
-        # Spark would sort by the first three columns anyway, because a task writes one file at a time.
+        # Spark sorts by the first three columns anyway, because a task writes one file at a time.
         .sortWithinPartitions("topic", "date", "partition", "offset")
         .write.partitionBy("topic", "date", "partition")
         .option("compression", config.compression)
@@ -245,7 +249,10 @@ def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | 
 
 
 def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame:
-    """Remove records before the given offsets of their partitions from a step."""
+    """Return a micro-batch without the records that are archived already.
+
+    `held` has the archive's end offset for each topic and partition.
+    """
     for (topic, partition), end in held.items():
         is_of = (f.col("topic") == topic) & (f.col("partition") == partition)
         batch = batch.where(~(is_of & (f.col("offset") < end)))
@@ -255,7 +262,10 @@ def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame
 def _write_directly(
     spark: SparkSession, staging_dir: Path, config: ArchiveConfig, tasks: list[list[Range]]
 ) -> list[DataFile]:
-    """Write a step of a data directory on the executors, and return its files. Raises SegmentsError."""
+    """Write a micro-batch of a data directory on the executors, and return the written files.
+
+    Raises SegmentsError.
+    """
     where, compression, records_per_file = str(staging_dir), config.compression, config.records_per_file
     files: list[DataFile] = (
         spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
@@ -268,7 +278,10 @@ def _write_directly(
 
 
 def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
-    """Describe the staged files, on the executors that have just written them. Raises ArchiveError."""
+    """Describe the staged files. Runs on the executors, which have just written the files.
+
+    Raises ArchiveError.
+    """
     paths = staged_files(staging_dir)
     if not paths:
         return []
@@ -283,7 +296,7 @@ def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
 def command(config: JobConfig, master: str | None) -> int:
     """Run the job for the command line, and return its exit status."""
     wanted = ArchiveConfig.of(config)
-    # Check the checkpoint before Spark starts.
+    # Report a wrong checkpoint before Spark starts.
     claim_checkpoint(wanted.checkpoint, Archive(wanted.directory))
     spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
     before = sum(1 for _ in Archive(wanted.directory).commits())

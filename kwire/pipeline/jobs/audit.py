@@ -1,4 +1,4 @@
-"""The job `audit`: compare the records of two sides, and report missing, extra and different ones.
+"""The job `audit`: compare the records of two sides, and report missing, extra and different records.
 
     [audit]
     window = "1 hour"
@@ -14,9 +14,9 @@
     format = "archive"
     directory = "/srv/archive"
 
-For each topic, partition and time window, the job counts the records and sums up 64-bit hashes of key, value,
-headers, timestamp, their lengths and nulls, and optionally the offset. Windows with equal counts and sums are
-treated as equal.
+For each topic, partition and time window, the job counts the records and sums up a 64-bit hash of each
+record. The hash covers key, value, headers and timestamp, and optionally the offset. It distinguishes null
+from empty. The job treats windows with equal counts and sums as equal.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def _parse_window(text: str) -> str:
 
 
 class Difference(NamedTuple):
-    """A window of a partition that differs between the sides."""
+    """A difference between the sides in one time window of a partition."""
 
     topic: str
     partition: int
     window_ms: int
-    """The start of the window."""
+    """The start of the window, in ms since 1970."""
     verdict: str
     left_records: int
     right_records: int
@@ -121,7 +121,7 @@ class Outcome(NamedTuple):
 
 
 def run(spark: SparkSession, config: AuditConfig) -> Outcome:
-    """Compare the sides."""
+    """Compare the two sides."""
     from pyspark.sql import functions as f
 
     left = summed(config.left.load(spark), config)
@@ -150,13 +150,13 @@ SUMS: Final = ("records", "first", "last", "sum")
 
 
 def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
-    """Aggregate a side by topic, partition and window."""
+    """Return the record count and the hash sum of a side for each topic, partition and window."""
     from pyspark.sql import functions as f
 
     content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
     if config.offsets:
         content.append(f.col("offset"))
-    # As a number, because Spark cannot return timestamps after the year 9999.
+    # Return the start as a number, because Spark cannot return timestamps after the year 9999.
     start = f.window("timestamp", config.window).getField("start")
     return side.groupBy("topic", "partition", f.unix_millis(start).alias("window_ms")).agg(
         f.count("*").alias("records"),
@@ -167,10 +167,10 @@ def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
 
 
 def _shape() -> Column:
-    """Return the lengths of key, value and headers (-1 for null), and the number of headers.
+    """Return an array with the lengths of key, value and headers (-1 for null), and the number of headers.
 
-    Spark's hash ignores nulls and the boundaries of columns. For a record without headers, some sources
-    return null and some an empty array.
+    The array is part of the hash, because Spark's hash function ignores nulls and column boundaries. Missing
+    headers count as 0 headers, because some sources return null for them and others return an empty array.
     """
     from pyspark.sql import functions as f
 

@@ -6,11 +6,12 @@ below = "32 MiB"               # merge files smaller than this with their neighb
 target = "128 MiB"             # the maximum size of a merged file
 compression = "zstd"
 
-A stream writes at least one file per step, date and partition. The job merges consecutive files of the same
-topic, date and partition. A commit replaces them in the manifest atomically, and then the job deletes them.
-If it is killed before the commit, the next run deletes the merged files; if later, the old ones.
+A stream writes at least one file per micro-batch, date and partition. The job merges consecutive files of the
+same topic, date and partition. A commit atomically replaces the small files with the merged file. Then the
+job deletes the small files. If the job is killed before the commit, the next run deletes the merged file. If
+it is killed after the commit, the next run deletes the small files.
 
-The job verifies each file's checksum before it reads the file, so that corruption does not spread.
+The job verifies the checksum of each file before it merges the file, so that corruption is not copied.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TARGET: Final = "128 MiB"
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 LOCK: Final = "_compacting.lock"
 MERGED: Final = "merged"
-"""Part of the name of every merged file, and of no other file."""
+"""A part of the name of every merged file. Other files do not have it in their names."""
 GROUPS_PER_COMMIT: Final = 64
 ROWS_AT_ONCE: Final = 1 << 14
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -80,7 +81,7 @@ class Compacted(NamedTuple):
     before: int
     """The number of files that were merged."""
     after: int
-    """The number of files that they became."""
+    """The number of merged files that replaced them."""
 
 
 def compact(config: CompactConfig) -> Compacted:
@@ -119,7 +120,7 @@ def compaction_lock(directory: Path) -> Iterator[None]:
 
 
 def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile]]:
-    """Group the small files to merge: neighbors by offset in the same directory."""
+    """Return the groups of small files to merge. The files of a group are neighbors in one directory."""
     by_directory: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.first_offset)):
         by_directory.setdefault(file.path.rpartition("/")[0], []).append(file)
@@ -139,7 +140,7 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
 
 
 def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: CompactConfig) -> None:
-    # The number that the commit has unless another commit comes first. No committed file has this name.
+    # The commit gets this number unless another commit comes first. No committed file has this name.
     step = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
     staging_dir = empty_directory(archive.directory, step)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -157,7 +158,7 @@ def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: Comp
 def _merge(
     archive: Path, staging_dir: Path, number: int, files: Sequence[DataFile], config: CompactConfig
 ) -> DataFile:
-    """Merge files with the same columns, and describe the merged file. Raises ArchiveError."""
+    """Merge files that have the same columns, and describe the merged file. Raises ArchiveError."""
     for file in files:
         wrong = check_file(archive, file)
         if wrong:
@@ -178,7 +179,9 @@ def _merge(
 
 
 def _same_schema(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Split a group at files with different columns. Columns of values change with their schema.
+    """Split a group into groups of files with the same columns.
+
+    Columns differ if the schema of the decoded values has changed.
 
     Raises ArchiveError.
     """
@@ -216,7 +219,7 @@ def _write(archive: Path, target: Path, files: Sequence[DataFile], config: Compa
 
 
 def _in_order(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
-    """Yield the rows of files in offset order. Files that overlap are loaded completely."""
+    """Yield the rows of files in offset order. Files with overlapping offsets are loaded completely."""
     for together in overlapping(files):
         if len(together) == 1:
             with _opened(archive, together[0]) as file:
@@ -231,12 +234,12 @@ def _in_order(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
 
 
 def _opened(archive: Path, file: DataFile) -> pq.ParquetFile:
-    # pyarrow converts INT96 to nanoseconds by default, and these end in the year 2262.
+    # By default pyarrow converts INT96 to nanoseconds, which cannot represent times after the year 2262.
     return pq.ParquetFile(archive / file.path, coerce_int96_timestamp_unit="us")
 
 
 def sweep(archive: Archive) -> int:
-    """Delete replaced and uncommitted files of compactions, and return their number."""
+    """Delete files that a compaction has replaced or has not committed, and return how many."""
     listed = {file.path for file in archive.files()}
     old = {path for commit in archive.commits() for path in commit.replaced}
     unfinished = {

@@ -21,9 +21,9 @@
     [mirror.source]                # more librdkafka settings for the source
     [mirror.settings]              # configs of topics that are created in the target
 
-The progress is the end of the offset map in the target. Each transaction writes its entry to the map. Spark's
-checkpoint determines what to read next, and a repeated step skips the offsets in the map. So each record
-arrives once after any crash, and a lost checkpoint does no harm.
+The end of the offset map in the target is the job's progress, because each transaction also writes an entry
+to the map. Spark's checkpoint determines what to read next. A repeated micro-batch skips the offsets in the
+map. So each record arrives exactly once after any crash, and the checkpoint may be lost.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ COPIED: Final = (
     "message.timestamp.after.max.ms,min.cleanable.dirty.ratio,"
     "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
 )
-"""Topic configs that are copied to the target: those that limit the retention and content of records."""
+"""Topic configs that the job copies to the target by default. They concern retention and record content."""
 DEFAULTS: Final = {
     "startingOffsets": "earliest",
     "kafka.isolation.level": "read_committed",
     "maxOffsetsPerTrigger": "1000000",
 }
-"""The limit bounds a step, which is read again when it is repeated."""
+"""Default options of the source. The limit bounds how much a repeated micro-batch reads again."""
 DIVIDING: Final = ("minpartitions", "maxrecordsperpartition")
 SETTINGS: Final = {
-    # The rows that a task holds in memory as columns, besides the transaction that it will send.
+    # The number of rows that a task has in memory as columns, in addition to the transaction to send.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
 }
@@ -153,7 +153,7 @@ class MirroredPartition(NamedTuple):
     next_offset: int
     """The next source offset."""
     lag: int | None
-    """How many source offsets are not mirrored yet; None if the source's end is unknown."""
+    """The number of source offsets that are not mirrored yet; None if the source's end is unknown."""
 
     def __str__(self) -> str:
         lag = "" if self.lag is None else f", lag {self.lag}"
@@ -175,11 +175,11 @@ class Mirror:
 
     @property
     def topics(self) -> dict[str, str]:
-        """The names in the target by names in the source."""
+        """The name of each topic in the target, by its name in the source."""
         return {topic: self.config.target_of(topic) for topic in self._counts}
 
     def prepare(self) -> None:
-        """Inspect source and target, and create topics.
+        """Look up the topics of source and target, and create missing topics in the target.
 
         Raises KafkaException, DeliveryError or SegmentsError.
         """
@@ -199,9 +199,10 @@ class Mirror:
         self._counts = {name: topic.partitions for name, topic in topics.items()}
 
     def starting_offsets(self) -> str | None:
-        """Return the starting offsets of a new checkpoint as Spark's option, or None without a map.
+        """Return the value of Spark's `startingOffsets` for a new checkpoint.
 
-        A partition begins where its map ends, or else at the configured offset.
+        Returns None if no partition has a map yet, so that all partitions begin at the configured offset.
+        A partition begins where its map ends. A partition without a map begins at the configured offset.
         """
         known = {
             (topic, partition): entry.end
@@ -230,7 +231,10 @@ class Mirror:
         )
 
     def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
-        """Plan a step; creates new topics and partitions. Raises DeliveryError or KafkaException."""
+        """Plan a micro-batch, and create new topics and partitions in the target.
+
+        Raises DeliveryError or KafkaException.
+        """
         found = checkpoint_ranges(self.config.checkpoint, batch_id)
         if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
             self.prepare()
@@ -249,7 +253,7 @@ class Mirror:
     def record_gaps(
         self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
     ) -> list[PartitionResult]:
-        """Add ranges without records to the offset maps. Raises DeliveryError."""
+        """Write map entries for the ranges of a micro-batch that have no records. Raises DeliveryError."""
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
             raise DeliveryError(f"Spark split partitions, which a mirror needs complete: {sorted(seen)}")
@@ -262,7 +266,7 @@ class Mirror:
             return list(threads.map(lambda one: deliver_part(one[0], one[1], ()), left.items()))
 
     def step(self, batch: DataFrame, batch_id: int) -> None:
-        """Execute a step of the stream."""
+        """Execute a micro-batch of the stream."""
         plan = self.plan(batch_id)
         records = batch.select(*COLUMNS)
         if self.config.input.format == "kwire":
@@ -279,7 +283,7 @@ class Mirror:
             )
 
     def partition_progress(self) -> list[MirroredPartition]:
-        """Return the progress of all partitions. Raises KafkaException."""
+        """Return the progress and the lag of all partitions. Raises KafkaException."""
         config = self.config
         partitions = [
             TopicPartition(topic, partition)
@@ -303,7 +307,10 @@ class Mirror:
 
 
 def claim_checkpoint(config: MirrorConfig) -> bool:
-    """Record the mirror in its checkpoint, and return whether it was used before. Raises DeliveryError."""
+    """Record the mirror in its checkpoint, and return whether the checkpoint was used before.
+
+    Raises DeliveryError.
+    """
     mine = {
         "job": config.job,
         "input": config.input.format,
@@ -373,7 +380,10 @@ def run(
     *,
     on_synced: Callable[[list[TranslatedOffset]], object] = lambda _: None,
 ) -> Outcome:
-    """Mirror the available records, or until the stream ends. `on_synced` gets the offsets of each round."""
+    """Run the mirror until its stream ends. With `availableNow`, the stream ends at the current end offsets.
+
+    `on_synced` gets the group offsets after each round of translation.
+    """
     mirror = Mirror(config)
     query = start(spark, mirror)
     groups = None
@@ -392,7 +402,7 @@ def run(
                 try:
                     on_synced(groups.sync(mirror.topics))
                 except KafkaException as error:
-                    # Records are mirrored nevertheless. The next round retries.
+                    # Continue to mirror records. The next round translates the offsets again.
                     print(
                         f"mirror: groups not translated, will retry: {error.args[0].str()}",
                         file=sys.stderr,

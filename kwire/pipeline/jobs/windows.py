@@ -5,7 +5,7 @@
     [input.options]
     "kafka.bootstrap.servers" = "127.0.0.1:9092"
     subscribe = "flights"
-    maxOffsetsPerTrigger = 100000  # the size of a step
+    maxOffsetsPerTrigger = 100000  # the size of a micro-batch
     [windows]
     topic = "flights.hourly"       # created if it does not exist
     partitions = 4
@@ -18,7 +18,7 @@
     slide = ""                     # distance between windows, if it is not their length
     watermark = "1 day"            # how late an event may be
     ahead = ""                     # limit how far an event is ahead of its record's timestamp; none if empty
-    emit = "update"                # changed windows after each step, or final: closed windows, once
+    emit = "update"                # changed windows after each micro-batch, or final: closed windows, once
     trigger = "availableNow"       # or an interval: "10 seconds"
     state = "rocksdb"              # or memory
     [windows.aggregates]
@@ -29,14 +29,14 @@
     "bootstrap.servers" = "127.0.0.1:9092"
 
 The key of a result is JSON with the window's start and the group. The value also has the window's end and the
-aggregates. Each step sends the windows that it changed, so the last record of each key has the final
-aggregates. A killed step is repeated from the same offsets, state and watermark of Spark's checkpoint, and
-sends the same results under the same keys.
+aggregates. Each micro-batch sends the windows that it changed, so the last record of each key has the final
+aggregates. A killed micro-batch is repeated from the same offsets, state and watermark of Spark's checkpoint,
+and sends the same results under the same keys.
 
 A duplicate event, by `id`, counts once. Spark remembers an event until the watermark has passed its time; an
 even later event is late and is dropped. The directory `counts` in the checkpoint records the late, duplicate
-and non-JSON records of each step. A step has no counts if the driver was killed between the end of the step
-and the write of the counts.
+and non-JSON records of each micro-batch. A micro-batch has no counts if the driver was killed between the end
+of the micro-batch and the write of the counts.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def interval_ms(text: str) -> int:
 
 
 class Counts(NamedTuple):
-    """The numbers of records of a step, or of several steps."""
+    """The numbers of records of a micro-batch, or of several micro-batches."""
 
     records: int = 0
     not_json: int = 0
@@ -243,7 +243,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Counts:
-        """Extract the counts of a step from Spark's progress report."""
+        """Extract the counts of a micro-batch from Spark's progress report."""
         observed = progress.get("observedMetrics", {})
         read, sent = observed.get("read", {}), observed.get("sent", {})
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators", ())
@@ -261,7 +261,7 @@ class Counts(NamedTuple):
 
 
 def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
-    """Write the counts of a step. The counts of a repeated step replace the earlier ones."""
+    """Write the counts of a micro-batch. The counts of a repeated micro-batch replace the earlier ones."""
     if not progress.get("stateOperators"):
         return  # An idle trigger.
     directory = checkpoint / COUNTS
@@ -273,12 +273,12 @@ def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
 
 
 class Total(NamedTuple):
-    """The sum of the counts of all steps."""
+    """The sum of the counts of all micro-batches."""
 
     counts: Counts
     steps: int
     uncounted: list[int]
-    """Completed steps without counts, because the driver was killed before it wrote them."""
+    """Completed micro-batches without counts, because the driver was killed before it wrote them."""
 
 
 def total(checkpoint: Path) -> Total:
@@ -290,7 +290,7 @@ def total(checkpoint: Path) -> Total:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path} does not contain counts: {error}") from None
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
-    # Spark deletes the records of old steps. The files with their counts remain.
+    # Spark deletes the records of old micro-batches. The files with their counts remain.
     first = min(done, default=0)
     steps = done | {number for number in recorded if number < first}
     return Total(
@@ -498,7 +498,7 @@ def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
 
 
 def run(spark: SparkSession, config: WindowsConfig) -> Total:
-    """Run until the stream ends, and return the counts of all steps so far."""
+    """Run until the stream ends, and return the counts of all micro-batches so far."""
     from pyspark.sql.streaming import StreamingQueryListener
 
     ended = threading.Event()

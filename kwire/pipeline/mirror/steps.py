@@ -1,4 +1,4 @@
-"""A step (micro-batch) of the mirror: its offset ranges, and the delivery of its records by tasks."""
+"""A micro-batch of the mirror: its offset ranges, and the delivery of its records by tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
 class PartitionStep(NamedTuple):
-    """The work of a step for one source partition."""
+    """The work of a micro-batch for one source partition."""
 
     target: Target
     origin: str
@@ -27,11 +27,11 @@ class PartitionStep(NamedTuple):
     """The first offset; None to start at the first record."""
     end: int
     is_new: bool
-    """Whether no earlier step covered this partition."""
+    """Whether no earlier micro-batch covered this partition."""
 
 
 class PartitionResult(NamedTuple):
-    """The result of a step for one source partition."""
+    """The result of a micro-batch for one source partition."""
 
     topic: str
     partition: int
@@ -119,7 +119,7 @@ def first_offset(
 
 
 class StepRange(NamedTuple):
-    """The offset range of a step in Spark's checkpoint."""
+    """The offset range of a micro-batch in Spark's checkpoint."""
 
     start: int | None
     end: int
@@ -127,7 +127,7 @@ class StepRange(NamedTuple):
 
 
 def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], StepRange]:
-    """Read the offset ranges of a step. Raises DeliveryError if the checkpoint is malformed."""
+    """Read the offset ranges of a micro-batch. Raises DeliveryError if the checkpoint is malformed."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     before: dict[tuple[str, int], int] = {}
     first = checkpoint / "sources" / "0" / "0"

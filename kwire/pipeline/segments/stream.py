@@ -1,4 +1,4 @@
-"""Offset ranges of a stream's steps (micro-batches), over logs that appear, grow and disappear meanwhile."""
+"""Offset ranges of a stream's micro-batches, over logs that appear, grow and disappear meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
 def step_starts(
     options: Options, start: OffsetsByTopic, ends: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> Offsets:
-    """Return where a step starts in each partition. A new partition starts at its log start offset."""
+    """Return where a micro-batch starts in each partition. A new partition starts at its log start offset."""
     new = [
         (topic, int(partition))
         for topic, offsets in ends.items()
@@ -66,10 +66,11 @@ def step_starts(
 
 
 def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
-    """Lower the end offsets so that a step has about `most` offsets, in proportion to each partition's lag.
+    """Lower the end offsets so that a micro-batch has about `most` offsets.
 
-    Every partition with new records gets at least one offset, even if the sum exceeds `most`. Otherwise
-    small partitions would never be read beside a few busy ones.
+    Each partition gets a share in proportion to its lag. But every partition with new records gets at least
+    one offset, even if the sum then exceeds `most`. Otherwise a small partition would never be read beside a
+    few busy partitions.
     """
     lags = {
         (topic, partition): max(0, end - begins[topic][partition])
@@ -89,7 +90,7 @@ def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
 def step_tasks(
     options: Options, start: OffsetsByTopic, end: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> list[list[Range]]:
-    """Return the tasks of a step. Raises SegmentsError if data is lost and failOnDataLoss is set."""
+    """Return the tasks of a micro-batch. Raises SegmentsError if data is lost and failOnDataLoss is set."""
 
     def bounds(log: PartitionLog) -> tuple[PartitionLog, int, int]:
         partition = str(log.partition)
@@ -99,7 +100,8 @@ def step_tasks(
         (topic, int(partition))
         for topic, offsets in end.items()
         for partition, stop in offsets.items()
-        # The end offsets keep deleted partitions. Without this check each step would wait for their return.
+        # The end offsets still have deleted partitions. Without this check, each micro-batch would wait for
+        # their logs to appear again.
         if options.fail_on_data_loss or start.get(topic, {}).get(partition) != stop
     ]
     found = _read_each(options, planned, bounds, sleep)

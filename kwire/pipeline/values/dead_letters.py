@@ -1,9 +1,9 @@
 """Dead letters: undecodable records in a topic of their own, unchanged, with headers that state the error.
 
-They are delivered after a step's files are written and before its commit, in transactions with an offset map
-(`pipeline/delivery.py`), separately for each source partition. A repeated step continues after the records
-that it has delivered, so each record is in the topic once. Their timestamps are those of the delivery,
-because retention would delete old ones at once. The original timestamp is in a header.
+They are delivered after a micro-batch's files are written and before its commit, in transactions with an
+offset map (`pipeline/delivery.py`), separately for each source partition. A repeated micro-batch continues
+after the records that it has delivered, so each record is in the topic once. Their timestamps are those of
+the delivery, because retention would delete old ones at once. The original timestamp is in a header.
 """
 
 from __future__ import annotations
