@@ -119,7 +119,7 @@ def test_a_response_that_cannot_be_encoded_becomes_an_error(
     context.complete(object())  # type: ignore[arg-type]
     assert client.receive(4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert not client.channel.closing
-    assert "could not encode the response" in caplog.text
+    assert "Cannot encode the response" in caplog.text
 
 
 def test_a_failed_acks_0_produce_closes_its_connection(harness: NodeHarness) -> None:

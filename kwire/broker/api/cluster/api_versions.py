@@ -1,8 +1,8 @@
 """ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011.
 
-A request of a newer version gets UNSUPPORTED_VERSION in a v0 body that has only the supported ApiVersions
-range, so that the client can retry. The response header is always version 0, because the client does not know
-ours yet.
+If the broker does not know the request's version, it returns UNSUPPORTED_VERSION in a v0 body with only the
+supported versions of ApiVersions, so that the client can retry. The response header always has version 0,
+because the client does not know the broker's versions yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 def api_versions(
     node: CombinedRole, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Respond with the APIs of this listener and the feature levels of the cluster."""
+    """Return the APIs of this listener and the feature levels of the cluster."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:
         name, software_version = request.client_software_name, request.client_software_version
@@ -62,7 +62,7 @@ def api_versions(
 
 
 def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
-    """Return the versions of each API. Forwarded APIs are limited to those of the active controller."""
+    """Return the versions of each API. For forwarded APIs, the active controller must support them too."""
     offered = {
         key: (served.min_version, served.max_version)
         for key, served in apis_for(role).items()

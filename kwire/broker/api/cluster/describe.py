@@ -29,7 +29,7 @@ TOO_EARLY = "Direct-to-controller communication is not supported with the curren
 def describe_cluster(
     node: CombinedRole, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Respond with brokers on a broker listener, and with controllers on a controller listener."""
+    """Return the brokers on a broker listener, and the controllers on a controller listener."""
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
     if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)

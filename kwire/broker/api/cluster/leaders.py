@@ -1,7 +1,7 @@
 """ElectLeaders v0–2, AlterPartitionReassignments v0–1, ListPartitionReassignments v0.
 
-ElectLeaders: preferred leader election (KIP-183), from v1 on also unclean election (KIP-460). Reassignments:
-KIP-455, KIP-860.
+ElectLeaders does preferred leader election (KIP-183), and from v1 on also unclean election (KIP-460).
+Reassignments: KIP-455, KIP-860.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 def elect_leaders(
     node: ControllerRole, context: ControllerRequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse | Delayed:
-    """Respond with one result per partition. An error of the whole request is repeated in each of them."""
+    """Return one result per partition. An error of the whole request is repeated in each result."""
     if request.topic_partitions == []:
         return ElectLeadersResponse(replica_election_results=[])
     if request.timeout_ms <= 0:
@@ -65,7 +65,7 @@ def elect_leaders(
 def alter_partition_reassignments(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Delayed:
-    """Respond with one result per partition, in the order of the request."""
+    """Return one result per partition, in the order of the request."""
     requested = [
         (topic.name, partition.partition_index, partition.replicas)
         for topic in request.topics
@@ -116,7 +116,7 @@ def _response(
 def list_partition_reassignments(
     node: ControllerRole, _context: ControllerRequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Respond with the ongoing reassignments of the requested partitions; a null list means all."""
+    """Return the ongoing reassignments of the requested partitions. A null list means all partitions."""
     image = node.image
     requested: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:

@@ -3,8 +3,8 @@
 DescribeLogDirs: KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned).
 
 AlterReplicaLogDirs (KIP-113) checks the length of the path, the directory and the replica, in this order. If
-a partition occurs twice, the last directory wins. If the broker has no replica yet, it remembers the
-directory and creates the replica there later.
+a partition occurs twice, its last directory wins. If the broker has no replica of the partition yet, it
+remembers the directory and later creates the replica there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNKNOWN_LAG = -1
 def describe_log_dirs(
     node: BrokerRole, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Respond with the sizes of the requested partitions by directory; a null list of topics means all."""
+    """Return the sizes of the requested partitions by directory. A null list of topics means all topics."""
     requested = None
     if request.topics is not None:
         requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -53,7 +53,7 @@ def describe_log_dirs(
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in node.log_manager.logs_in(directory.path):
-            if log.topic == METADATA_TOPIC:  # not a topic for clients
+            if log.topic == METADATA_TOPIC:  # clients do not see this topic
                 continue
             if requested is not None and (log.topic, log.partition) not in requested:
                 continue
@@ -84,7 +84,7 @@ def _is_future(node: BrokerRole, log: Log) -> bool:
 
 
 def _offset_lag(node: BrokerRole, log: Log) -> int:
-    """Return how far a log is behind its high watermark, or a future replica behind the current one."""
+    """Return the lag of a log behind its high watermark, or of a future replica behind the current one."""
     current = node.log_manager.get(log.topic, log.partition)
     if current is None or current.failure is not None:
         return UNKNOWN_LAG
@@ -96,7 +96,7 @@ def _offset_lag(node: BrokerRole, log: Log) -> int:
 def alter_replica_log_dirs(
     node: BrokerRole, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Start to move the replicas. DescribeLogDirs shows the progress of the moves."""
+    """Start to move the replicas. DescribeLogDirs shows the progress."""
     requested = {
         (topic.name, index): directory.path
         for directory in request.dirs
@@ -110,7 +110,9 @@ def alter_replica_log_dirs(
             node.log_dirs.move(name, index, path)
         except ApiError as refusal:
             error = refusal.code
-            node.host.logger("kwire.node").warning("not moving %s-%d to %s: %s", name, index, path, refusal)
+            node.host.logger("kwire.node").warning(
+                "Rejecting the move of replica %s-%d to %s: %s", name, index, path, refusal
+            )
         topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
         topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error))
     return AlterReplicaLogDirsResponse(results=list(results.values()))

@@ -1,7 +1,7 @@
 """DescribeClientQuotas v0–1: the client quotas in the metadata log. KIP-546.
 
-Quotas can be described, but this broker neither enforces nor alters them. Other brokers of the cluster may.
-Tools that describe users request their quotas first.
+This broker describes quotas, but neither enforces nor alters them. Other brokers of the cluster may do so. It
+supports this API because tools that describe users first request their quotas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Final = ("user", "client-id", IP)
 
 
 class Match(IntEnum):
-    """The rule by which a component matches an entity. The numbers are the protocol's."""
+    """The rule by which a filter component matches an entity, with the numbers of the protocol."""
 
     EXACT = 0
     DEFAULT = 1
@@ -38,7 +38,7 @@ class Match(IntEnum):
 def describe_client_quotas(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Respond with every entity that has all requested types and, if `strict`, no other type."""
+    """Return the quotas of every entity that has all requested types and, if `strict`, no other type."""
     requested: dict[str, ComponentData] = {}
     for component in request.components:
         kind = component.entity_type

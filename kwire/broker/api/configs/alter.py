@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs v0–1, AlterConfigs v0–2.
 
 IncrementalAlterConfigs sets, deletes, appends to and subtracts from keys (KIP-339), and sets logger levels
-(KIP-412). AlterConfigs replaces the complete configuration of a resource (KIP-133). A broker does the checks
-that it can, sets the levels of its own loggers, which are not in the metadata log, and forwards the rest.
+(KIP-412). AlterConfigs replaces the complete configuration of a resource (KIP-133). A broker checks the
+request as far as it can and sets the levels of its own loggers, which are not in the metadata log. It
+forwards all other changes to the active controller.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 def alter_configs(
     node: BrokerRole, context: RequestContext, request: Request, forward: Forward
 ) -> Response | Delayed:
-    """Respond with one result per resource. Forward what this broker neither rejects nor alters."""
+    """Return one result per resource. Forward the resources that this broker neither rejects nor alters."""
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
     found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
@@ -74,9 +75,9 @@ def alter_configs(
 def alter_configs_on_controller(
     node: ControllerRole, context: ControllerRequestContext, request: Request
 ) -> Delayed:
-    """Alter configurations on the controller. The request may come from a client and not from a broker."""
+    """Alter configurations on the controller. A client may have sent the request to it directly."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    # A resource that occurs twice gets one result.
+    # A resource that occurs several times gets one result.
     named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     request.resources = list(named.values())  # type: ignore[assignment]
     changes = _changes(request)
@@ -113,7 +114,7 @@ def _is_incremental(request: Request) -> bool:
 
 
 def _changes(request: Request) -> list[ResourceChange]:
-    """Return the changes of each resource. AlterConfigs only sets keys."""
+    """Return the changes of each resource. The only operation of AlterConfigs is to set a key."""
     return [
         ResourceChange(
             resource.resource_type,

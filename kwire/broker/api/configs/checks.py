@@ -1,7 +1,7 @@
 """Checks of AlterConfigs and IncrementalAlterConfigs on the broker, before the request is forwarded. KIP-226.
 
-Order: duplicate resources, duplicate keys, missing values, unknown resource types, and for the broker's own
-keys whether they can be updated while it runs.
+The checks, in this order: duplicate resources, duplicate keys, missing values, unknown resource types, and
+whether the keys of this broker can be updated while it runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def faults(
     *,
     incremental: bool,
 ) -> list[Fault | None]:
-    """Return the error of each resource, or None. Only IncrementalAlterConfigs has loggers."""
+    """Return the error of each resource, or None. Loggers are valid only in IncrementalAlterConfigs."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
         _DUPLICATE_RESOURCE
@@ -61,7 +61,7 @@ def _fault(
 
 
 def _form_fault(resource: ResourceChange) -> Fault | None:
-    """Return the error for duplicate keys or missing values."""
+    """Return the error for duplicate keys or missing values, or None."""
     names = [change.name for change in resource.changes]
     if len(set(names)) < len(names):
         return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -79,7 +79,7 @@ def _form_fault(resource: ResourceChange) -> Fault | None:
 def _broker_fault(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
 ) -> Fault | None:
-    """Return the error of a broker resource. The broker knows which of its keys are dynamic."""
+    """Return the error of a broker resource, or None."""
     name = resource.resource_name
     if name:
         broker_id = parse_integer(name)
@@ -91,7 +91,7 @@ def _broker_fault(
     for change in resource.changes:
         if change.operation not in _OPERATIONS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-    # Stored values that cannot be applied are no reason to reject a change.
+    # An invalid value that is stored already is no reason to reject this change.
     stored = image.config(RESOURCE_BROKER, name) if incremental else {}
     values = rules.usable(stored, per_broker=bool(name))
     for change in resource.changes:
@@ -115,7 +115,7 @@ def _broker_fault(
 
 
 def _edited(current: str, operation: int, value: str) -> str:
-    """Apply an append or subtract operation to a list, to check the result."""
+    """Return the list after an append or subtract operation, so that the result can be checked."""
     if operation == AlterOperation.APPEND:
         parts = split_list(current) if current else []
         return ",".join([*parts, *(part for part in split_list(value) if part not in parts)])

@@ -1,7 +1,7 @@
 """DescribeConfigs v1–4, ListConfigResources v0–1.
 
-DescribeConfigs: the effective values and their sources (KIP-133, KIP-226). ListConfigResources: the resources
-that have a configuration (KIP-1000; v0 has only client metrics; KIP-1142: types).
+DescribeConfigs returns the effective values and their sources (KIP-133, KIP-226). ListConfigResources returns
+the resources that have a configuration: client metrics in v0 (KIP-1000), any type from v1 on (KIP-1142).
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ FIRST_WITH_TYPES: Final = 1
 def describe_configs(
     node: ClusterView, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Respond with one result per resource, which may be an error.
+    """Return one result per resource, which may be an error.
 
-    ApiError INVALID_REQUEST: one of the resources has an unknown type.
+    Raises ApiError INVALID_REQUEST if a resource has an unknown type.
     """
-    # Kafka authorizes each resource first, and fails the whole request at a type that it does not know.
+    # Kafka first authorizes each resource, and so fails the whole request at an unknown type.
     if any(resource.resource_type not in DESCRIBABLE for resource in request.resources):
         raise ApiError(ErrorCode.INVALID_REQUEST)
     results: list[DescribeConfigsResult] = []
@@ -99,7 +99,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         documentation=entry.documentation if request.include_documentation else None,
     )
     if entry.source is ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG:
-        # As in Apache Kafka, loggers have an empty documentation even if none is requested.
+        # As in Apache Kafka, the documentation of a logger is empty, not null, even if it is not requested.
         result.documentation = ""
     if request.include_synonyms:
         result.synonyms = [
@@ -148,7 +148,7 @@ def _broker_id(name: str) -> int:
 def list_config_resources(
     node: ClusterView, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Respond with the resources of the requested types; an empty list means all types."""
+    """Return the resources of the requested types. An empty list means all types."""
     wanted = set(request.resource_types) or set(NAMES)
     if context.api_version < FIRST_WITH_TYPES:
         wanted = {RESOURCE_CLIENT_METRICS}
@@ -179,4 +179,4 @@ NAMES: Final[dict[int, Callable[[MetadataImage], Iterable[str]]]] = {
     RESOURCE_BROKER: _brokers,
     RESOURCE_TOPIC: lambda image: image.topics,
 }
-"""The resources of each type. Topics and brokers are listed even if they have no configuration."""
+"""The names of the resources of each type. Topics and brokers are included without a configuration, too."""

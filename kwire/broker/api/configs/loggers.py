@@ -1,6 +1,6 @@
 """The loggers of this broker as a configuration resource. KIP-412.
 
-Levels have log4j's names. If a logger's own level is deleted, its parent's level applies.
+Levels have log4j's names. If a logger's own level is deleted, the level of its parent applies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES: Final = sorted(((level, name) for name, level in LEVELS.items()), revers
 
 
 def describe_loggers(loggers: Loggers, node_id: int, resource_name: str) -> list[ConfigEntry]:
-    """Return every logger with its effective level. ApiError if the resource is another broker."""
+    """Return every logger with its effective level. Raises ApiError if the resource is another broker."""
     if not resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     broker_id = parse_integer(resource_name)
@@ -64,7 +64,7 @@ def alter_loggers(
     *,
     validate_only: bool,
 ) -> Fault | None:
-    """Set or delete logger levels, all or none. Return the error if there is one."""
+    """Set or delete the levels of all loggers or of none. Return the error, or None."""
     broker_id = parse_integer(resource_name)
     if broker_id is None:
         return _invalid(f"Node id must be an integer, but it is: {resource_name}")

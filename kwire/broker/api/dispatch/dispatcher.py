@@ -1,6 +1,6 @@
-"""Dispatch of request frames to the handlers of their APIs, and of handler failures to error responses.
+"""Dispatch of request frames to the handlers of their APIs, with an error response if a handler fails.
 
-A handler is imported when its API is first called.
+The handler of an API is imported when the API is first called.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 Handler = Callable[["CombinedRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
-"""The APIs of a listener role, and the handlers imported so far."""
+"""The APIs of a listener role by API key, and the handlers that have been imported."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE = ApiKey.PRODUCE
-"""Read for each request. A lookup of the enumeration member takes six times as long."""
+"""A global variable, because it is read for each request, and an Enum lookup takes six times as long."""
 
 
 class Dispatcher:
-    """Dispatches the frames of a node's connections to API handlers."""
+    """Dispatches the request frames of a node's connections to API handlers."""
 
     def __init__(self, node: CombinedRole) -> None:
         self._node = node
@@ -46,20 +46,20 @@ class Dispatcher:
         """Return whether a frame must wait for the responses to earlier requests of its connection.
 
         Apache Kafka handles the requests of a connection one at a time, so that each request sees the effects
-        of the earlier ones. There are two exceptions here. A request behind a long poll ends that poll. A
-        Produce behind other Produces need not wait, because they are appended in order and no request reads
-        in between.
+        of earlier ones. kwire has two exceptions: a request that arrives during a long poll ends the long
+        poll, and a Produce need not wait if all pending requests are Produces, because these are appended in
+        order and no request reads in between.
         """
         slots = channel.slots
         if not slots or channel.interrupt is not None:
             return False
         if int.from_bytes(frame[:2], "big") == _PRODUCE:
-            # A request other than Produce has no request behind it, so only the last slot can be one.
+            # No other request follows one that is not a Produce, so only the last slot can be such a request.
             return not slots[-1].completed and slots[-1].header.api_key != _PRODUCE
         return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
-        """Handle one frame, without its size. WireError: the connection must be closed."""
+        """Handle one frame without its size prefix. If it raises WireError, close the connection."""
         authentication = channel.authentication
         if authentication is not None:
             interrupt = channel.interrupt
@@ -68,7 +68,8 @@ class Dispatcher:
                     interrupt()
                 return
         repeated = channel.repeated_request
-        # Not with pending requests: their responses come first, and this request must end a long poll.
+        # The fast path needs a connection without pending requests: their responses come first, and a long
+        # poll must end.
         if repeated is not None and not channel.slots:
             response = repeated.respond(frame)
             if response:
@@ -76,7 +77,7 @@ class Dispatcher:
                 channel.open_slot(header, now_ms, len(frame)).complete_encoded([response])
                 return
             if response is not None:
-                # Its fast path keeps coordinator state alive that may be gone. The next one is cached again.
+                # The cached fast path may keep state of a former coordinator alive, so drop it.
                 channel.repeated_request = None
         header, position = decode_request_header(frame)
         role = channel.role
@@ -109,9 +110,9 @@ class Dispatcher:
         except WireError:
             raise
         except Exception:
-            # A bug in the broker and not the client's fault: log the request, and keep the broker running.
+            # This is a bug in the broker, not the client's fault: log the request and continue.
             self._node.host.logger("kwire.dispatch").exception(
-                "request handler failed: %s from %s: %.2000r",
+                "Handling request %s from %s failed: %.2000r",
                 header,
                 channel.peer_host,
                 request,
@@ -130,11 +131,11 @@ class Dispatcher:
             assert isinstance(piece, bytearray)
             channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
         if interrupt is not None:
-            # This response waits behind a long poll of the same connection, so end that poll now.
+            # The response must wait for an earlier long poll of the connection, so end the long poll now.
             interrupt()
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
-        """Return the function for an API on a listener of this role: its handler, or one that forwards it."""
+        """Return the function for an API on a listener of this role: its handler or a forwarding function."""
         if role is _CONTROLLER and api_key in CONTROLLER_HANDLERS:
             return import_handler(CONTROLLER_HANDLERS[api_key])
         handler = import_handler(HANDLERS[api_key])
@@ -148,7 +149,7 @@ class Dispatcher:
         return lambda node, context, request: first(node, context, request, self._forward)
 
     def _forward(self, context: ControllerRequestContext, request: Any) -> Delayed:
-        """Forward a request to the active controller, which may be this node."""
+        """Forward a request to the active controller, on this node or another one."""
         way = self._node.forwarding
         if way is None:
             self._handle_as_controller(context, request)
@@ -157,7 +158,7 @@ class Dispatcher:
         return DELAYED
 
     def _handle_as_controller(self, context: ControllerRequestContext, request: Any) -> None:
-        """Handle a forwarded request with the controller of this node."""
+        """Handle a forwarded request, because the active controller is on this node."""
         try:
             reply = import_handler(HANDLERS[context.header.api_key])(self._node, context, request)
         except ApiError as error:

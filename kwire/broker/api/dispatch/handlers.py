@@ -1,7 +1,7 @@
-"""The handler functions of the APIs, by name. Each is imported when its API is first called.
+"""Tables with the names of the handler functions. A handler is imported when its API is first called.
 
-Most APIs are never called on a node. Only dispatch imports this module; handlers use
-`request.supported_apis`.
+This shortens the start, because most APIs are never called on a node. Only dispatch imports this module;
+handlers use `request.supported_apis`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.UPDATE_RAFT_VOTER: "..quorum.raft_requests.handle",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "..topics.describe.describe_topic_partitions",
 }
-"""The handler of each API."""
+"""The handler of each API, except on controller listeners if `CONTROLLER_HANDLERS` has another one."""
 
 BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs",
@@ -95,7 +95,7 @@ BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.alter_configs",
     ApiKey.UNREGISTER_BROKER: "..cluster.administration.check_not_this_broker",
 }
-"""Functions that a broker calls for a request before it forwards it."""
+"""The functions with which a broker checks a request before it forwards the request."""
 
 CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.FETCH: "..quorum.fetch.fetch",
@@ -105,11 +105,11 @@ CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.unsupported_on_controller.describe_unsupported",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.unsupported_on_controller.describe_unsupported",
 }
-"""The handlers on the controller's listener, where they differ."""
+"""The handlers on controller listeners that differ from those in `HANDLERS`."""
 
 
 def import_handler(name: str) -> Callable[..., Any]:
-    """Import a handler by its name in these tables."""
+    """Import a handler by its name in one of these tables."""
     module, _, function = name.rpartition(".")
     handler: Callable[..., Any] = getattr(import_module(module, __package__), function)
     return handler

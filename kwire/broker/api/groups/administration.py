@@ -1,9 +1,9 @@
 """ListGroups v0–5, DescribeGroups v0–6, ConsumerGroupDescribe v0–1, DeleteGroups v0–2.
 
-ListGroups: KIP-518 (states, v4), KIP-848 (types, v5). DescribeGroups: state, protocol and members of classic
-groups, KIP-430 (v3), KIP-345 (v4). A group that does not exist is described as Dead; from v6 on it has an
-error as well (KIP-1043). ConsumerGroupDescribe: epochs, assignor and members, KIP-848, KIP-1099 (v1).
-DeleteGroups: groups without members, with their offsets, KIP-229.
+ListGroups: KIP-518 (states, v4), KIP-848 (types, v5). DescribeGroups returns state, protocol and members of
+classic groups: KIP-430 (v3), KIP-345 (v4). A group that does not exist is described as Dead, and from v6 on
+also gets an error (KIP-1043). ConsumerGroupDescribe returns epochs, assignor and members: KIP-848, KIP-1099
+(v1). DeleteGroups deletes groups without members, and their offsets: KIP-229.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
 def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Respond with the groups that match both filters; an empty filter matches every group."""
+    """Return the groups that match both filters. An empty filter matches every group."""
     try:
         groups = node.groups.list_groups(request.states_filter, request.types_filter)
     except ApiError as error:
@@ -43,7 +43,7 @@ def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsR
 def describe_groups(
     node: BrokerRole, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Respond with one description per group."""
+    """Return one description per group."""
     groups = [_described(node, context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
@@ -68,7 +68,7 @@ def _described(node: BrokerRole, context: RequestContext, group_id: str) -> Desc
 def consumer_group_describe(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Delayed:
-    """Respond for each group once the described state is committed."""
+    """Return one description per group, once the described state is committed."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupDescribeResponse(
             groups=[
@@ -96,7 +96,7 @@ def consumer_group_describe(
 
 
 def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Delayed:
-    """Respond with one result per group, once all groups are deleted or rejected."""
+    """Return one result per group, once each group is deleted or rejected."""
 
     def done(outcome: dict[str, ErrorCode]) -> None:
         context.complete(

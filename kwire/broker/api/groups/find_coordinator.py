@@ -1,7 +1,7 @@
 """FindCoordinator v0–6: group and transaction coordinators. KIP-98 (key types), KIP-699 (many keys), KIP-932.
 
-The first request for a group creates the offsets topic. Until it exists the response is
-COORDINATOR_NOT_AVAILABLE, which clients retry.
+The first request for a group creates the offsets topic. Until that topic exists, the response is
+COORDINATOR_NOT_AVAILABLE, on which clients retry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MESSAGES = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST],
 }
-"""Error messages, in Apache Kafka's words."""
+"""The error messages of Apache Kafka."""
 
 
 class _Found(NamedTuple):
@@ -48,7 +48,7 @@ NOBODY = _Found(NO_NODE, "", -1)
 def find_coordinator(
     node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Respond with one coordinator before v4, and with one per key from v4 on."""
+    """Return one coordinator before v4, and one coordinator per key from v4 on."""
     if context.api_version < FIRST_VERSION_WITH_KEYS:
         code, found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -58,7 +58,7 @@ def find_coordinator(
             host=found.host,
             port=found.port,
         )
-    # From v4 on only an error of the whole request has a message.
+    # From v4 on, only an error of the whole request has a message.
     message = "" if request.key_type in COORDINATOR_TYPES else MESSAGES[ErrorCode.INVALID_REQUEST]
     coordinators = []
     for key in request.coordinator_keys:

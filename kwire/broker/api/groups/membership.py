@@ -6,9 +6,9 @@ response waits until the whole group has joined. A closed connection does not ca
 removes the member. SyncGroup: KIP-345 (v3), KIP-559 (v5). Heartbeat: KIP-345 (v3). LeaveGroup: KIP-345 (many
 members, v3), KIP-800 (reason, v5).
 
-ConsumerGroupHeartbeat: groups whose assignments the coordinator makes (KIP-848). From v1 on: regular
-expressions, and member ids that clients generate (KIP-1082). It requires the feature group.version, and the
-protocol in group.coordinator.rebalance.protocols.
+ConsumerGroupHeartbeat is for groups whose assignments the coordinator computes (KIP-848). From v1 on, it
+supports regular expressions, and clients generate their member ids (KIP-1082). It requires the group.version
+feature, and `consumer` in group.coordinator.rebalance.protocols.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
 
     def done(response: JoinGroupResponse) -> None:
         if not response.protocol_name:
-            # A missing protocol is null in the versions that allow null.
+            # A missing protocol is null in the response, if the version allows null.
             response.protocol_name = "" if version < FIRST_VERSION_WITH_NULL_PROTOCOL else None
         if version < FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
             response.skip_assignment = False
@@ -79,7 +79,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
 def sync_group(
     node: BrokerRole, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Delayed:
-    """Respond when the assignment is committed. From v5 on the request must name the protocol (KIP-559)."""
+    """Respond when the assignment is committed. KIP-559: from v5 on the request must name the protocol."""
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -100,7 +100,7 @@ def sync_group(
 
 
 def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Renew the member's session, and respond with the error if the generation is no longer current."""
+    """Extend the member's session. Return an error if the member's generation is not the current one."""
     code = node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
@@ -112,7 +112,7 @@ def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatReque
 
 
 def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Delayed:
-    """Respond for each member, before v3 for the only one."""
+    """Return one result per member. Before v3, the request has a single member."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 
@@ -129,7 +129,7 @@ def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRe
 def consumer_group_heartbeat(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Delayed:
-    """Respond once the changes of the heartbeat are committed."""
+    """Respond once the changes by the heartbeat are committed."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")

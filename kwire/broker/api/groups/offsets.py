@@ -1,13 +1,13 @@
 """OffsetCommit v2–10, OffsetFetch v1–10, OffsetDelete v0.
 
-OffsetCommit: KIP-211 (no retention from v5), KIP-320 (leader epochs, v6), KIP-345 (instance id, v7), KIP-848
-(v9), topic ids (v10). Topics are checked here; the coordinator checks the group and the member.
+OffsetCommit: KIP-211 (no retention from v5 on), KIP-320 (leader epochs, v6), KIP-345 (instance id, v7),
+KIP-848 (v9), topic ids (v10). The handler checks the topics; the coordinator checks the group and the member.
 
 OffsetFetch: KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids
 (v10). The response has only committed offsets. With `require_stable`, partitions with pending transactional
 offsets get UNSTABLE_OFFSET_COMMIT.
 
-OffsetDelete: offsets of topics that the group does not consume at the time (KIP-496).
+OffsetDelete deletes the offsets of topics that the group does not consume at the moment (KIP-496).
 """
 
 from __future__ import annotations
@@ -61,12 +61,15 @@ NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP
 def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Delayed:
-    """Respond for each partition once the offsets are committed."""
+    """Return one result per partition, once the offsets are committed."""
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
     existing: list[OffsetCommitResponsePartition] = []
-    """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
+    """The results of existing partitions. If there are any, the coordinator checks group and member.
+
+    It does so even if `commits` is empty.
+    """
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         name = node.image.name_of(topic.topic_id) if by_id else topic.name
@@ -123,7 +126,7 @@ def offset_commit(
 
 
 class _RequestedTopic(NamedTuple):
-    """A requested topic; its name is None if no topic has the id."""
+    """A topic in an OffsetFetch request. Its name is None if no topic has the requested id."""
 
     name: str | None
     topic_id: Uuid
@@ -133,7 +136,7 @@ class _RequestedTopic(NamedTuple):
 def offset_fetch(
     node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Delayed:
-    """Respond for one group, or from v8 on for several."""
+    """Return the committed offsets of one group, or from v8 on of several groups."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
         _one_group(node, context, request)
         return DELAYED
@@ -154,7 +157,7 @@ def offset_fetch(
 
 
 class _GroupOffsets:
-    """One group of an OffsetFetch request: it fills the group's part of the response."""
+    """The handling of one group of an OffsetFetch request, which fills the group's part of the response."""
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class _GroupOffsets:
         if self._group.topics is None:
             for name, partitions in stored.items():
                 topic = topics.get(name)
-                # From v10 on a deleted topic cannot be in the response, because it has no id.
+                # From v10 on, a deleted topic has no id and so cannot be in the response.
                 if topic is not None or not self._by_id:
                     yield _RequestedTopic(
                         name, ZERO_UUID if topic is None else topic.topic_id, list(partitions)
@@ -256,7 +259,7 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
 
     def done(code: ErrorCode, topics: list[OffsetFetchResponseTopic] | None) -> None:
         if code and context.api_version < FIRST_VERSION_WITH_ERROR:
-            # v1 has error codes only for partitions.
+            # v1 has no error code for the group, so each partition gets the error.
             topics = read(NONE_STORED)
             for topic in topics:
                 for partition in topic.partitions:
@@ -278,12 +281,12 @@ def _offsets(
 
 
 def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
-    """Return the partitions with pending transactional offsets, if stable offsets are required. KIP-447."""
+    """Return the partitions with pending transactional offsets; empty unless `require_stable`. KIP-447."""
     return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
 def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Delayed:
-    """Respond for each partition once the offsets are deleted."""
+    """Return one result per partition, once the offsets are deleted."""
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
     def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:
@@ -306,7 +309,7 @@ def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDele
             ]
         context.complete(response)
 
-    # Partitions that do not exist are not sent to the coordinator.
+    # The coordinator gets only partitions that exist.
     node.groups.delete_offsets(
         request.group_id, [partition for partition in named if node.partition_exists(*partition)], done
     )

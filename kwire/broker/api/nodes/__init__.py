@@ -1,1 +1,1 @@
-"""Handlers for requests of other nodes to the controller: registration, heartbeats, Envelope, replicas."""
+"""Handlers for requests from other nodes to the controller: registration, heartbeats, Envelope, replicas."""

@@ -1,8 +1,9 @@
 """Envelope v0: a client's request, forwarded by a broker to the active controller. KIP-590.
 
-Errors of the envelope, and NOT_CONTROLLER, are returned in the envelope's response for the broker. Errors of
-the client's request are returned in the response inside of it. There is no authorizer, so any node or client
-that can connect to the controller's listener may send an Envelope, as in Apache Kafka.
+An error of the envelope itself, or NOT_CONTROLLER, is in the envelope's response, where the broker handles
+it. An error of the client's request is in the client's response, which the envelope's response contains. As
+in Apache Kafka without an authorizer, any node or client that can connect to the controller's listener may
+send an Envelope.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def envelope(
     request: EnvelopeRequest,
     handle: Callable[[ControllerRequestContext, Message], None],
 ) -> Delayed:
-    """Pass the request in the envelope to `handle`. ApiError, with checks in Apache Kafka's order."""
+    """Pass the enclosed request to `handle`. Raises ApiError; the checks are in Apache Kafka's order."""
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -74,7 +75,7 @@ def _principal(request: EnvelopeRequest) -> Principal:
 
 
 class EnvelopedRequest:
-    """A request that arrived in an Envelope."""
+    """A client's request that arrived in an Envelope."""
 
     def __init__(
         self,
@@ -92,16 +93,16 @@ class EnvelopedRequest:
 
     @property
     def api_version(self) -> int:
-        """The version of the client's request."""
+        """The version of the enclosed request."""
         return self.header.api_version
 
     @property
     def listener(self) -> str:
-        """The listener of the envelope."""
+        """The listener that received the envelope."""
         return self._outer.listener
 
     def complete(self, response: Message) -> None:
-        """Respond with the response in an envelope."""
+        """Send the client's response, enclosed in an Envelope response."""
         header = self.header
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -115,9 +116,9 @@ class EnvelopedRequest:
         self._outer.complete(EnvelopeResponse(response_data=bytes(frame[4:])))
 
     def refuse(self, error: ApiError) -> None:
-        """Respond with an error for the whole request.
+        """Send an error response for the client's whole request.
 
-        NOT_CONTROLLER is the envelope's error, so that the broker forwards the request to another controller.
+        NOT_CONTROLLER becomes the envelope's error, so that the broker retries with another controller.
         """
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(error)
@@ -126,5 +127,5 @@ class EnvelopedRequest:
             self.complete(error_response(header.api_key, header.api_version, self._request, error))
 
     def close_connection(self) -> None:
-        """Close the connection of the forwarding broker."""
+        """Close the connection of the broker that forwarded the request."""
         self._outer.close_connection()

@@ -1,7 +1,7 @@
 """BrokerRegistration v0–4, BrokerHeartbeat v0–2, AllocateProducerIds v0, ControllerRegistration v0.
 
-KIP-631, KIP-730 (producer id blocks), KIP-919 (controllers). Each request becomes a command of the
-controller, which does the checks. Only the cluster id of a BrokerRegistration is checked here.
+KIP-631, KIP-730 (producer id blocks), KIP-919 (controllers). Each request becomes a command for the
+controller, which checks it. Only the cluster id of a BrokerRegistration is checked here.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> None:
-    """Warn that this node has finalized features that it does not support, once another broker joins."""
+    """Warn, when another broker registers, about finalized features that this node does not support."""
     features, own = node.image.features, node.node_id in node.image.brokers
     unserved = [name for name, level in features.items() if level and not FEATURES[name].is_served]
     if unserved and own and broker_id != node.node_id:
         options = " ".join(f"--feature {name}=0" for name in unserved)
         node.host.logger("kwire.node").warning(
-            "broker %d joins and may use %s, which this node does not support: "
+            "Broker %d registers and may use %s, which this node does not support: "
             "run kafka-features downgrade %s",
             *(broker_id, ", ".join(unserved), options),
         )
@@ -61,7 +61,7 @@ def broker_registration(
         if isinstance(reply, ApiError):
             if reply.code is ErrorCode.UNSUPPORTED_VERSION:
                 node.host.logger("kwire.node").warning(
-                    "rejecting the registration of broker %d: %s", request.broker_id, reply.message
+                    "Rejecting the registration of broker %d: %s", request.broker_id, reply.message
                 )
             context.refuse(reply)
         else:
@@ -75,7 +75,7 @@ def broker_registration(
         _features(request),
         request.rack,
         request.log_dirs,
-        # Before version 3 it is the default, -1, which means that the broker may have lost records.
+        # Requests before version 3 have the default, -1: the broker may have lost records.
         request.previous_broker_epoch,
         request.is_migrating_zk_broker,
         node.quorum.kraft_version,
@@ -87,7 +87,7 @@ def broker_registration(
 def broker_heartbeat(
     node: ControllerRole, context: ControllerRequestContext, request: BrokerHeartbeatRequest
 ) -> Delayed:
-    """Renew a broker's session and respond with its state."""
+    """Extend a broker's session and return the broker's state."""
 
     def done(reply: BrokerHeartbeatReply | ApiError) -> None:
         if isinstance(reply, ApiError):

@@ -1,7 +1,7 @@
 """AlterPartition v2–3, AssignReplicasToDirs v0: replica state that brokers send to the controller.
 
-Leaders change the ISR (KIP-497, KIP-841, KIP-903 in v3). Brokers report the log directories of replicas
-(KIP-858).
+With AlterPartition, leaders change the ISR (KIP-497, KIP-841, KIP-903 in v3). With AssignReplicasToDirs,
+brokers report the log directories of their replicas (KIP-858).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIRST_WITH_BROKER_EPOCHS = 3
 def alter_partition(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionRequest
 ) -> Delayed:
-    """Respond with one result per partition, in the order of the request."""
+    """Return one result per partition, in the order of the request."""
     has_epochs = context.api_version >= FIRST_WITH_BROKER_EPOCHS
 
     def isr(partition: RequestPartitionData) -> list[tuple[int, int]]:
@@ -96,7 +96,7 @@ def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
 def assign_replicas_to_dirs(
     node: ControllerRole, context: ControllerRequestContext, request: AssignReplicasToDirsRequest
 ) -> Delayed:
-    """Assign replicas to log directories. If a replica occurs twice, the last directory wins."""
+    """Record the log directories of replicas. If a replica occurs twice, its last directory wins."""
     if node.image.metadata_version < DIRECTORIES_LEVEL:
         text = "Directory assignment is not supported yet."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

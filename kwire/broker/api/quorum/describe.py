@@ -31,14 +31,14 @@ FIRST_WITH_DIRECTORIES = 2
 def describe_quorum(
     node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
 ) -> Message | Delayed:
-    """Respond with the state of voters and observers."""
+    """Return the state of voters and observers, or an error if this node is not the leader."""
     return respond_when_durable(node, context, lambda: _describe_quorum(node, context, request))
 
 
 def _describe_quorum(
     node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """Describe the only quorum. A request for other or further partitions gets errors for all of them."""
+    """Describe the metadata partition. If the request has any other partition, all partitions get errors."""
     asked = [
         (topic.topic_name, partition.partition_index)
         for topic in request.topics

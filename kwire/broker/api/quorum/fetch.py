@@ -1,10 +1,11 @@
 """Fetch v4–18 of the metadata log from its leader. KIP-595, KIP-630, KIP-853 (v17), KIP-1166 (v18).
 
-Order of checks: cluster id, partition, offset and epochs, leader epoch, divergence. A Fetch without records
-is delayed until more is committed, unless its high watermark (from v18 on) is lower than the leader's.
+Order of checks: cluster id, partition, offset and epochs, leader epoch, divergence. A Fetch that would return
+no records is delayed until more records are committed. From v18 on, a Fetch with a lower high watermark than
+the leader's is not delayed.
 
-A voter gets everything that is written, because its next Fetch helps to commit it. An observer gets only what
-is committed; Kafka sends observers everything that is written, and the high watermark later.
+A voter gets all written records, because its next Fetch helps to commit them. An observer gets only committed
+records. In Kafka, an observer gets all written records, and the high watermark later.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRole
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""The largest response of Kafka's controllers, whatever the request allows."""
+"""The largest response in bytes, as in Kafka's controllers, even if the request allows more."""
 FIRST_WITH_ENDPOINTS: Final = 17
 FIRST_WITH_REPLICA_STATE: Final = 15
 
 
 def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
-    """Respond at once, or wait until there is more or max_wait_ms is over."""
+    """Respond at once, or wait for more records until `max_wait_ms` is over."""
     return respond_when_durable(node, context, lambda: _fetch(node, context, request))
 
 
@@ -66,7 +67,7 @@ def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest)
 
 
 def _partition(request: FetchRequest) -> FetchPartition | None:
-    """Return the metadata partition if nothing else is fetched. Versions without topic ids cannot name it."""
+    """Return the metadata partition if the request has no other; None otherwise, or without topic ids."""
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
     partitions = request.topics[0].partitions
@@ -74,7 +75,7 @@ def _partition(request: FetchRequest) -> FetchPartition | None:
 
 
 class _Fetch:
-    """One Fetch request."""
+    """One Fetch request for the metadata log."""
 
     def __init__(
         self, node: ControllerRole, context: RequestContext, request: FetchRequest, requested: FetchPartition
@@ -87,7 +88,7 @@ class _Fetch:
         self._is_voter = False
 
     def read(self) -> tuple[FetchResponse, bool]:
-        """Return the response for the current log, and whether to send it at once."""
+        """Read the log. Return the response, and whether to send it at once."""
         quorum, requested, log = self._node.quorum, self._requested, self._node.quorum.log
         code = leader_error(quorum, requested.current_leader_epoch)
         if code != ErrorCode.NONE:
@@ -101,7 +102,7 @@ class _Fetch:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
             key = ReplicaKey(replica_id, requested.replica_directory_id)
             self._is_voter = quorum.is_voter(key)
-            # The fetch offset may advance the high watermark, which this response already includes.
+            # This Fetch may advance the high watermark. The response includes the new one.
             if replica_id >= 0:
                 quorum.is_fetched(key, requested.fetch_offset)
                 if leader_error(quorum, requested.current_leader_epoch) != ErrorCode.NONE:
@@ -156,13 +157,13 @@ class _Fetch:
         return self._response(data)
 
     def wait(self) -> None:
-        """Wait until there is more, up to max_wait_ms."""
+        """Wait for more records until `max_wait_ms` is over."""
         self._node.quorum.wait(self.complete, for_written=self._is_voter)
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def complete(self) -> None:
-        """Read again, and respond with the result."""
+        """Read the log again and respond with the result."""
         self._node.quorum.wait_no_more(self.complete)
         if self._timer is not None:
             self._timer.cancel()
@@ -174,7 +175,11 @@ class _Fetch:
         try:
             response: Message = self.read()[0]
         except Exception:
-            # Without a response here the request would never be completed.
-            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
+            # Without a response, the request would never complete.
+            self._node.host.logger("kwire.dispatch").exception(
+                "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+                self._context.header,
+                channel.peer_host,
+            )
             response = self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._context.complete(response)

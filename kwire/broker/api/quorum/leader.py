@@ -1,4 +1,4 @@
-"""Leader checks and leader fields that the quorum APIs share."""
+"""Leader checks and leader fields, which several quorum APIs use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
-    """Return the error if this node is not the leader of an epoch; NONE if it is."""
+    """Return NONE if this node is the leader in this epoch, otherwise the error."""
     if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > quorum.epoch:
@@ -29,7 +29,7 @@ def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
 def respond_when_durable(
     node: ControllerRole, context: ControllerRequestContext, respond: Callable[[], Message | Delayed]
 ) -> Message | Delayed:
-    """Respond with the result of `respond` once all state that this node has promised is durable."""
+    """Call `respond` and send its result, once all votes and epochs of this node are synced to disk."""
 
     def later() -> None:
         try:
@@ -44,11 +44,11 @@ def respond_when_durable(
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:
-    """Return the leader's id and address on a listener; None while they are unknown."""
+    """Return the leader's id and its address on a listener; None while either is unknown."""
     quorum = node.quorum
     address = quorum.leader_endpoint(listener) if quorum.told_leader_id >= 0 else None
     if address is not None and not address.host:
-        # The voter set has no host for a listener that is bound to all addresses, but registrations have one.
+        # For a listener bound to all addresses, the voter set has no host, but the registration has one.
         registered = node.image.controllers.get(quorum.told_leader_id)
         if registered is None or listener not in registered.endpoints:
             return None

@@ -1,9 +1,10 @@
-"""Vote v0–2, BeginQuorumEpoch v0–1, EndQuorumEpoch v0–1: elections (KIP-595, KIP-996, KIP-853).
+"""Requests for elections and voter changes.
 
-AddRaftVoter v0–1, RemoveRaftVoter v0, UpdateRaftVoter v0: voter changes (KIP-853).
+Elections: Vote v0–2, BeginQuorumEpoch v0–1, EndQuorumEpoch v0–1 (KIP-595, KIP-996, KIP-853). Voter changes:
+AddRaftVoter v0–1, RemoveRaftVoter v0, UpdateRaftVoter v0 (KIP-853).
 
-The raft state machine does all checks, including the cluster id. It responds to a vote once the vote is
-durable, and to a voter change once the change is committed or, for some requests, in the log.
+The raft state machine does all checks, including that of the cluster id. It responds to a Vote once the vote
+is synced to disk, and to a voter change once the change is committed or, for some requests, in the log.
 """
 
 from __future__ import annotations
@@ -18,6 +19,6 @@ if TYPE_CHECKING:
 
 
 def handle(node: ControllerRole, context: ControllerRequestContext, request: Message) -> Delayed:
-    """Pass the request to the quorum."""
+    """Pass the request to the raft state machine, which responds to it."""
     node.quorum.asked(request, context)
     return DELAYED

@@ -1,7 +1,7 @@
 """DeleteRecords v0–2: raise the log start offset; offset -1 means the high watermark. KIP-107.
 
-The response's low watermark is the lowest log start offset of all live replicas. A follower raises its log
-start offset to the leader's, and reports it with its next fetch. The response waits for that.
+The low watermark in the response is the lowest log start offset of all live replicas. A follower raises its
+log start offset to the leader's, and reports it with its next Fetch. The response waits for that Fetch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ INVALID_LOW_WATERMARK = -1
 def handle(
     node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse | Delayed:
-    """Delete the records before each offset, and respond once all live replicas have, or at the timeout."""
-    # If a partition occurs twice, the last offset wins. A topic without partitions gets no result.
+    """Delete the records before each offset. Respond once all live replicas did so, or at the timeout."""
+    # If a partition occurs twice, its last offset wins. A topic without partitions gets no result.
     offsets = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics
@@ -56,7 +56,7 @@ def handle(
 
 
 class _DelayedDeleteRecords:
-    """One DeleteRecords request: a delayed operation that waits for followers."""
+    """A DeleteRecords request as a delayed operation, which waits for followers."""
 
     def __init__(self, node: BrokerRole, context: RequestContext) -> None:
         self._host = node.host
@@ -64,17 +64,17 @@ class _DelayedDeleteRecords:
         self._response: DeleteRecordsResponse | None = None
         self._timer: Timer | None = None
         self._deleted: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
-        """The partitions whose followers have not reached the offset yet."""
+        """The partitions whose followers have not reached the deletion offset yet."""
 
     @property
     def is_over(self) -> bool:
-        """Whether no follower has to be waited for."""
+        """Whether the followers of all partitions have reached the deletion offset."""
         return not self._deleted
 
     def delete(
         self, partition: Partition, offset: int, partition_result: DeleteRecordsPartitionResult
     ) -> None:
-        """Delete the records of this replica. ApiError."""
+        """Delete the records before the offset in this broker's replica. Raises ApiError."""
         log = partition.log
         if offset == UP_TO_HIGH_WATERMARK:
             offset = partition.high_watermark
@@ -91,7 +91,7 @@ class _DelayedDeleteRecords:
             self._deleted.append((partition, partition.remote_replicas, offset, partition_result))
 
     def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
-        """Wait for the followers, up to `timeout_ms`."""
+        """Wait for the followers until `timeout_ms` is over."""
         self._response = response
         for _, led, _, _ in self._deleted:
             led.low_watermark_listeners[self._check] = None
@@ -99,7 +99,7 @@ class _DelayedDeleteRecords:
         return DELAYED
 
     def _check(self) -> None:
-        """Check the partitions after a log start offset or a leader has changed."""
+        """Check all partitions, because a log start offset or a leader has changed."""
         if self._response is None:
             return
         left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
@@ -132,7 +132,7 @@ class _DelayedDeleteRecords:
 
 
 def _to_delete_from(node: BrokerRole, topic: str, index: int) -> Partition:
-    """Return the partition if its leader is here and its records may be deleted. ApiError."""
+    """Return the partition if this broker leads it and its records may be deleted. Raises ApiError."""
     if is_internal(topic) and node.partition_exists(topic, index):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."

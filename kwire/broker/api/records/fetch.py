@@ -3,12 +3,12 @@
 KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-392 (from followers),
 KIP-516 (topic ids), KIP-951 (current leader).
 
-Order of checks: isolation level, session; then per partition topic id and existence, leader epoch, leader,
-offset range. A fetch that finds less than `min_bytes` and no error is delayed up to `max_wait_ms`, and then
-reads again. Records are sent from the segment files and are not copied in Python.
+Order of checks: isolation level, session; then for each partition topic id and existence, leader epoch,
+leader, offset range. A fetch that finds less than `min_bytes` and no error is delayed up to `max_wait_ms`,
+and then reads again. Records are sent from the segment files without being copied in Python.
 
-A session may have thousands of partitions. Most are quiet: they have nothing new. For a quiet partition
-nothing is read, allocated or looked up.
+A session may have thousands of partitions. Most of them are quiet, which means that they have nothing new.
+For a quiet partition, nothing is read, allocated or looked up.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
-"""The fetcher of a future replica, which copies a log to another log directory. It reads the complete log.
+"""The replica id of a future replica, which copies a complete log to another log directory.
 
-Other negative ids are clients.
+All other negative ids are clients.
 """
 FIRST_VERSION_FROM_FOLLOWERS = 11
 QUIET: Final = FileRegion(EMPTY.file, 0, 0)
@@ -64,7 +64,7 @@ QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 
 
 class FetchBroker(BrokerRole, Protocol):
-    """A broker with its cache of fetch sessions."""
+    """A broker with a cache of fetch sessions."""
 
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
@@ -73,7 +73,7 @@ class FetchBroker(BrokerRole, Protocol):
 def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
     """Respond at once, or wait until the partitions have grown or `max_wait_ms` is over.
 
-    ApiError INVALID_REQUEST: unknown isolation level.
+    Raises ApiError INVALID_REQUEST for an unknown isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no isolation level {request.isolation_level}.")
@@ -95,7 +95,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
 
 
 class _Fetch:
-    """One Fetch request. While it is delayed, its partitions notify it when they grow."""
+    """One Fetch request of a consumer. While it is delayed, its partitions notify it when they grow."""
 
     __slots__ = (
         "_committed",
@@ -130,22 +130,24 @@ class _Fetch:
         self._selects_replica = (
             version >= FIRST_VERSION_FROM_FOLLOWERS and node.config.replica_selector_class is not None
         )
-        """Whether the response may name a preferred read replica. KIP-392."""
+        """Whether the response may name a preferred read replica (KIP-392)."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
-        """The readable partitions and what the last read returned."""
+        """The readable partitions, and what the last read returned for each."""
         self._positions: list[tuple[int, int] | None] = []
-        """For each of them the position of its fetch offset: the segment's base offset and the byte position.
+        """For each partition in `_watched`, the position of its fetch offset in the log.
 
-        None if it is looked up only once there is something to read.
+        A position is the base offset of the segment and the byte position in it. It is None until it is
+        needed, because there was nothing to read.
         """
         self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
         self._timer: Timer | None = None
-        # A partition that does not exist now stays an error while the request waits. It is sent last.
+        # If a partition does not exist now, the delayed response has the error, even if it exists by then.
+        # Such partitions come last in the response.
         self._unknown: FetchedPartitions = []
         self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
-        """The partitions to read, or the error for a partition that exists only on other brokers."""
+        """The partitions to read, or the error response of a partition without a replica on this broker."""
         for target in session.targets.values():
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
@@ -161,7 +163,7 @@ class _Fetch:
                 self._targets.append((target, partition_refusal(node, context.api_version, target, code)))
 
     def read(self) -> tuple[FetchedPartitions, bool]:
-        """Read all partitions, and return the results and whether to respond at once."""
+        """Read all partitions. Return the results, and whether to respond at once."""
         fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         left_bytes = self._max_bytes
@@ -201,7 +203,7 @@ class _Fetch:
         return fetched + self._unknown, enough
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
-        """Return whether a read would find nothing that the session has not sent, and no error."""
+        """Return whether a read would find no error, and nothing that the session has not sent yet."""
         log, offset = partition.log, target.fetch_offset
         high_watermark = log.high_watermark
         start_offset = log.log_start_offset
@@ -212,7 +214,7 @@ class _Fetch:
             and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
             and target.last_fetched_epoch < 0
             and partition.role is LEADER
-            and log.failure is None  # all logs of a directory fail at once, but roles change one by one
+            and log.failure is None  # all logs in a directory fail at once, but their roles change one by one
             and target.topic_id in (partition.topic_id, ZERO_UUID)
         )
 
@@ -269,14 +271,14 @@ class _Fetch:
         return log.written_end_offset if self._reads_all else log.high_watermark
 
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
-        """Return the response, with only what the session has not sent."""
+        """Return the response. In a session, it has only what was not sent before."""
         try:
             return build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
     def is_satisfied(self) -> bool:
-        """Return whether waiting is pointless, after a read that did not find enough."""
+        """Return whether to respond without waiting, after a read that did not find enough."""
         known = True
         counts = self._min_bytes > 1
         try:
@@ -297,19 +299,22 @@ class _Fetch:
         return not known and self._has_enough()
 
     def wait(self) -> None:
-        """Wait for the partitions to grow, up to max_wait_ms."""
+        """Wait for the partitions to grow, until `max_wait_ms` is over."""
         for partition, _, _ in self._watched:
             partition.delayed_fetches[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def partition_grew(self) -> None:
-        """Respond as soon as the partitions together have `min_bytes` more."""
+        """Respond if the partitions together have at least `min_bytes` of new records."""
         if not self._context.completed and self._has_enough():
             self.complete()
 
     def _has_enough(self) -> bool:
-        """Return whether to respond: also if a partition has an error or continues in the next segment."""
+        """Return whether to respond.
+
+        The reason may also be an error of a partition, or that its records continue in the next segment.
+        """
         total_bytes = 0
         for (partition, target, _), position in zip(self._watched, self._positions, strict=True):
             role = partition.role
@@ -331,11 +336,11 @@ class _Fetch:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)
             except ApiError:
-                return True  # the response has the error of the partition
+                return True  # the response contains the error of the partition
         return total_bytes >= self._min_bytes
 
     def complete(self) -> None:
-        """Read again, and respond with the result."""
+        """Read the partitions again and respond with the result."""
         for partition, _, _ in self._watched:
             partition.delayed_fetches.pop(self, None)
         if self._timer is not None:
@@ -349,7 +354,11 @@ class _Fetch:
             fetched, _ = self.read()
             response: Message = self.response(fetched)
         except Exception:
-            # Without a response here the request would never be completed.
-            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
+            # Without a response, the request would never complete.
+            self._node.host.logger("kwire.dispatch").exception(
+                "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+                self._context.header,
+                channel.peer_host,
+            )
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         self._context.complete(response)

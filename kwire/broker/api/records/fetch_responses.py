@@ -1,4 +1,4 @@
-"""Code that fetches of consumers and followers share: replica lookup, divergence and responses."""
+"""Functions for fetches of both consumers and followers: replica lookup, divergence and responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FetchedPartitions = list[tuple[FetchTarget, PartitionData]]
 
 
 def replica_to_fetch(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
-    """Return this broker's replica of a target; with `from_leader` only if it is the leader. ApiError."""
+    """Return this broker's replica of a target. Raises ApiError, also if `from_leader` and not the leader."""
     assert target.topic is not None
     return find_replica(
         node,
@@ -53,9 +53,9 @@ def find_replica(
     topic_id: Uuid = ZERO_UUID,
     from_leader: bool = True,
 ) -> Partition:
-    """Return this broker's replica of a partition; with `from_leader` only if it is the leader. ApiError.
+    """Return this broker's replica of a partition. With `from_leader`, the broker must be the leader.
 
-    The leader epoch is checked before the leader. KIP-320.
+    The leader epoch is checked before the leader (KIP-320). Raises ApiError.
     """
     partition = node.partition(topic, index)
     if partition is None:
@@ -71,7 +71,7 @@ def find_replica(
 
 
 def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
-    """Return where the fetcher's log diverges from this one; None if it does not. ApiError. KIP-595."""
+    """Return where the fetcher's log diverges from this log, or None. Raises ApiError. KIP-595."""
     if target.last_fetched_epoch < 0:
         return None
     epoch, end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
@@ -83,12 +83,12 @@ def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
 
 
 def partition_error(target: FetchTarget, code: ErrorCode) -> PartitionData:
-    """Return the response for a partition that is not read."""
+    """Return the response with an error for a partition that was not read."""
     return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
 
 
 def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode) -> PartitionData:
-    """Return the response for a partition that cannot be read, with its current leader if needed. KIP-951."""
+    """Return the response for a partition that cannot be read. KIP-951: some errors name the leader."""
     if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     data = partition_error(target, code)
@@ -106,9 +106,9 @@ def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code:
 def build_response(
     node: BrokerRole, context: RequestContext, session: FetchContext, fetched: FetchedPartitions
 ) -> FetchResponse:
-    """Build the response from the partitions that were read, with only what the session has not sent.
+    """Build the response from the partitions that were read. In a session, it has only what is new.
 
-    ApiError INVALID_FETCH_SESSION_EPOCH: another request has advanced the session meanwhile.
+    Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """
     session_id, sent = session.trim(fetched, node.host.monotonic_ms())
     topics: list[FetchableTopicResponse] = []

@@ -1,11 +1,11 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
-A session remembers the partitions that a consumer or follower fetches, and what was last sent for each, so
-that requests and responses carry only changes. The cache has a fixed number of slots.
+A session remembers which partitions a consumer or follower fetches, and what was last sent for each. So
+requests and responses contain only changes. The cache has a fixed number of slots.
 
-A follower's session has thousands of partitions, of which few change between two fetches. The session keeps a
-separate list of partitions that may have changed, and reads only those. The leader's partitions add
-themselves.
+A follower's session has thousands of partitions, of which few change between two fetches. So the session
+keeps a separate list of the partitions that may have changed, and reads only these. A partition on the leader
+adds itself to that list.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FINAL_EPOCH = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 TargetKey = tuple[str | Uuid, int]
-"""A partition as a request names it: by topic name before version 13, by topic id from version 13 on."""
+"""A partition as a request names it: by topic name before version 13, and by topic id from version 13 on."""
 
 
 class FetchTarget:
-    """One partition of a fetch: the request's fields, and what was last sent to the client."""
+    """One partition in a fetch: the fields from the request, and what was last sent to the client."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -45,20 +45,20 @@ class FetchTarget:
 
     def __init__(self, topic: str | None, topic_id: Uuid, index: int) -> None:
         self.topic = topic
-        """None while this broker does not know the topic id."""
+        """The topic name; None while this broker does not know the topic id."""
         self.topic_id = topic_id
         self.index = index
         self.fetch_offset = 0
         self.max_bytes = 0
         self.current_leader_epoch = -1
-        """-1 if unknown. Fetch treats every negative epoch as unknown; other requests only -1."""
+        """The leader epoch that the client knows; -1 if unknown. Fetch treats any negative epoch like -1."""
         self.last_fetched_epoch = -1
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
 
 
 class FollowerTarget(FetchTarget):
-    """One partition of a follower's fetch, which the leader's partition notifies of changes."""
+    """One partition in a follower's fetch. The partition on the leader notifies it of changes."""
 
     __slots__ = ("log_start_offset", "session")
 
@@ -70,21 +70,21 @@ class FollowerTarget(FetchTarget):
 
     @property
     def fetched_ms(self) -> int:
-        """When the session was last used."""
+        """The time at which the session was last used."""
         return self.session.last_used_ms
 
     def changed(self, *, wake: bool) -> None:
-        """Add the partition to those that may have changed; with `wake`, wake a waiting fetch now."""
+        """Add the partition to those that may have changed. With `wake`, also wake a delayed fetch."""
         session = self.session
         key = _key(self, session.uses_topic_ids)
-        if session.targets.get(key) is self:  # not after the session has dropped or replaced this target
+        if session.targets.get(key) is self:  # false if the session has dropped or replaced this target
             session.maybe_changed[key] = self
             if wake and session.waiting_fetch is not None:
                 session.waiting_fetch.wake()
 
 
 NameOf = Callable[[Uuid], str | None]
-"""Returns the current name of a topic id."""
+"""A function that returns the current name of a topic id, or None."""
 
 
 class FetchSession:
@@ -114,19 +114,19 @@ class FetchSession:
         self.targets = targets
         self.uses_topic_ids = uses_topic_ids
         self.privileged = privileged
-        """Whether it is a replica's session and not a consumer's."""
+        """Whether the session belongs to a replica, not to a consumer."""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = 1
         self.has_unknown_topics = _has_unknown_topics(targets)
-        """Whether some topic ids are unknown to this broker."""
+        """Whether the session has topic ids that this broker does not know."""
 
     def to_read(self) -> Iterable[FetchTarget]:
-        """Return the targets that a fetch in this session reads, in this order."""
+        """Return the targets that a fetch in this session reads, in the order in which to read them."""
         return self.targets.values()
 
     def record_read(self, target: FetchTarget) -> None:
-        """Move a target that had records to the end, so that busy partitions do not starve the others."""
+        """Move a target that had records to the end, so that busy partitions do not starve others."""
         self.targets.move_to_end(_key(target, self.uses_topic_ids))
 
 
@@ -135,14 +135,14 @@ def _has_unknown_topics(targets: Mapping[TargetKey, FetchTarget]) -> bool:
 
 
 class WaitingFetch(Protocol):
-    """A delayed fetch of a follower."""
+    """A follower's fetch that is delayed."""
 
     def wake(self) -> None:
-        """Check whether to respond."""
+        """Check whether the fetch can respond now."""
 
 
 class FollowerSession(FetchSession):
-    """A follower's session. A fetch without a session uses one with id 0."""
+    """A follower's session. A fetch outside of any session uses a temporary one with id 0."""
 
     __slots__ = ("maybe_changed", "waiting_fetch")
 
@@ -155,7 +155,7 @@ class FollowerSession(FetchSession):
         self.waiting_fetch: WaitingFetch | None = None
 
     def begin(self, targets: OrderedDict[TargetKey, FetchTarget]) -> None:
-        """Set the targets. Nothing has been sent for any of them."""
+        """Set the targets of a new session. Nothing was sent for any of them."""
         self.targets, self.maybe_changed = targets, targets.copy()
         self.has_unknown_topics = _has_unknown_topics(targets)
 
@@ -168,7 +168,7 @@ class FollowerSession(FetchSession):
             self.maybe_changed.move_to_end(key)
 
     def mark_quiet(self, target: FetchTarget) -> None:
-        """Remove a target from those that may have changed, until its partition adds it again."""
+        """Remove a target from those that may have changed. Its partition adds it again on a change."""
         self.maybe_changed.pop(_key(target, self.uses_topic_ids), None)
 
 
@@ -180,7 +180,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchContext:
-    """The partitions that one request fetches, and its session if it has one."""
+    """The partitions that one request fetches, and its session; the session is None if it has none."""
 
     __slots__ = ("_creates", "_epoch", "_session", "_uses_topic_ids", "follower", "targets")
 
@@ -195,7 +195,7 @@ class FetchContext:
     ) -> None:
         self.targets = targets
         self.follower = follower
-        """The targets of a follower's fetch, in a session or not; None for a consumer."""
+        """The targets of a follower's fetch, with or without a session; None for a consumer's fetch."""
         self._creates = cache if session is None else None
         self._session = session
         self._epoch = session.epoch if session is not None else 0
@@ -203,7 +203,7 @@ class FetchContext:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the response carries only changes."""
+        """Whether the response contains only changes."""
         return self._session is not None
 
     def trim(
@@ -211,7 +211,7 @@ class FetchContext:
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
         """Return the session id and the partitions for the response.
 
-        ApiError INVALID_FETCH_SESSION_EPOCH: another request has advanced the session meanwhile.
+        Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session meanwhile.
         """
         session = self._session
         if session is not None:
@@ -224,7 +224,7 @@ class FetchContext:
             return session.id, changed
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
-        # The session's order is that of this response, with unknown topics and partitions last.
+        # The session takes the order of this response, in which unknown topics and partitions come last.
         targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         for target, data in fetched:
             _update_sent(target, data)
@@ -252,13 +252,13 @@ def _key(target: FetchTarget, by_id: bool) -> TargetKey:
 
 
 def size_of(records: object) -> int:
-    """Return the bytes of the records in a response, in memory or in a file."""
+    """Return the size in bytes of the records in a response, in memory or in a file."""
     size = getattr(records, "size_bytes", None)
     return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
 
 
 def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
-    """Return whether an incremental response must carry this partition, and record what is sent."""
+    """Return whether an incremental response must contain this partition, and record what it contains."""
     news = data.records is not None and size_of(data.records) > 0
     if target.sent_high_watermark != data.high_watermark:
         news = True
@@ -268,8 +268,8 @@ def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
         target.sent_log_start_offset = data.log_start_offset
     diverges = data.diverging_epoch.epoch >= 0
     if data.error_code or diverges:
-        # The partition must be sent again once the error is gone or the follower has truncated its log. The
-        # follower ignores the high watermark until then.
+        # The partition must be sent again once the error is gone or the follower has truncated its log,
+        # because until then the follower ignores the high watermark.
         target.sent_high_watermark = -1
         news = True
     return news or data.preferred_read_replica >= 0
@@ -297,40 +297,40 @@ def _read_targets(
 
 
 def replica_id_of(request: FetchRequest, version: int) -> int:
-    """Return the id of the replica that fetches; negative for clients."""
+    """Return the id of the replica that sent the Fetch; negative for clients."""
     if version >= FIRST_VERSION_WITH_REPLICA_STATE:
         return request.replica_state.replica_id
     return request.replica_id
 
 
 def _eviction_key(session: FetchSession) -> tuple[bool, int, int]:
-    """Return the key by which sessions are compared: a new session evicts one with a lower key."""
+    """Return the key for comparing sessions: a new session can evict a session with a lower key."""
     return (session.privileged, len(session.targets), session.id)
 
 
 class FetchSessionCache:
-    """The fetch sessions of this broker, at most `slots`."""
+    """The fetch sessions of this broker. Their number is limited to `slots`."""
 
     def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
         self._slots = slots
         self._eviction_ms = eviction_ms
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        """By id, the least recently used first."""
+        """The sessions by id, with the least recently used first."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def context(self, request: FetchRequest, version: int, name_of: NameOf, now_ms: int) -> FetchContext:
-        """Apply a request to its session, and return what it fetches.
+        """Apply a request to its session, and return the partitions that it fetches.
 
-        ApiError with a session error, which is the top-level error of the response:
-        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        Raises ApiError with a session error, which becomes the top-level error of the response:
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
         """
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # A full request closes the session that it names.
+            # A full fetch request closes the session that it names.
             self._sessions.pop(session_id, None)
             follower = None
             if replica_id_of(request, version) >= 0:
@@ -355,8 +355,8 @@ class FetchSessionCache:
         requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
         self._update(session, requested, request, by_id, name_of)
         if not session.targets:
-            # The session is empty, so close it. This request still gets its response. A delayed fetch of the
-            # session gets INVALID_FETCH_SESSION_EPOCH.
+            # The session has no partitions left, so close it. This request still gets a response. A delayed
+            # fetch of the session gets INVALID_FETCH_SESSION_EPOCH.
             del self._sessions[session.id]
             session.epoch = FINAL_EPOCH
             if follower is not None:
@@ -404,7 +404,7 @@ class FetchSessionCache:
                     session.maybe_changed.pop((topic, index), None)
 
     def admit(self, session: FetchSession, now_ms: int) -> int:
-        """Add a new session and return its id; 0 if there is no slot for it."""
+        """Add a new session and return its id; 0 if no slot is available."""
         if not self._try_evict(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
             return INVALID_SESSION_ID
         while (session_id := self._rng.randrange(1, 1 << 31)) in self._sessions:
@@ -414,10 +414,10 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Return whether there is a slot for a session of `size` partitions, after an eviction if necessary.
+        """Return whether a slot is available for a session of `size` partitions; evict another if necessary.
 
-        It evicts the least recently used session if that was unused for more than `eviction_ms`. Otherwise it
-        evicts the evictable session with the lowest key, if the new session has a higher key.
+        The least recently used session is evicted if it was unused for more than `eviction_ms`. Otherwise the
+        evictable session with the lowest key is evicted, if the key of the new session is higher.
         """
         sessions = self._sessions
         if len(sessions) < self._slots:
@@ -438,5 +438,5 @@ class FetchSessionCache:
     def _is_evictable(self, session: FetchSession, to_privileged: bool) -> bool:
         if to_privileged and not session.privileged:
             return True
-        # The age at the last use counts: a session does not grow older while it is unused.
+        # A session's age is that at its last use: it does not grow while the session is unused.
         return session.last_used_ms - session.created_ms > self._eviction_ms

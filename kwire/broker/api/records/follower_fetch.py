@@ -1,11 +1,11 @@
 """Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
 
-A follower reads up to the end of the log. Its fetch offset shows that it has all earlier records. This may
-advance the high watermark, and may expand the ISR.
+A follower reads up to the end of the leader's log. Its fetch offset shows that the follower has all earlier
+records. So a fetch may advance the high watermark and may expand the ISR.
 
-In a session, a fetch reads only the partitions that the request names or that have changed. A delayed fetch
-is woken by the first partition that grows. It responds at the end of the loop's turn, for all partitions that
-have grown.
+A fetch in a session reads only the partitions that the request names or that have changed. The first
+partition that grows wakes a delayed fetch. At the end of that turn of the event loop, the fetch responds for
+all partitions that have grown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from kwire.broker.replication.partition import Partition
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Errors of partitions that do not exist. Sent last. A delayed fetch ignores them if it had them before."""
+"""Errors of partitions that do not exist. These partitions come last in the response.
+
+A delayed fetch ignores such an error if the partition had it before.
+"""
 
 
 def handle(
@@ -89,16 +92,16 @@ class _FollowerFetch:
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._sends_high_watermark_at_once = node.config.replica_selector_class is not None
-        """Whether consumers may fetch from followers, and so wait for their high watermark. KIP-392."""
+        """Whether consumers may fetch from followers and so wait for their high watermark. KIP-392."""
         self._timer: Timer | None = None
         self._is_woken = False
         self._unknown: set[FollowerTarget] = set()
-        """The targets that did not exist when the request arrived."""
+        """The targets whose partitions did not exist when the request arrived."""
 
     def read(self, *, is_new: bool = False) -> tuple[FetchedPartitions, bool]:
-        """Read all targets, and return the results and whether to respond at once.
+        """Read all targets. Return the results, and whether to respond at once.
 
-        With `is_new` the partitions record the follower's fetch offsets.
+        With `is_new`, also record the follower's fetch offsets in the partitions.
         """
         node, session = self._node, self._session.follower
         assert session is not None
@@ -184,13 +187,13 @@ class _FollowerFetch:
                     broker_epoch=self._broker_epoch,
                     watch=target,
                 )
-        # Recording the fetch may have advanced it.
+        # The high watermark may have advanced when the fetch was recorded.
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         return data, size_bytes
 
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
-        """Return the response, with only what the session has not sent."""
+        """Return the response. In a session, it has only what was not sent before."""
         try:
             response = build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
@@ -211,7 +214,7 @@ class _FollowerFetch:
         return response
 
     def wait(self) -> None:
-        """Wait for the partitions to grow, up to max_wait_ms."""
+        """Wait for the partitions to grow, until `max_wait_ms` is over."""
         session = self._session.follower
         assert session is not None
         session.waiting_fetch = self
@@ -219,7 +222,7 @@ class _FollowerFetch:
         self._context.channel.interrupt = self.complete
 
     def wake(self) -> None:
-        """Check at the end of the turn, because a partition has grown or has another leader."""
+        """Check at the end of the turn whether to respond, as a partition has grown or has a new leader."""
         if not self._is_woken:
             self._is_woken = True
             self._node.host.call_soon(self._check)
@@ -230,7 +233,7 @@ class _FollowerFetch:
             self._finish(only_with_enough=True)
 
     def complete(self) -> None:
-        """Read again, and respond with the result."""
+        """Read the targets again and respond with the result."""
         self._finish(only_with_enough=False)
 
     def _finish(self, *, only_with_enough: bool) -> None:
@@ -243,8 +246,12 @@ class _FollowerFetch:
                     return
                 response = self.response(fetched)
         except Exception:
-            # Without a response here the request would never be completed.
-            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
+            # Without a response, the request would never complete.
+            self._node.host.logger("kwire.dispatch").exception(
+                "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+                self._context.header,
+                channel.peer_host,
+            )
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         session = self._session.follower
         assert session is not None

@@ -1,7 +1,7 @@
 """ListOffsets v1–11. KIP-79, KIP-207, KIP-320, KIP-405 (tiered offsets), KIP-734 (max timestamp), KIP-1005.
 
-A negative timestamp requests a special offset: latest, earliest, the record with the maximum timestamp, or a
-limit of the local or tiered log. Offsets of records that the client may not fetch yet are not returned.
+A negative timestamp requests a special offset: latest, earliest, that of the record with the maximum
+timestamp, or a limit of the local or tiered log. Offsets that the client may not fetch yet are not returned.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Respond for each partition. A partition that occurs twice gets INVALID_REQUEST.
+    """Return one result per partition. A partition that occurs twice gets INVALID_REQUEST.
 
-    ApiError INVALID_REQUEST: unknown isolation level.
+    Raises ApiError INVALID_REQUEST for an unknown isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -101,7 +101,7 @@ def _find_offset(
     )
     log = partition.log
     is_client = request.replica_id == CONSUMER_REPLICA_ID
-    # KIP-207: a new leader whose high watermark may be too low must not return an offset that goes backwards.
+    # KIP-207: a new leader's high watermark may be too low, but returned offsets must not go backwards.
     is_behind = is_client and partition.is_high_watermark_stale
     if not is_client:
         end_offset = log.log_end_offset
@@ -122,7 +122,7 @@ def _find_offset(
         if epoch is not None:
             result.leader_epoch = epoch
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        # There is no tiered storage, so these offsets do not exist: offset -1, leader epoch -1.
+        # kwire has no tiered storage, so these offsets do not exist: offset -1, leader epoch -1.
         pass
     else:
         found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def handle(
     node: BrokerRole, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Respond per partition with the largest epoch up to the requested one, and its end offset; or -1, -1."""
+    """Return, per partition, the largest epoch up to the requested one and its end offset; -1, -1 if none."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

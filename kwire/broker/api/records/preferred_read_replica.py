@@ -1,4 +1,4 @@
-"""Selection of a read replica in the consumer's rack. KIP-392."""
+"""Selection of a replica in the consumer's rack from which the consumer should fetch. KIP-392."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 def preferred_read_replica(
     node: BrokerRole, led: RemoteReplicas, fetch_offset: int, *, rack: str, listener: str
 ) -> int | None:
-    """Return the follower that the consumer should fetch from; None for the leader.
+    """Return the follower from which the consumer should fetch; None means the leader.
 
-    It is in the ISR, is not fenced and has the fetch offset. If there are several, the one with the highest
-    end offset wins.
+    The follower is in the ISR, is not fenced and has the fetch offset. If several followers qualify, the one
+    with the highest end offset is returned.
     """
     if not rack:
         return None

@@ -1,7 +1,8 @@
 """Produce v3–13 (v0–2 are advertised but rejected, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
 
-Order of checks per partition: topic id and existence, one batch of magic 2, acks, internal topic, leader,
-then those of the log: size, CRC, records, sequence. The response waits until every partition meets `acks`.
+Order of checks per partition: topic id and existence, a single batch of magic 2, acks, internal topic,
+leader, and then in the log size, CRC, records and sequence. The response waits until every partition meets
+`acks`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ ADMIN_CLIENT_ID = "__admin_client"
 
 
 def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Delayed:
-    """Append to each partition, and respond once `acks` is met for all of them."""
+    """Append to each partition. Respond once every append meets `acks` or has failed."""
     produce = _Produce(node, context, request)
     try:
-        # These checks come first, and fail the whole request.
+        # These checks come first. If one fails, the whole request fails.
         headers: list[BatchHeader | None] = []
         in_transaction = False
         for topic in request.topic_data:
@@ -67,7 +68,7 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
 
 
 def _check_named_once(request: ProduceRequest, count: int) -> None:
-    """Raise ApiError INVALID_REQUEST if a partition occurs twice, so that its batch would be ambiguous."""
+    """Raise ApiError INVALID_REQUEST if a partition occurs twice, as its batches would be ambiguous."""
     named = {
         (topic.name, topic.topic_id, data.index)
         for topic in request.topic_data
@@ -78,7 +79,7 @@ def _check_named_once(request: ProduceRequest, count: int) -> None:
 
 
 class _Produce:
-    """One Produce request: its response so far, and the number of pending appends."""
+    """One Produce request: the response so far, and the number of pending appends."""
 
     __slots__ = (
         "_context",
@@ -100,7 +101,7 @@ class _Produce:
         self.all_sent = False
 
     def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
-        """Append the batches of all partitions. `headers` has the header of each batch."""
+        """Append the batches of all partitions. `headers` has the decoded header of each batch."""
         node = self._node
         read = iter(headers)
         for topic in self._request.topic_data:
@@ -130,7 +131,7 @@ class _Produce:
         self.maybe_finish()
 
     def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
-        """Return the response with an error for every partition; with acks=0 close the connection."""
+        """Return the response with the error for every partition. With acks=0, close the connection."""
         if self._request.acks == 0:
             self._context.close_connection()
             return DELAYED
@@ -143,7 +144,7 @@ class _Produce:
                         index=data.index,
                         error_code=error.code,
                         base_offset=-1,
-                        # As in Kafka, an unknown error has no message.
+                        # As in Kafka, UNKNOWN_SERVER_ERROR has no message.
                         error_message=None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message,
                     )
                     for data in topic.partition_data
@@ -161,7 +162,7 @@ class _Produce:
         header: BatchHeader | None,
         response: PartitionProduceResponse,
     ) -> None:
-        """Append the batch of one partition, or raise its error. ApiError."""
+        """Append the batch of one partition. Raises ApiError."""
         records = data.records
         assert records is None or isinstance(records, memoryview)
         records = check_produced(records, header, self._version)
@@ -176,7 +177,7 @@ class _Produce:
         if isinstance(partition, ApiError):
             raise partition
         if not header.is_transactional or not header.has_producer_id:
-            # Without a producer id it is in no transaction, even if its attributes say so.
+            # A batch without a producer id is in no transaction, even if its attributes say so.
             self._append_to_log(topic, partition, records, header, response)
             return
         self._waiting += 1
@@ -188,7 +189,7 @@ class _Produce:
                     raise error
                 led = self._node.led_partition(topic, response.index)
                 if led.topic_id != topic_id:
-                    # The topic was deleted and created again meanwhile, and the new one was not verified.
+                    # The topic was deleted and created again in the meantime. The new topic is not verified.
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 self._append_to_log(topic, led, records, header, response)
             except ApiError as refused:
@@ -215,7 +216,7 @@ class _Produce:
         header: BatchHeader,
         response: PartitionProduceResponse,
     ) -> None:
-        """Append one batch that may be written. ApiError."""
+        """Append one batch that has passed the checks of this handler. Raises ApiError."""
 
         def done(error: ApiError | None) -> None:
             if error is not None:
@@ -248,7 +249,7 @@ class _Produce:
 
     def _fail_partition(self, topic: str, response: PartitionProduceResponse, error: ApiError) -> None:
         if self._request.acks == 0:
-            # The connection is closed after this request, so later requests must not be handled.
+            # The connection will be closed because of this request, so handle no later request.
             self._context.channel.ending = True
         response.error_code = error.code
         response.base_offset = -1
@@ -256,7 +257,7 @@ class _Produce:
         if isinstance(error, ErrorWithMessage):
             response.error_message = error.message
         if isinstance(error, RecordErrors):
-            # Kafka sends a message only if single records are invalid (KIP-467).
+            # As in Kafka, only errors about single records have a message (KIP-467).
             response.error_message = error.message
             response.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
@@ -271,7 +272,7 @@ class _Produce:
             self._add_node_endpoint(leader_id)
 
     def _add_node_endpoint(self, leader_id: int) -> None:
-        """Add the address of the leader to the response, once. KIP-951."""
+        """Add the address of the new leader to the response, unless the response has it. KIP-951."""
         endpoints = self._response.node_endpoints
         if all(endpoint.node_id != leader_id for endpoint in endpoints):
             endpoints += [
@@ -295,10 +296,10 @@ class _Produce:
             if response.error_code
         ]
         if failed:
-            # acks=0 has no response for the error. A closed connection makes the producer refresh its
-            # metadata.
+            # With acks=0 there is no response for the error. Closing the connection makes the producer
+            # refresh its metadata.
             self._node.host.logger("kwire.produce").info(
-                "closing the connection of %s: acks=0 and %s",
+                "Closing connection to %s: Produce with acks=0 failed: %s",
                 self._context.channel.peer_host,
                 ", ".join(failed),
             )
@@ -317,7 +318,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors with log start offset -1 in the response, as in Kafka."""
+"""Errors for which the response has log start offset -1, as in Kafka."""
 
 _AFTER_APPEND = frozenset(
     {
@@ -327,4 +328,4 @@ _AFTER_APPEND = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors after the append, while waiting for followers: the response still carries the batch's offset."""
+"""Errors after the append, while the request waits for followers: the response has the batch's offset."""

@@ -1,6 +1,6 @@
 """Authorized operations as bit fields: bit n stands for ACL operation n. KIP-430.
 
-There is no authorizer, so a client may perform every operation that a resource supports.
+There is no authorizer, so each client may perform every operation that a resource supports.
 """
 
 from __future__ import annotations

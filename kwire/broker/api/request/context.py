@@ -1,8 +1,8 @@
 """Connections and requests as handlers see them.
 
-A `Channel` is the part of a connection that does no I/O. Each request takes a slot in arrival order. A
+A `Channel` is the part of a connection that does no I/O. Each request takes a slot in the order of arrival. A
 request may be completed at any time, but its response is sent only after the responses of all earlier slots.
-The I/O shell owns the socket, and calls `take_ready` for the bytes to send.
+The network layer owns the socket, and calls `take_ready` for the bytes to send.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Delayed:
 
 
 DELAYED: Final = Delayed()
-"""A handler returns this for a delayed operation: it completes the request context later."""
+"""The result of a handler that delays its operation, and later completes the request context."""
 
 MAX_CLIENT_ID_LENGTH: Final = 255
-"""A connection does not keep a longer client id, which could have 32 KiB."""
+"""The longest client id that a connection keeps. Requests may have client ids of up to 32 KiB."""
 
 MAX_FRAME_BYTES: Final = 2**31 - 1
 
@@ -45,7 +45,7 @@ _PENDING, _READY = range(2)
 
 
 class ChannelAuthentication(Protocol):
-    """The authentication of a connection on a SASL listener. Implemented in `api.security.sasl_session`."""
+    """The authentication of a connection on a SASL listener. `api.security.sasl_session` implements it."""
 
     @property
     def expects_raw_tokens(self) -> bool:
@@ -53,20 +53,24 @@ class ChannelAuthentication(Protocol):
 
     @property
     def session_expires(self) -> bool:
-        """Whether the session has an end, so that `handle_frame` must see each request."""
+        """Whether the session can expire, so that `handle_frame` must see each request."""
 
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
-        """Handle a frame that is not for the API handlers, and return whether it was one. WireError."""
+        """Handle a frame of the authentication. Return False if the frame is for the API handlers.
+
+        Raises WireError.
+        """
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Fail a running authentication over a frame of invalid size, and return whether one was running.
+        """Fail a running authentication because of a frame of invalid size.
 
-        If it returns True, the connection will be closed after the delay for failed authentication.
+        Return False if no authentication is running. If True, the connection will be closed after the delay
+        for failed authentication.
         """
 
 
 class Channel:
-    """One client connection, without its socket."""
+    """The connection of a client, without its socket."""
 
     __slots__ = (
         "_client",
@@ -110,45 +114,45 @@ class Channel:
         role: ListenerRole = ListenerRole.BROKER,
         request_metrics: RequestMetrics | None = None,
     ) -> None:
-        """`request_metrics` counts each request, and each response when it is sent."""
+        """`request_metrics` counts each received request and each sent response."""
         self.id = channel_id
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.local_host = local_host
         self.listener = listener
         self.role = role
-        """Whether the listener is a broker's or a controller's."""
+        """The role in which the node serves this connection's listener."""
         self.principal = principal
         self.authentication: ChannelAuthentication | None = None
-        """None if the listener requires no authentication."""
+        """The SASL authentication; None if the listener requires none."""
         self.max_frame_bytes = MAX_FRAME_BYTES
-        """A longer frame closes the connection."""
+        """The largest frame in bytes. A larger frame closes the connection."""
         self.on_ready = on_ready
         self.logger = logger
         self.request_metrics = request_metrics
         self._client_id: str | None = None
         self._client = client_bytes(None, peer_host)
         self.received_s = 0.0
-        """When the current frames were received, in seconds of the clock of `request_metrics`.
+        """The time at which the current frames were received, in seconds of the clock of `request_metrics`.
 
-        The I/O shell sets it.
+        The network layer sets this attribute.
         """
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
         self.pending_bytes = 0
-        """Bytes of the requests whose responses have not been sent."""
+        """The size in bytes of the requests whose responses `take_ready` has not returned."""
         self.queued_bytes = 0
-        """Bytes of completed responses that `take_ready` has not returned yet."""
+        """The size in bytes of completed responses that `take_ready` has not returned yet."""
         self.ending = False
-        """True once a pending request will close the connection: no further request may be read."""
+        """Whether a pending request will close the connection, so that no further request may be read."""
         self.closing = False
-        """True once the connection must be closed after the responses that `take_ready` returned."""
+        """Whether to close the connection after the responses that `take_ready` has returned."""
         self.closed = False
         self.interrupt: Callable[[], None] | None = None
-        """Completes the long poll that later requests of this channel wait for, if there is one."""
+        """The function that completes the pending long poll, which later requests wait for; or None."""
         self.repeated_request: RepeatedRequest | None = None
-        """The last request that is expected to be repeated byte for byte, with its response."""
+        """The last request, with its response, if it is expected to be repeated byte for byte."""
 
     @property
     def pending(self) -> int:
@@ -157,11 +161,11 @@ class Channel:
 
     @property
     def client_id(self) -> str | None:
-        """The client id of the last request; None before it, and without `request_metrics`."""
+        """The client id of the last request; None before that request, or without `request_metrics`."""
         return self._client_id
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
-        """Append a slot for a request of `size_bytes` to the order of responses."""
+        """Append a slot for a request of `size_bytes`. Responses are sent in the order of slots."""
         request_metrics = self.request_metrics
         number = 0 if request_metrics is None else self.log_request(request_metrics, header, size_bytes)
         context = RequestContext(header, self, arrived_ms, size_bytes, number)
@@ -170,7 +174,7 @@ class Channel:
         return context
 
     def log_request(self, request_metrics: RequestMetrics, header: RequestHeader, size_bytes: int) -> int:
-        """Log a request before it is handled, and return its number in the request log."""
+        """Log a request before it is handled. Return its number in the request log."""
         client_id = header[3]
         if client_id == self._client_id:
             client = self._client
@@ -181,9 +185,9 @@ class Channel:
         return request_metrics.log.begin(header, client, self.id, size_bytes, self.received_s)
 
     def take_ready(self) -> list[Buffer | Region]:
-        """Pop the completed responses at the head, in request order, and return the pieces to send.
+        """Remove the completed responses from the head of the queue, and return their pieces to send.
 
-        Requests behind one that closes the connection get no response.
+        Requests after one that closes the connection get no response.
         """
         slots = self.slots
         pieces: list[Buffer | Region] = []
@@ -217,14 +221,14 @@ class Channel:
         self.queued_bytes = 0
 
     def close(self) -> None:
-        """Mark the connection as closed. Later completions are dropped."""
+        """Mark the connection as closed. Responses that are completed later are dropped."""
         self.closed = True
         self.repeated_request = None
         self._drop_slots()
 
 
 def size_of(piece: Buffer | Region) -> int:
-    """Return the bytes of one piece of a response."""
+    """Return the size in bytes of one piece of a response."""
     if isinstance(piece, (bytes, bytearray)):
         return len(piece)
     if isinstance(piece, memoryview):
@@ -233,7 +237,7 @@ def size_of(piece: Buffer | Region) -> int:
 
 
 class RequestContext:
-    """One request, and the only way to respond to it."""
+    """A request with its connection. Handlers respond to the request only through this object."""
 
     __slots__ = (
         "arrived_ms",
@@ -262,16 +266,16 @@ class RequestContext:
         self.number = number
         """The number of the request in the `RequestLog`."""
         self.from_follower = False
-        """Whether the request is a Fetch of a follower."""
+        """Whether the request is a Fetch from a follower."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.response_bytes = 0
         self.closes = False
-        """Whether the connection is closed after this request, and after its response if it has one."""
+        """Whether to close the connection after this request, or after its response if there is one."""
         self.request: object = None
-        """Kept until the response is encoded. If encoding fails, the error response needs it."""
+        """The decoded request, kept until the response is encoded. An error response may need it."""
         self.fast_path: FastPath | None = None
-        """Set by a handler that completed the request at once and expects it to be repeated."""
+        """The function for a repetition of this request. A handler that responds at once may set it."""
 
     @property
     def api_version(self) -> int:
@@ -299,7 +303,7 @@ class RequestContext:
 
     @property
     def client_id(self) -> str:
-        """The client id; empty if the request had none."""
+        """The client id. It is empty if the request had none."""
         return self.header.client_id or ""
 
     @property
@@ -307,7 +311,7 @@ class RequestContext:
         return self.state == _READY
 
     def complete(self, response: Message) -> None:
-        """Encode `response`, and release it once all earlier responses are released. Call it exactly once."""
+        """Encode the response, which is sent after all earlier responses. Call this exactly once."""
         channel = self.channel
         if channel.closed or channel.closing:
             self.state = _READY
@@ -317,15 +321,17 @@ class RequestContext:
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except NotInVersion as error:
-            self.channel.logger.info("rejecting %s from %s: %s", header, self.channel.peer_host, error)
+            self.channel.logger.info(
+                "Rejecting request %s from %s: %s", header, self.channel.peer_host, error
+            )
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
         except Exception:
-            # The response does not fit its version. Usually a string is longer than 32767 bytes, which a
-            # client can cause with names that an error message quotes. Other waiting requests must not be
-            # affected.
+            # The response does not fit its version. The usual reason is a string of more than 32767 bytes. A
+            # client can cause that with names that an error message quotes. It must not affect other
+            # requests.
             self.channel.logger.exception(
-                "could not encode the response to %s from %s",
+                "Cannot encode the response to request %s from %s",
                 header,
                 self.channel.peer_host,
                 extra={"request": self.request_id},
@@ -339,11 +345,11 @@ class RequestContext:
         self.complete(self.error_response(error))
 
     def error_response(self, error: ApiError) -> Message:
-        """Return the response with an error for the whole request. WireError if the API has none."""
+        """Return an error response for the whole request. Raises WireError if the API has none."""
         return error_response(self.header.api_key, self.header.api_version, self.request, error)
 
     def _complete_with_error(self, code: ErrorCode) -> None:
-        """Respond with this error, or close the connection if that response cannot be encoded either."""
+        """Respond with this error. If the error response cannot be encoded either, close the connection."""
         header = self.header
         self.fast_path = None
         try:
@@ -351,7 +357,7 @@ class RequestContext:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
             self.channel.logger.warning(
-                "closing the connection of %s: no error response to %s: %s",
+                "Closing connection to %s: cannot encode the error response to request %s: %s",
                 self.channel.peer_host,
                 header,
                 error,
@@ -361,7 +367,7 @@ class RequestContext:
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
-        """Release a response that is already encoded, with its size in front."""
+        """Complete the request with an encoded response, including its size prefix."""
         assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
@@ -388,13 +394,13 @@ class RequestContext:
             channel.on_ready(channel)
 
     def complete_and_close(self, response: Message) -> None:
-        """Respond, and close the connection once the response is sent."""
+        """Respond, and close the connection after the response was sent."""
         self.closes = True
         self.channel.ending = True
         self.complete(response)
 
     def close_connection(self) -> None:
-        """Complete the request without a response, and close the connection after the earlier responses."""
+        """Complete the request without a response. Close the connection after all earlier responses."""
         self.closes = True
         self.channel.ending = True
         self.complete_without_reply()

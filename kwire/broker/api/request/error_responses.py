@@ -1,8 +1,8 @@
-"""Error responses for a whole request, used when a handler fails or a response cannot be encoded.
+"""Error responses for a whole request, for a handler that fails or a response that cannot be encoded.
 
-Most responses have no field for one error, so each item of the request gets it: each topic, partition, group
-or resource. `ITEM_ERRORS` names the fields with these items. If the response has a top-level error field,
-that is set as well. `tests/broker/api/data` has the error responses of Apache Kafka's own classes.
+Most responses have no field for a single error. So each item of the request (each topic, partition, group or
+resource) gets the error. `ITEM_ERRORS` has the fields with these items. If the response also has a top-level
+error field, it is set as well. `tests/broker/api/data` has the error responses of Apache Kafka's own classes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kwire.wire.schema import Message, fields_of
 
 
 class ItemErrors(NamedTuple):
-    """Two lists of items: each item of the request's list gets its own item in the response's list."""
+    """A list in the request and a list in the response: each request item gets one response item."""
 
     request_field: str
     response_field: str
     key_fields: tuple[str, ...]
-    """The fields that identify an item. A plain value of the request goes into the first one."""
+    """The fields that identify an item. If a request item is a plain value, the first field gets it."""
     inner: ItemErrors | None = None
-    """The items inside of each item. If set, they get the error instead."""
+    """The items nested in each item, or None. If there are nested items, these get the error instead."""
     other_fields: Mapping[str, object] = {}
-    """Other fields of the response's item for which Kafka does not use the default."""
+    """Other fields of a response item for which Kafka uses a value other than the default."""
 
 
 def _topics(
     request_field: str = "topics", response_field: str = "topics", partitions: str = "partitions"
 ) -> ItemErrors:
-    """Return the most common case: topics by name with partitions by index."""
+    """Return the `ItemErrors` for topics by name with partitions by index, which is the most common case."""
     return ItemErrors(
         request_field, response_field, ("name",), ItemErrors(partitions, "partitions", ("partition_index",))
     )
@@ -116,7 +116,7 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: ItemErrors("group_ids", "groups", ("group_id",)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ItemErrors("topics", "topics", ("name",)),
 }
-"""By API key. The other APIs have only a top-level error."""
+"""The items that get an error, by API key. All other APIs have only a top-level error."""
 
 WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.FIND_COORDINATOR,
@@ -126,7 +126,7 @@ WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.ADD_RAFT_VOTER,
     ApiKey.REMOVE_RAFT_VOTER,
 }
-"""APIs that send Kafka's default message if an error has none."""
+"""The APIs in which an error without a message is sent with Kafka's default message."""
 
 ELECT_LEADERS_WITHOUT_TOP: Final = ApiKey.ELECT_LEADERS, 0
 FIRST_FETCH_WITH_IDS: Final = 13
@@ -140,7 +140,7 @@ FIRST_OFFSET_FETCH_OF_GROUPS: Final = 8
 
 
 def error_response(api_key: int, version: int, request: Any, error: ApiError) -> Message:
-    """Return the response with `error` in the fields that clients check. WireError if there is none."""
+    """Return a response with `error` in the fields that clients check. Raises WireError if there is none."""
     message = error.message
     if message is None and api_key in WITH_DEFAULT_MESSAGE:
         message = DEFAULT_MESSAGES.get(error.code)
@@ -158,7 +158,7 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
 
 
 def _set_error(message_or_item: Message, code: ErrorCode, message: str | None) -> None:
-    """Set the error fields that `place` declares."""
+    """Set those error fields that the message or item has."""
     fields = message_or_item.declared_fields
     for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
         if name in fields:
@@ -305,4 +305,4 @@ SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
 }
-"""APIs whose error response depends on the version, or is not made of lists of the request."""
+"""The APIs whose error response depends on the version, or is not a list of the request's items."""

@@ -1,6 +1,6 @@
 """Requests that a broker forwards to the active controller.
 
-A broker's handler may answer some items of a request itself. It forwards the others as a `PartialRequest`.
+A broker may itself handle some items of a request. It then forwards the other items as a `PartialRequest`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRequestContext
 
 Forward = Callable[["ControllerRequestContext", Any], Delayed]
-"""Forward a request to the active controller."""
+"""A function that forwards a request to the active controller."""
 
 
 class PartialRequest:
-    """Some items of a request, whose response is merged into the response to the original request."""
+    """Some items of a request. The response for them is merged into that to the original request."""
 
     def __init__(
         self, original: RequestContext, request: Message, on_response: Callable[[Any], None]
@@ -58,11 +58,11 @@ class PartialRequest:
         return self._original.listener
 
     def complete(self, response: Message) -> None:
-        """Process the controller's response."""
+        """Merge the controller's response into the response to the original request."""
         self._on_response(response)
 
     def refuse(self, error: ApiError) -> None:
-        """Process an error of the controller for all forwarded items."""
+        """Use an error from the controller as the result of all forwarded items."""
         self._on_response(
             error_response(self._original.header.api_key, self.api_version, self._request, error)
         )

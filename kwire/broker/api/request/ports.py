@@ -1,4 +1,4 @@
-"""Protocols: the node as request handlers see it.
+"""Protocols of the node, with the parts that request handlers use.
 
 Handlers of broker APIs get the node as a `BrokerRole`, handlers of controller APIs as a `ControllerRole`.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Endpoint(NamedTuple):
-    """The address of a broker on one listener."""
+    """The address of a broker on one of its listeners."""
 
     node_id: int
     host: str
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Feature levels: the supported ranges of this node, and the finalized levels of the cluster."""
+    """The supported feature levels of this node, and the finalized levels of the cluster."""
 
     supported: dict[str, tuple[int, int]]
     finalized: dict[str, int]
@@ -53,11 +53,11 @@ class Features(NamedTuple):
 
 
 class ControllerRequestContext(Protocol):
-    """A request to the controller, sent by a client of its own or forwarded by a broker."""
+    """A request to the controller, from a client of its own listener or forwarded by a broker."""
 
     @property
     def header(self) -> RequestHeader:
-        """The request header. The response has the same version."""
+        """The request header. The response has the same API version."""
 
     @property
     def api_version(self) -> int:
@@ -76,13 +76,13 @@ class ControllerRequestContext(Protocol):
         """The name of the listener that received the request."""
 
     def complete(self, response: Message) -> None:
-        """Respond. Call it exactly once, or call `refuse`."""
+        """Send the response. Call exactly one of `complete`, `refuse` and `close_connection`, once."""
 
     def refuse(self, error: ApiError) -> None:
         """Respond with an error for the whole request."""
 
     def close_connection(self) -> None:
-        """Close the client's connection without a response, so that the client connects again."""
+        """Close the client's connection without a response, so that the client reconnects."""
 
 
 class ForwardingManager(Protocol):
@@ -94,10 +94,10 @@ class ForwardingManager(Protocol):
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Forward the request; call `locally` instead while this node is the active controller."""
+        """Forward the request. While this node is the active controller, call `locally` instead."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Return the APIs and versions of the active controller, by key; empty while they are unknown."""
+        """Return the API versions of the active controller by API key; empty while they are unknown."""
 
 
 class ClusterView(Protocol):
@@ -115,7 +115,7 @@ class ClusterView(Protocol):
     def image(self) -> MetadataImage: ...
     @property
     def controller(self) -> ControllerPort:
-        """The active controller, on this node or another."""
+        """The active controller, on this node or another one."""
 
     @property
     def users(self) -> Users:
@@ -126,7 +126,7 @@ class ClusterView(Protocol):
         """The HMACs of the delegation tokens."""
 
     def features(self) -> Features:
-        """Return the feature levels for ApiVersions."""
+        """Return the feature levels that ApiVersions responses contain."""
 
     def loggers(self) -> Mapping[str, Logger]:
         """Return the loggers whose levels can be described and altered, by name. KIP-412."""
@@ -141,9 +141,10 @@ class QuorumPort(Protocol):
     def leader_id(self) -> int: ...
     @property
     def told_leader_id(self) -> int:
-        """The leader of the epoch as sent in responses.
+        """The leader of the current epoch that responses name.
 
-        This node sends it also after it has resigned, or while it is a candidate for a later epoch.
+        If this node was the leader of the epoch, responses name it even after it has resigned, or while it is
+        a candidate in a later epoch.
         """
 
     @property
@@ -160,34 +161,37 @@ class QuorumPort(Protocol):
     def kraft_version(self) -> int: ...
     @property
     def high_watermark(self) -> int:
-        """The high watermark of the metadata log; -1 while a new leader does not know it."""
+        """The high watermark of the metadata log; -1 as long as a new leader does not know it."""
 
     def asked(self, request: Message, asker: ControllerRequestContext) -> None:
-        """Handle a vote, a quorum epoch or a voter change, and respond to `asker` now or later."""
+        """Handle Vote, Begin/EndQuorumEpoch or a voter change. Respond to `asker` now or later."""
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Return whether all promised state is durable; if not, call `answer` once it is."""
+        """Return whether all votes and epochs are synced to disk. If not, call `answer` once they are."""
 
     def describe(self) -> Description | None:
-        """Return the state of voters and observers; None if this node is not the leader."""
+        """Return the state of all voters and observers; None if this node is not the leader."""
 
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
         """Return the leader's address on a listener; None while it is unknown."""
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Return whether another node is a voter."""
+        """Return whether the replica with this key is a voter."""
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
-        """Record a Fetch: the other node has everything before `offset`."""
+        """Record a Fetch, which shows that the replica has all records before `offset`."""
 
     def is_loaded(self, key: ReplicaKey) -> None:
-        """Record that a part of a snapshot was sent to another node."""
+        """Record that the replica was sent a part of a snapshot."""
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once: when more is committed, when more is written, or when the leader resigns."""
+        """Call `waiter` once, when more records are committed or the leader resigns.
+
+        With `for_written`, also call it when more records are written.
+        """
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
-        """Cancel `wait`, if `waiter` was not called yet."""
+        """Cancel a `wait` whose `waiter` was not called yet."""
 
 
 class ControllerRole(ClusterView, Protocol):
@@ -197,37 +201,37 @@ class ControllerRole(ClusterView, Protocol):
     def quorum(self) -> QuorumPort: ...
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller of this node. It returns NOT_CONTROLLER while another node is the active one."""
+        """The controller on this node. It returns NOT_CONTROLLER while another node is the active one."""
 
 
 class BrokerPartitions(Protocol):
-    """The partitions of a broker, and the metadata of other partitions."""
+    """The partitions of a broker, and the metadata of all other partitions."""
 
     @property
     def topic_stats(self) -> BrokerTopicStats:
-        """Counters of bytes and requests by topic."""
+        """The counters of bytes and requests per topic."""
 
     @property
     def leader_quota(self) -> ReplicationQuota:
-        """The leader replication throttle: bytes per second for followers that are not in the ISR."""
+        """The leader replication throttle, in bytes per second for followers outside of the ISR."""
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """Return the partition; None if this broker has no replica of it."""
+        """Return this broker's replica of the partition; None if the broker has no replica."""
 
     def partition_exists(self, topic: str, index: int) -> bool:
-        """Return whether the cluster has the partition, on any broker."""
+        """Return whether the cluster has the partition on any broker."""
 
     def missing_partition_error(self, topic: str, index: int) -> ApiError:
-        """Return the error for a partition that this broker does not have, as `led_partition` raises it."""
+        """Return the error that `led_partition` raises for a partition without a replica on this broker."""
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """Return the partition if this broker is its leader and it is online.
+        """Return a partition that is online and that this broker leads.
 
-        ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        Raises ApiError KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION.
         """
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """Return the leader's id and leader epoch from the metadata; (-1, -1) if there is none."""
+        """Return the leader's id and the leader epoch from the metadata; (-1, -1) if there is none."""
 
     def write_marker(
         self,
@@ -236,7 +240,7 @@ class BrokerPartitions(Protocol):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write the transaction marker into a partition of the transaction."""
+        """Write the marker that ends a transaction to one of the transaction's partitions."""
 
     def add_or_verify_partition(
         self,
@@ -247,21 +251,21 @@ class BrokerPartitions(Protocol):
         adds: bool,
         callback: Callable[[ErrorCode], None],
     ) -> None:
-        """Verify that the partition is part of the transaction; with `adds`, add it. KIP-890."""
+        """Verify that a partition is part of a transaction. With `adds`, also add it. KIP-890."""
 
 
 class LogDirMover(Protocol):
     """Moves replicas between the broker's log directories."""
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Start to move a replica, or remember the directory for a future replica. ApiError."""
+        """Start to move a replica. Without a replica, remember the directory for later. Raises ApiError."""
 
 
 class ProducerIdManager(Protocol):
-    """Producer ids from the blocks that the controller allocated to this broker."""
+    """The producer ids in the blocks that the controller has allocated to this broker."""
 
     def next(self) -> int:
-        """Return an unused producer id. ApiError while no block is allocated."""
+        """Return an unused producer id. Raises ApiError while no block is available."""
 
 
 class BrokerRole(ClusterView, BrokerPartitions, Protocol):
@@ -279,15 +283,15 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
     def log_dirs(self) -> LogDirMover: ...
     @property
     def has_telemetry_receiver(self) -> bool:
-        """Whether pushed client metrics can be read, which needs an HTTP port."""
+        """Whether this node exports pushed client metrics, for which it needs an HTTP port."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Return the addresses of these brokers on a listener, without brokers that do not have it."""
+        """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""
 
 
 class CombinedRole(BrokerRole, ControllerRole, Protocol):
-    """A node with both process roles, broker and controller."""
+    """A node with all APIs. Its process.roles may be broker, controller or both."""
 
     @property
     def forwarding(self) -> ForwardingManager | None:
-        """None if no other node can be the active controller."""
+        """The forwarding of requests; None if no other node can be the active controller."""
