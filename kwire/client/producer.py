@@ -54,7 +54,10 @@ class TopicProducer:
         return sum(self._record_counts.values())
 
     def first_offset(self, partition: int) -> int:
-        """Return the offset of the first record sent to a partition. Raises KeyError if it is unknown."""
+        """Return the offset of the first record sent to a partition.
+
+        Raises KeyError if the offset is unknown.
+        """
         return self._first_offsets[partition]
 
     def totals(self) -> list[dict[str, object]]:

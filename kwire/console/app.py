@@ -252,7 +252,7 @@ def _templates() -> Environment:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; the last one of each name counts. Raises HTTPException."""
+    """Return the fields of a form; if a name occurs twice, the last field counts. Raises HTTPException."""
     body = b""
     try:
         async with aclosing(request.stream()) as stream:

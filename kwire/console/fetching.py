@@ -104,8 +104,8 @@ class FetchResult(NamedTuple):
 SkipBatches = Callable[[FetchResult, int, int], tuple[int, int]]
 """Skips batches without wanted messages.
 
-It takes the last fetch, an offset and a limit in bytes. It returns the offset to continue at and the number
-of bytes read.
+The function takes the last fetch, an offset and a limit in bytes. It returns the offset to continue at and
+the number of bytes read.
 """
 
 

@@ -63,7 +63,7 @@ def _reset(request: PageRequest, name: str, to: str, topic: str, *, execute: boo
 
 
 def _group(cluster: ClusterClient, name: str) -> Group:
-    """Describe a group. Raises CommandError if it does not exist."""
+    """Describe a group. Raises CommandError if the group does not exist."""
     known = list_groups(cluster)
     if name not in known:
         raise CommandError(f"there is no group '{name}'{suggestion(name, known)}")

@@ -46,7 +46,7 @@ class Guarded:
 
 
 def read_refusal(headers: Mapping[str, str]) -> str:
-    """Return why a request is rejected: another site embeds the page. Empty if it is allowed."""
+    """Return why a request is rejected: another site embeds the page. Empty if the request is allowed."""
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":
         return "this request came from another site, not from the console"
@@ -54,7 +54,7 @@ def read_refusal(headers: Mapping[str, str]) -> str:
 
 
 def write_refusal(headers: Mapping[str, str], token_given: str, token: str) -> str:
-    """Return why a change is rejected. Empty if it is allowed."""
+    """Return why a change is rejected. Empty if the request is allowed."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return "this form was sent by another site: nothing was changed"
     origin = headers.get("origin")

@@ -42,7 +42,7 @@ def live_page(request: PageRequest) -> PageResult:
 
 
 def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> list[TopicPartition]:
-    """Return one partition, or the first ones of a topic. Raises CommandError, UnknownPartition."""
+    """Return one partition, or the first partitions of a topic. Raises CommandError, UnknownPartition."""
     if partition is not None:
         cluster.leader(topic, partition)
         return [(topic, partition)]

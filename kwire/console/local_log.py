@@ -34,7 +34,8 @@ _PAST_ALL_OFFSETS: Final = 1 << 31
 def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
     """Return this broker's directory of a partition; None if there is none, or it is ambiguous.
 
-    A failed directory can have an old copy of a partition that the broker has created again in another one.
+    A failed directory can have an old copy of a partition that the broker has created again in another
+    directory.
     """
     paths = (os.path.join(log_dir, f"{topic}-{partition}") for log_dir in log_dirs)
     found = list(filter(os.path.isdir, paths))

@@ -62,7 +62,7 @@ def cluster_page(request: PageRequest) -> PageResult:
 
 
 def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | None:
-    """Return the log directories of a broker; None if it does not respond."""
+    """Return the log directories of a broker; None if the broker does not respond."""
     try:
         response = cluster.send_to_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
     except (ApiError, Disconnected):

@@ -3,8 +3,8 @@
 A shard loads its partition's log into a state machine, runs commands one at a time, and appends their
 records. A command completes once everything appended before it is committed. This includes the loaded
 records, since a new leader does not know yet which part of its log is committed. A shard whose append was
-lost has state that its log lacks, so it is discarded. It is loaded again when this broker becomes leader of
-the partition again.
+lost has state that its log lacks, so the shard is discarded. It is loaded again when this broker becomes
+leader of the partition again.
 
 If the coordinator type sets `batches_commands`, the commands of one turn of the event loop share a record
 batch, which is appended at the end of the turn. Apache Kafka does the same with
@@ -117,7 +117,7 @@ class _PendingResult:
         """The time of the internode clock at which the command times out."""
 
     def complete(self, error: ApiError | None) -> None:
-        """Call `committed`, unless it was called before."""
+        """Call `committed`, unless this result is complete already."""
         committed, self.committed = self.committed, None
         if committed is not None:
             committed(error)
@@ -164,7 +164,7 @@ class CoordinatorShard(Generic[M]):
         self._needs_reload = False
         self._reload_delay_ms = 0
         self._last_append_error: ErrorCode | None = None
-        """The error of the last append if it was refused. It is logged once."""
+        """The error of the last append if that append was refused. A repeated error is logged once."""
 
     # --- CoordinatorContext
 

@@ -23,14 +23,14 @@ class Clock(Protocol):
         """Return milliseconds since 1970."""
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds since a fixed moment. They never go back."""
+        """Return milliseconds since a fixed moment. The value never decreases."""
 
     def advance(self, delay_ms: int) -> None:
         """Move the clock forward by `delay_ms`, as if that time had passed."""
 
 
 class SystemClock:
-    """The machine's clock, plus the time by which it was advanced."""
+    """The machine's clock, plus the time by which `advance` moved it."""
 
     def __init__(self) -> None:
         self._offset_ms = 0

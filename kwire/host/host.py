@@ -39,7 +39,7 @@ class TimerClock(Protocol):
     """A monotonic clock, and timers on it."""
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds since a fixed moment, for durations. They never go back."""
+        """Return milliseconds since a fixed moment, for durations. The value never decreases."""
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` once, after `delay_ms` of this clock. Changes of the wall clock have no effect."""

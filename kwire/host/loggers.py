@@ -1,6 +1,7 @@
 """Loggers that name their node, since several nodes may run in one process.
 
-They adapt the process's loggers of the same names, so levels and handlers apply to all nodes of a process.
+Node loggers wrap the process's loggers of the same names, so levels and handlers apply to all nodes of a
+process.
 """
 
 from __future__ import annotations

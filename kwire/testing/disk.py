@@ -4,10 +4,10 @@ A write is visible at once, and the disk knows what has been synced. `kill` simu
 process: all writes survive, and one write may be interrupted. `power_cut` simulates the death of the machine,
 after which only synced data is certain: see `kwire.testing.power_loss`.
 
-Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), kill the
-process during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then
-syncs the rest. Linux may drop such pages instead. That is not modeled: the broker never continues after a
-failed sync.
+Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), kill the process
+during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then syncs
+the other writes. Linux may drop such pages instead. This behavior is not modeled: the broker never continues
+after a failed sync.
 """
 
 from __future__ import annotations
@@ -193,7 +193,10 @@ class MemoryDisk:
             self._may_fail(f"read {path}", reads=True)
 
     def before_change(self, what: str) -> None:
-        """Count an operation before it is done. Raises StorageError or ProcessDied if it must fail."""
+        """Count an operation before it is done.
+
+        Raises StorageError or ProcessDied if the operation must fail.
+        """
         if self._count_change(what):
             raise ProcessDied
         self._may_fail(what)

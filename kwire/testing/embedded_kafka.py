@@ -81,7 +81,7 @@ class EmbeddedKafka(Kafka):
     ) -> ClientConfig:
         """Create a delegation token and return the settings of a client that authenticates with it.
 
-        The owner is a user, by default the first user. All brokers that respond know the token. It
+        The owner is a user, by default the first user. All brokers that respond know the token. The token
         expires after a day unless it is renewed, and after `max_lifetime_ms` at the latest
         (`delegation.token.expiry.time.ms`, `delegation.token.max.lifetime.ms`).
         """

@@ -85,7 +85,10 @@ class Exchange:
 
     @cached_property
     def request_message(self) -> Message:
-        """The request as a message class of `kwire.wire`. Raises WireError if it cannot be decoded."""
+        """The request as a message class of `kwire.wire`.
+
+        Raises WireError if the request cannot be decoded.
+        """
         message: Message = self.decode()
         return message
 
@@ -108,7 +111,10 @@ class Exchange:
 
     @property
     def response(self) -> Mapping[str, Any] | None:
-        """The fields of the response. None if there is no response (yet), or if it was too long to keep."""
+        """The fields of the response.
+
+        None if there is no response (yet), or if the response was too long to keep.
+        """
         message = self.response_message
         return None if message is None else _fields_dict(message, self.version, self._names)
 

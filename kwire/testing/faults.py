@@ -112,7 +112,7 @@ class Fault:
         )
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """Return the fault for a request, and count it, or return None if it does not apply."""
+        """Return the fault for a request, and count it, or return None if this fault does not apply."""
         if not self.matches(api, client_id, partitions):
             return None
         self.hits += 1

@@ -70,7 +70,10 @@ class Interceptor:
         self._faults = faults
         self._pending: list[_PendingResponse] = []
         self._held: dict[int, RequestContext] = {}
-        """Placeholders of delayed and ignored requests, by channel id. They keep responses in order."""
+        """Placeholders of delayed and ignored requests, by channel id.
+
+        Placeholders keep the responses in order.
+        """
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
         """The partitions of the fetch session, by channel id."""
         running.server.node = self

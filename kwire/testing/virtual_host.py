@@ -8,7 +8,7 @@
 Several hosts can share one `EventQueue`. They then have one clock and one order of events.
 
 Worker tasks run at once by default. To find races, a test can hold them back (`hold_work`), and then run each
-task and deliver its result at any time. It can also draw random delays (`work_delays`).
+task and deliver its result at any time. A test can also draw random delays (`work_delays`).
 """
 
 from __future__ import annotations

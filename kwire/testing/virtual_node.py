@@ -250,7 +250,7 @@ class VirtualClient:
         return take_ready_bytes(self.channel)
 
     def receive(self, version: int, request_class: Any) -> Any:
-        """Return the response to the only pending request, or None if it is not ready."""
+        """Return the response to the only pending request, or None if the response is not ready."""
         frame = self.take_bytes()
         if not frame:
             return None

@@ -1,6 +1,7 @@
 """Java's properties files: `java.util.Properties.load`, values of `store`, and Java's integers.
 
-No library is used: importing the maintained one takes longer than the rest of a broker's start.
+No library is used: the import of the maintained library takes longer than all other parts of a broker's
+start.
 """
 
 from __future__ import annotations

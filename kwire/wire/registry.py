@@ -321,7 +321,7 @@ def encode_record(record: Message, version: int) -> bytes:
 
 @lru_cache(1024)
 def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
-    """Return the prefix of records of this class, and the encoder of the rest."""
+    """Return the prefix of records of this class, and the encoder of their fields."""
     if record_class.__name__.endswith("Key"):
         version = record_class.VERSIONS[0]
         prefix = bytearray(_INT16.pack(record_class.API_KEY))

@@ -133,7 +133,7 @@ def field(
     ignorable: bool = False,
     default: Any = _NO_DEFAULT,
 ) -> Any:
-    """Declare a field: the versions that have it, the versions in which it may be null, its tag (KIP-482).
+    """Declare a field: the versions that have it, the versions in which it can be null, its tag (KIP-482).
 
     `tagged` names the versions that send the field under its tag; the default is all of its versions. An
     `ignorable` field is omitted silently from a version that lacks it. Any other field must have its default

@@ -86,7 +86,7 @@ class Key(NamedTuple):
         return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
-        """Parse and validate a value. Raises ConfigError if it is invalid."""
+        """Parse and validate a value. Raises ConfigError if the value is invalid."""
         value = parse(self.name, self.type, text)
         if isinstance(value, list):
             if isinstance(self.validator, ThrottledReplicasValidator):
@@ -158,7 +158,7 @@ def parse_double(text: str) -> float | None:
 
 
 def parse(name: str, config_type: ConfigType, text: str) -> Value:
-    """Parse a value of a type. Raises ConfigError if it is invalid."""
+    """Parse a value of a type. Raises ConfigError if the value is invalid."""
     trimmed = text.strip(BLANKS)
     if config_type in _BOUNDS:
         number = parse_integer(trimmed, _BOUNDS[config_type])
@@ -266,7 +266,7 @@ def one_of_any_case(*allowed: str) -> Validator:
 
 
 class ListValidator:
-    """A validator of lists: no entry is empty, and all entries are among `allowed` if it is given."""
+    """A validator of lists: no entry is empty, and all entries are among `allowed` if `allowed` is given."""
 
     def __init__(self, *allowed: str, can_be_empty: bool = True) -> None:
         self._allowed = allowed

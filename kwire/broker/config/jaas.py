@@ -95,7 +95,7 @@ def parse_jaas(text: str) -> LoginContext:
 
 
 def parse_jaas_file(text: str) -> dict[str, LoginContext]:
-    """Parse a JAAS file into context name -> context. Raises MalformedJaas if it is invalid.
+    """Parse a JAAS file into context name -> context. Raises MalformedJaas if the file is invalid.
 
     NAME { MODULE required OPTION="VALUE"; MODULE required; };
     """

@@ -18,7 +18,7 @@ from kwire.wire.java_properties import load
 PROVIDERS: Final = "config.providers"
 
 ReadFile = Callable[[str], str]
-"""Returns the text of a file. Raises OSError if it cannot be read."""
+"""Returns the text of a file. Raises OSError if the file cannot be read."""
 Provider = Callable[[str, str], str | None]
 """Returns the value of a key at a path, or None. Raises ConfigError if the path cannot be read."""
 

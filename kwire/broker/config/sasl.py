@@ -84,7 +84,7 @@ class ListenerSasl(NamedTuple):
 
 
 def listener_value(state: SaslSettings, listener: str, name: str) -> Value:
-    """Return a key's value for a listener. Raises ConfigError if it is invalid."""
+    """Return a key's value for a listener. Raises ConfigError if the value is invalid."""
     text = state.settings.get(f"listener.name.{listener.lower()}.{name}")
     return state.values[name] if text is None else BROKER_KEYS[name].parse(text)
 

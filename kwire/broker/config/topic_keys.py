@@ -121,7 +121,10 @@ TOPIC_KEYS: Final = (
 
 
 class BrokerSynonym(NamedTuple):
-    """A broker key that provides a topic key's default. Its unit is `units` times that of the topic key."""
+    """A broker key that provides a topic key's default.
+
+    Its unit is `units` times the unit of the topic key.
+    """
 
     name: str
     units: int = 1

@@ -295,8 +295,8 @@ class ClusterDirectory:
     ) -> None:
         """Write and format the missing nodes, with unfinished properties that `_finish` renames.
 
-        The first controllers are formatted as voters; later ones join the quorum when they start. Raises
-        CommandError.
+        The first controllers are formatted as voters; later controllers join the quorum when they start.
+        Raises CommandError.
         """
         rng = random.SystemRandom()
         at = addresses(missing, port)

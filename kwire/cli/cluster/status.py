@@ -152,7 +152,7 @@ def _quorum_row(quorum: ResponsePartitionData) -> Row:
 
 
 def _leader(quorum: ResponsePartitionData) -> ReplicaState:
-    """Return the leader's row. It is among the observers if the leader was removed from the voters."""
+    """Return the leader's row. The row is among the observers if the leader was removed from the voters."""
     replicas = (*quorum.current_voters, *quorum.observers)
     return next(one for one in replicas if one.replica_id == quorum.leader_id)
 

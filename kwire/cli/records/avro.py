@@ -27,7 +27,7 @@ MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 MAX_REFERENCES: Final = 1000
 
 Encode = Callable[[object], bytes]
-"""Encodes a JSON value. Raises FormatMismatch if it does not match the schema."""
+"""Encodes a JSON value. Raises FormatMismatch if the value does not match the schema."""
 
 
 class SchemaRegistry:

@@ -1,7 +1,8 @@
 """`kwire container`: the entry point of the image, compatible with Apache Kafka's image (KIP-975).
 
-The environment overrides `server.properties` in the mounted directory. Without both, the image's own file
-applies, which configures one broker. A new data directory is formatted for the cluster in CLUSTER_ID.
+The environment overrides `server.properties` in the mounted directory. Without an environment and a mounted
+file, the image's own file applies, which configures one broker. A new data directory is formatted for the
+cluster in CLUSTER_ID.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
 
 
 def _check_health(properties: str, environ: Mapping[str, str]) -> int:
-    """Send ApiVersions to this container's node, and return 0. Raises CommandError if it fails."""
+    """Send ApiVersions to this container's node, and return 0. Raises CommandError if the request fails."""
     from kwire.client.connection import Connection
     from kwire.client.errors import Disconnected
     from kwire.wire.errors import WireError

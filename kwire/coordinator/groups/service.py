@@ -341,7 +341,7 @@ class GroupCoordinatorService:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> None:
-        """Handle OffsetFetch. `read` converts the offsets by topic and partition, which it must not keep.
+        """Handle OffsetFetch. `read` converts the offsets by topic and partition, and must not keep them.
 
         `done` gets NONE and the result of `read`, or an error and None. By default, the response has only
         offsets whose records are committed, and waits until the loaded records are committed. With

@@ -233,7 +233,7 @@ class GroupStateMachine:
     ) -> list[CoordinatorRecord]:
         """Return tombstones for all offsets of deleted topics.
 
-        These include offsets of open transactions (`unstable`).
+        The tombstones include offsets of open transactions (`unstable`).
         """
         return self.offsets.delete_topic_offsets(topics, unstable)
 
@@ -296,7 +296,7 @@ class GroupStateMachine:
     def delete_group(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
         """Return tombstones for an empty group and its offsets.
 
-        These include offsets of open transactions (`unstable`). Raises ApiError: GROUP_ID_NOT_FOUND,
+        The tombstones include offsets of open transactions (`unstable`). Raises ApiError: GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP.
         """
         group = self._group(group_id)

@@ -222,7 +222,7 @@ class TransactionCoordinatorService:
         partitions: Collection[TopicPartition],
         done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
     ) -> None:
-        """Check which partitions are in a transaction, and respond once its records are committed.
+        """Check which partitions are in a transaction. Respond once the transaction's records are committed.
 
         Errors of the request are those of `add_partitions`.
         """

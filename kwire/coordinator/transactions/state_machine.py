@@ -1,9 +1,9 @@
 """The transactional ids of one partition of `__transaction_state`: commands, replay, markers and timeouts.
 
 A transaction ends in two steps. The first record (prepare) is the decision: whatever happens later, its
-markers will be written. They are sent once that record is committed. When every marker is in its log, the
-second record (complete) is written. A state machine that is loaded resumes prepared transactions. KIP-98,
-KIP-588, KIP-890.
+markers will be written. The markers are sent once the prepare record is committed. When every marker is in
+its log, the second record (complete) is written. A state machine that is loaded resumes prepared
+transactions. KIP-98, KIP-588, KIP-890.
 
 Commands see the decisions of earlier commands, committed or not. So CONCURRENT_TRANSACTIONS means only that
 markers are still being written. Kafka also returns it while a record is not committed yet.
@@ -395,7 +395,7 @@ class TransactionStateMachine:
         return [name for name in self.transactions if self._is_timed_out(name)]
 
     def abort_timed_out(self, transactional_id: str) -> CoordinatorResult:
-        """Fence the producer of a timed-out transaction and abort it, unless it has ended meanwhile.
+        """Fence the producer of a timed-out transaction and abort the transaction, unless it has ended.
 
         Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if the producer needs a new producer id, and none is
         available.

@@ -3,9 +3,9 @@
 - A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase. - The
 high watermark of a leader does not decrease. Below its own high watermark, each replica has the same batches
 as the leader: same offsets, leader epochs and CRCs. - The high watermark is only above records that at least
-`min.insync.replicas` replicas have. - Each replica in the ISR has every committed record, if it runs with the
-broker epoch that the controller knows. - Leaders are elected from the ISR or the ELR. An unclean leader
-election loses the records that the new leader lacks, but no other records.
+`min.insync.replicas` replicas have. - Each replica in the ISR has every committed record, if its broker runs
+with the broker epoch that the controller knows. - Leaders are elected from the ISR or the ELR. An unclean
+leader election loses the records that the new leader lacks, but no other records.
 
 Only nodes that have run since the last check are checked, and only the new part of their logs.
 """

@@ -12,7 +12,7 @@ READ_BYTES = 1 << 24
 
 
 def why_not_converged(environment: SimulatedEnvironment) -> str | None:
-    """Return why the cluster has not converged yet, or None if it has."""
+    """Return why the cluster has not converged yet, or None if it has converged."""
     image = environment.invariants.image
     for broker_id in environment.spec.brokers:
         broker = environment.nodes[broker_id]

@@ -70,7 +70,7 @@ class CommittedPartition:
         self.unverified_end = 0
         """The high watermark of a leader that failed in the same event, so that its log cannot be checked."""
         self.promised: dict[int, bytes] = {}
-        """Values by offset that clients saw in that range. They must turn out to be committed."""
+        """Values by offset that clients saw in that range. These values must turn out to be committed."""
         self.start = 0
         """The log start offset. Records before it are deleted."""
         self.values: dict[int, bytes] = {}
@@ -136,7 +136,7 @@ class Oracle:
     def _check_promise(
         self, topic_partition: TopicPartition, committed: CommittedPartition, offset: int
     ) -> None:
-        """Raise Violation if a client saw another value at an offset than the one that is now committed."""
+        """Raise Violation if the value that a client saw at an offset differs from the committed value."""
         promised, found = committed.promised.pop(offset, None), committed.values[offset]
         if promised is not None and promised != found:
             raise Violation(
@@ -145,7 +145,10 @@ class Oracle:
             )
 
     def on_log_start(self, topic_partition: TopicPartition, offset: int, name: str) -> None:
-        """Check the log start offset of a replica. Raises Violation if it is above the deleted offsets."""
+        """Check the log start offset of a replica.
+
+        Raises Violation if the offset is above all deleted offsets.
+        """
         if offset > self.committed_in(topic_partition).start:
             raise Violation(
                 f"{name} has log start offset {offset} of {topic_partition}, but only offsets below "

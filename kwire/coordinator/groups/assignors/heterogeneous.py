@@ -2,9 +2,9 @@
 
 Members keep their partitions of topics that they still subscribe to. Free partitions go, topic by topic, to
 the subscriber with the fewest partitions. Then, again topic by topic, partitions move from the subscriber
-with the most to the one with the fewest. This ends when the subscribers of each topic differ by at most one,
-or after `MAX_ROUNDS`. Ties are decided by the order of members. Topics are ordered by partitions per
-subscriber, those with the most first.
+with the most partitions to the subscriber with the fewest. This ends when the subscribers of each topic
+differ by at most one, or after `MAX_ROUNDS`. Ties are decided by the order of members. Topics are ordered by
+partitions per subscriber, those with the most first.
 """
 
 from __future__ import annotations

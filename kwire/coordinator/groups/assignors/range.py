@@ -1,8 +1,8 @@
 """The `range` assignor: each subscriber of a topic gets a contiguous range of its partitions. KIP-848.
 
 The order of subscribers is the same for all topics, so that topics with the same subscribers and the same
-number of partitions are divided alike. Static members come first, by instance id, then the others by member
-id. So a static member that returns with a new member id gets its ranges again.
+number of partitions are divided alike. Static members come first, by instance id, and then dynamic members by
+member id. So a static member that returns with a new member id gets its ranges again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `uniform` assignor: members get the same number of partitions and keep their partitions. KIP-848.
 
 Balance has priority over stickiness. This module serves groups whose members all subscribe to the same
-topics; `heterogeneous.py` serves the others.
+topics; `heterogeneous.py` serves all other groups.
 
 A member's quota is the number of partitions divided by the number of members, rounded down. If r partitions
 remain, r members get one partition more. A member gives up partitions of topics that it does not subscribe

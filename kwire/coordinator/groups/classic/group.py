@@ -378,7 +378,7 @@ class ClassicGroup:
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:
-        """Create a group from its record: Stable if it has members, else Empty."""
+        """Create a group from its record: Stable if the record has members, else Empty."""
         group = cls(group_id, now_ms)
         group.generation = value.generation
         for stored in value.members:

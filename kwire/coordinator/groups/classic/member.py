@@ -76,7 +76,7 @@ class ClassicGroupMember:
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
     def metadata(self, protocol: str) -> bytes:
-        """Return the member's metadata for this protocol, or empty bytes if it is not supported."""
+        """Return the member's metadata for this protocol, or empty bytes if it is unsupported."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata

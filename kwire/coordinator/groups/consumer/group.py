@@ -2,8 +2,8 @@
 
 A group has three kinds of epochs. The group epoch is bumped when a new target assignment is needed: a member
 joined, left or changed its subscription, or topics changed. The assignment epoch is the group epoch of the
-latest target assignment. A member's epoch is that of the target assignment that it has reached. Only `replay`
-changes stored state; all other methods read it.
+latest target assignment. A member's epoch is the epoch of the target assignment that the member has reached.
+Only `replay` changes stored state; all other methods read it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ConsumerGroup:
         return self.targets.get(member_id, NO_TARGET)
 
     def owner_epoch(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of the member that owns this partition, or NO_EPOCH if it is free."""
+        """Return the epoch of the member that owns this partition, or NO_EPOCH if no member does."""
         return self.partition_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
 
     def needs_refresh(self, monotonic_ms: int) -> bool:
@@ -226,7 +226,7 @@ class ConsumerGroup:
         return counts
 
     def matched(self, expression: str) -> frozenset[str]:
-        """Return the topics that a regular expression matches, or none if it is not resolved yet."""
+        """Return the topics that a regular expression matches, empty before it is resolved."""
         resolved = self.resolved.get(expression)
         return frozenset() if resolved is None else resolved.topics
 

@@ -224,7 +224,8 @@ def _stored(assigned: Assigned) -> list[TopicPartitions]:
 def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLogger) -> Assigned:
     """Return the partitions of a record.
 
-    Before KIP-1251 they have the member's epoch, if it is not negative.
+    Records from before KIP-1251 have no assignment epochs. The member's epoch is used then, or 0 if it is
+    negative.
     """
     default_epoch = max(member_epoch, 0)
     assigned: dict[bytes, Mapping[int, int]] = {}

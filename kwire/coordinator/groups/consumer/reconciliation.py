@@ -34,7 +34,7 @@ class Situation(NamedTuple):
     owned: Owned | None
     """The partitions that it reports as owned, or None if the request has none."""
     owner_epoch: Callable[[bytes, int], int]
-    """Returns the epoch of the member that owns a partition, or NO_EPOCH if it is free."""
+    """Returns the epoch of the member that owns a partition, or NO_EPOCH if no member does."""
 
     def still_owns(self, assigned: Assigned) -> bool:
         """Whether the member may still consume one of these partitions. True if `owned` is None."""
@@ -48,7 +48,7 @@ class Situation(NamedTuple):
 
 
 def next_step(situation: Situation) -> ConsumerGroupMember:
-    """Return the member after its next step, or unchanged if it must wait.
+    """Return the member after its next step, or unchanged if the member must wait.
 
     Raises ApiError FENCED_MEMBER_EPOCH if the member has an unknown state and must rejoin.
     """

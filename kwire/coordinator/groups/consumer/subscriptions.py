@@ -113,7 +113,7 @@ class Subscriptions:
         return changed, resolved
 
     def resolve_again_if_due(self, group: ConsumerGroup) -> None:
-        """Resolve the group's regular expressions again if it is time to. Keep-alives call this."""
+        """Resolve the group's regular expressions again if that is due. Keep-alives call this method."""
         self._resolve_if_due(group, group.regex_counts, now=False)
 
     def _resolve_if_due(self, group: ConsumerGroup, expressions: Collection[str], *, now: bool) -> None:

@@ -1,8 +1,8 @@
 """Hashes of a consumer group's topics. KIP-1101.
 
-They are stored with the group. A different hash means that a topic was created or deleted, got partitions, or
-has replicas on other racks. The hash is XXH3 of 64 bits over little-endian numbers. A string is hashed as its
-UTF-16 code units, followed by their number.
+The hashes are stored with the group. A different hash means that a topic was created or deleted, got
+partitions, or has replicas on other racks. The hash is XXH3 of 64 bits over little-endian numbers. A string
+is hashed as its UTF-16 code units, followed by their number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence
 
 
 def group_hash(hashes: Mapping[str, int]) -> int:
-    """Return the signed hash of a group's topics from their hashes by name. It is 0 without topics."""
+    """Return the signed hash of a group's topics from their hashes by name. The hash is 0 without topics."""
     if not hashes:
         return 0
     return _xxh3(b"".join(LONG.pack(hashes[name]) for name in sorted(hashes, key=string_sort_key)))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Snapshot(NamedTuple):
-    """The state that one record may change and a description contains."""
+    """The part of a group's state that a record may change and that descriptions contain."""
 
     group: ConsumerGroup | None
     epoch: int = 0
@@ -58,7 +58,10 @@ class UncommittedChanges:
         return group_id in self._previous
 
     def committed_group(self, group_id: str, logger: NodeLogger) -> ConsumerGroup | None:
-        """Return a copy of the committed state of a group that `is_pending`, or None if it does not exist."""
+        """Return a copy of a group as committed, or None if it did not exist.
+
+        The group must be `is_pending`.
+        """
         before = self._previous[group_id]
         first = before[0]
         group = first.group
