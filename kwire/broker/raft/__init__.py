@@ -1,1 +1,1 @@
-"""KRaft: voters and observers of `__cluster_metadata-0`, its log, and its snapshots."""
+"""KRaft: the voters and observers of the metadata log `__cluster_metadata-0`, its files and its snapshots."""

@@ -1,4 +1,4 @@
-"""Requests to other nodes that have no response yet: at most one per voter, and one Fetch."""
+"""Requests to other nodes that are in flight: at most one per voter, and one Fetch or FetchSnapshot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """The requests in flight, and the backoff after failed ones."""
+    """The requests in flight, and the backoff after failed requests."""
 
     def __init__(self, terms: Terms, rng: random.Random) -> None:
         self._terms = terms
@@ -39,7 +39,7 @@ class Calls:
         self._rests_until_ms: dict[int, int] = {}
 
     def send(self, key: int, to: PeerAddress, request: Message, now_ms: int) -> Send:
-        """Send a request; an earlier one with this key is forgotten."""
+        """Send a request. If an earlier request with this key is in flight, its response is ignored."""
         self._open = {number: call for number, call in self._open.items() if call.key != key}
         self._last += 1
         deadline_ms = now_ms + self._terms.request_timeout_ms
@@ -48,15 +48,15 @@ class Calls:
         return Send(self._last, to, request, deadline_ms)
 
     def close(self, number: int) -> Call | None:
-        """Return the request of a response or failure; None if it was forgotten."""
+        """Return the request to which a response or failure belongs, or None if it is to be ignored."""
         return self._open.pop(number, None)
 
     def succeeded(self, key: int) -> None:
-        """Reset the backoff."""
+        """Reset the backoff after a successful request with this key."""
         self._failures.pop(key, None)
 
     def rest(self, key: int, now_ms: int) -> None:
-        """Back off; the time doubles with each failure."""
+        """Back off. The backoff doubles with each failure, up to a limit."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff_ms = min(self._terms.retry_backoff_ms << min(failures, 16), MAX_BACKOFF_MS)
@@ -64,7 +64,7 @@ class Calls:
         self._rests_until_ms[key] = now_ms + max(1, varied_ms)
 
     def ready_ms(self, key: int) -> int:
-        """Return when the next request may be sent; 0 means at once."""
+        """Return the monotonic time from which the next request may be sent, in ms; 0 means at once."""
         for call in self._open.values():
             if call.key == key:
                 return call.deadline_ms  # the response or an error arrives by then

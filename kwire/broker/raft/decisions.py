@@ -1,8 +1,9 @@
-"""The batches that this node appends as the leader, until they are committed or it is no longer leader.
+"""The batches that this node appends as the quorum leader, until they are committed or another node leads.
 
-Batches stay in memory until they are committed, so that this node need not read them back. Batches of other
-leaders are read from the log. After a commit, the committed batches are published, and then the controller is
-notified. The node becomes the active controller once every record from before its epoch is published.
+Uncommitted batches of this leader stay in memory, so that this node need not read them back from the log.
+Batches of other leaders are read from the log. After a commit, the committed batches are published to
+subscribers, and then the controller is notified. The node becomes the active controller once every record
+from before its leader epoch is published.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
 
 FOLLOWED_MS: Final = 300_000
-"""The log counts as followed for this long after a Fetch."""
+"""For this long after a Fetch of another node, in ms, the log counts as followed."""
 
 OnBatches = Callable[[Iterable[MetadataBatch]], None]
 
 
 class Leadership(Protocol):
-    """The controller's view of this node's leadership of the quorum."""
+    """The controller, which is notified about the leadership of this node in the quorum."""
 
     def became_leader(self, epoch: int) -> None:
-        """Become the active controller in a new leader epoch; all earlier records are published."""
+        """Become the active controller in a new leader epoch. All earlier records have been published."""
 
     def resigned(self, reason: ApiError) -> None:
-        """Stop being the active controller. Records that are not committed yet may still be, or be lost."""
+        """Stop being the active controller. Uncommitted records may be lost, or still be committed later."""
 
     def committed(self, offset: int) -> None:
         """Handle a commit up to `offset`, after its records are published."""
 
     def idle(self) -> None:
-        """Append a record: nothing was appended for a while, and other nodes follow the log."""
+        """Append a record, because nothing was appended for a while and other nodes follow the log."""
 
 
 class Decisions:
-    """The uncommitted batches of one node as a leader, in one leader epoch after another."""
+    """The uncommitted batches that one node has appended as the leader."""
 
     def __init__(
         self,
@@ -54,7 +55,10 @@ class Decisions:
         *,
         idle_ms: int,
     ) -> None:
-        """Start as a follower. `idle_ms`: metadata.max.idle.interval.ms. Observers have no `leadership`."""
+        """Start as a follower.
+
+        `idle_ms` is metadata.max.idle.interval.ms. `leadership` is None on observers.
+        """
         self._host = host
         self._log = log
         self._leadership = leadership
@@ -69,11 +73,14 @@ class Decisions:
 
     @property
     def are_open(self) -> bool:
-        """Whether any batch of this leader is not committed."""
+        """Whether a batch of this leader is not committed yet."""
         return bool(self._appended)
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Stage a decision of the controller, and return the offset of its last record. Raises ApiError."""
+        """Stage the records of a controller command; return the offset of the last record.
+
+        Raises ApiError.
+        """
         assert self._lead is not None, "only the leader appends decisions"
         batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
         self._appended.append(batch)
@@ -88,7 +95,7 @@ class Decisions:
         return batch.base_offset
 
     def end(self, reason: ApiError) -> None:
-        """End the leadership. Batches that are committed later are read from the log."""
+        """End the leadership. If its uncommitted batches are committed later, they are read from the log."""
         self._appended.clear()
         self._lead = None
         if self._is_active and self._leadership is not None:
@@ -96,7 +103,7 @@ class Decisions:
             self._leadership.resigned(reason)
 
     def advance_to(self, high_watermark: int) -> None:
-        """Raise the high watermark, and publish what is committed. Raises CorruptMetadata or StorageError."""
+        """Raise the high watermark, and publish committed batches. Raises CorruptMetadata or StorageError."""
         log, appended = self._log, self._appended
         log.advance_to(high_watermark)
         here = min(log.high_watermark, appended[0].base_offset if appended else log.end_offset)
@@ -118,7 +125,7 @@ class Decisions:
     # --- NoOpRecords
 
     def are_followed(self) -> None:
-        """Note a Fetch of another node."""
+        """Record that another node has fetched, and so follows the log."""
         self._fetched_ms = self._host.internode_clock.monotonic_ms()
         if self._idle_timer is None and self._idle_ms > 0 and self._lead is not None:
             self._wait_until_idle()

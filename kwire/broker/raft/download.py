@@ -1,4 +1,4 @@
-"""The download of a snapshot from the leader, which replaces the start of the log."""
+"""The download of a snapshot from the leader. The snapshot replaces the start of this node's log."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from kwire.wire.primitives import Buffer
 
 
 class Installs(Protocol):
-    """The owner of a download, which is notified of its end."""
+    """The owner of a download. The download notifies its owner at the end."""
 
     def installed(self, *, succeeded: bool) -> None:
-        """Continue after the snapshot, which is installed, or was invalid."""
+        """Continue after the snapshot was installed (`succeeded`) or was found to be invalid."""
 
     def snapshot_failed(self, reason: str) -> None:
-        """Fail: the snapshot could not be written, so the log is in doubt."""
+        """Stop the node: the snapshot could not be written, so the state of the log is unknown."""
 
 
 class Download:
     """The snapshot that is being fetched, if any."""
 
     def __init__(self, host: Host, log: MetadataLog, tell: Installs, on_complete: Callable[[], None]) -> None:
-        """Start idle. `on_complete` restarts the log after a durable snapshot, and publishes its content.
+        """Start without a download.
 
-        It may raise CorruptMetadata and StorageError.
+        `on_complete` is called once a snapshot is durable. It restarts the log after the snapshot and
+        publishes the snapshot's content. It may raise CorruptMetadata or StorageError.
         """
         self._host = host
         self._log = log
@@ -39,13 +40,13 @@ class Download:
         self._logger = host.logger("kwire.raft")
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start a download, in place of an earlier one. Raises StorageError."""
+        """Start a download, which replaces an earlier one. Raises StorageError."""
         self.drop()
         self._logger.info("Fetching snapshot %s from the leader", snapshot.name)
         self._file = self._log.snapshots.create(snapshot)
 
     def add(self, data: Buffer) -> None:
-        """Append the next bytes. Raises StorageError."""
+        """Append the next bytes of the snapshot. Raises StorageError."""
         assert self._file is not None
         self._file.append(bytes(data))
 
@@ -56,7 +57,7 @@ class Download:
             self._file = None
 
     def install(self) -> None:
-        """Sync and check the complete file in a worker, then restart the log after it."""
+        """Sync and check the complete file in a worker, then restart the log after the snapshot."""
         file = self._file
         assert file is not None
 
@@ -74,7 +75,9 @@ class Download:
                     raise StorageError(str(result)) from result
                 sync_name = file.publish()
             except CorruptMetadata as error:
-                self._logger.error("Rejecting the fetched snapshot %s: %s", file.snapshot.name, error)
+                self._logger.error(
+                    "Rejecting invalid snapshot %s from the leader: %s", file.snapshot.name, error
+                )
                 self.drop()
                 self._tell.installed(succeeded=False)
             except StorageError as error:

@@ -1,7 +1,7 @@
-"""Leader elections of the quorum: votes, their tally, and the requests. KIP-595, KIP-853, KIP-996.
+"""Leader elections of the quorum: votes, vote counts, and requests. KIP-595, KIP-853, KIP-996.
 
-A prospective node sends pre-votes first, in the current epoch, and becomes a candidate in a new epoch only if
-a majority would vote for it. A node that was partitioned away therefore does not disturb a healthy leader.
+A prospective node first sends pre-votes in the current epoch. It becomes a candidate in a new epoch only if a
+majority would vote for it. So a node that was partitioned away does not disturb a healthy leader.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from kwire.wire.messages import vote
 from kwire.wire.primitives import ZERO_UUID
 
 LAST_EPOCH = 0x7FFF_FFFF
-"""No epoch can follow this one, so no request may make a node enter it."""
+"""The largest epoch. No request may make a node enter it, because no later election would be possible."""
 
 
 class Tally:
-    """The votes, or pre-votes, of one election."""
+    """The counted votes, or pre-votes, of one election."""
 
     def __init__(self, voters: VoterSet, own: ReplicaKey) -> None:
         self._voters = voters
         self._votes = {} if voters.find(own) is None else {own.replica_id: True}
 
     def count(self, voter_id: int, *, is_granted: bool) -> None:
-        """Count a voter's response. Only its first one counts."""
+        """Count a voter's response. Only the first response of each voter counts."""
         if self._voters.of_id(voter_id) is not None:
             self._votes.setdefault(voter_id, is_granted)
 
     @property
     def granted(self) -> list[int]:
-        """The ids of the voters that grant their vote, with this node if it is a voter."""
+        """The ids of the voters that granted their vote, including this node if it is a voter."""
         return sorted(voter_id for voter_id, is_granted in self._votes.items() if is_granted)
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority grants its vote."""
+        """Whether a majority has granted its vote."""
         return len(self.granted) >= self._voters.majority
 
     @property
@@ -67,8 +67,8 @@ def may_have_vote(
 ) -> bool:
     """Return whether to grant a vote or pre-vote in the current epoch.
 
-    `is_up_to_date`: the candidate's log is not behind this one. `voted`: the candidate that has this node's
-    vote in this epoch. `has_fetched`: the current leader has responded to a Fetch.
+    `is_up_to_date`: the candidate's log is at least as long as the log of this node. `voted`: the candidate
+    for which this node has voted in this epoch. `has_fetched`: the current leader has responded to a Fetch.
     """
     if is_pre_vote:
         if role is QuorumRole.LEADER or (role is QuorumRole.FOLLOWER and has_fetched):
@@ -85,7 +85,7 @@ def may_have_vote(
 def vote_request(
     terms: Terms, log: QuorumLog, epoch: int, voter: ReplicaKey, *, is_pre_vote: bool
 ) -> vote.VoteRequest:
-    """Build a request for a vote or a pre-vote."""
+    """Build the request for a vote or a pre-vote."""
     data = vote.RequestPartitionData(
         partition_index=0,
         replica_epoch=epoch,
@@ -106,7 +106,7 @@ def vote_request(
 def begin_request(
     terms: Terms, epoch: int, voter: ReplicaKey, endpoints: Sequence[VoterEndpoint]
 ) -> begin.BeginQuorumEpochRequest:
-    """Build the announcement of a new leader, with its endpoints."""
+    """Build the BeginQuorumEpoch request, in which a new leader announces its endpoints."""
     data = begin.RequestPartitionData(
         partition_index=0, voter_directory_id=voter.directory_id, leader_id=terms.node_id, leader_epoch=epoch
     )
@@ -121,7 +121,7 @@ def begin_request(
 
 
 def end_request(terms: Terms, epoch: int, successors: Sequence[ReplicaKey]) -> end.EndQuorumEpochRequest:
-    """Build the resignation of a leader, with the preferred successors in order."""
+    """Build the EndQuorumEpoch request of a leader that resigns, with the preferred successors in order."""
     data = end.RequestPartitionData(
         partition_index=0,
         leader_id=terms.node_id,
@@ -139,10 +139,10 @@ def end_request(terms: Terms, epoch: int, successors: Sequence[ReplicaKey]) -> e
 
 
 def wait_before_standing_ms(request: end.EndQuorumEpochRequest, own: ReplicaKey, max_ms: int) -> int:
-    """Return how long this node waits for its election after the leader resigned.
+    """Return how many ms this node waits before it starts an election, after the leader has resigned.
 
-    The first preferred successor does not wait. Later ones wait longer, so that the node with the longest log
-    wins.
+    The first preferred successor does not wait. Later successors wait longer, so that the node with the
+    longest log wins.
     """
     data = request.topics[0].partitions[0]
     successors = [

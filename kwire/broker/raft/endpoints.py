@@ -1,4 +1,4 @@
-"""Endpoints: the listeners that a node registers, and the addresses of the quorum in its configuration."""
+"""Endpoints: the listeners that a node registers, and the quorum's addresses in its configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL"
 def broker_endpoints(
     config: BrokerConfig, bound_ports: Mapping[str, int] = {}, host_name: str = ""
 ) -> list[EndpointImage]:
-    """Return the advertised listeners of a broker. Port 0 becomes the bound port.
+    """Return the advertised listeners of a broker. Port 0 is replaced by the bound port.
 
-    `host_name` is the host of listeners that are bound to all interfaces.
+    `host_name` is the host name for listeners that are bound to all interfaces.
     """
     return [
         EndpointImage(
@@ -39,8 +39,8 @@ def controller_endpoints(
 ) -> list[EndpointImage]:
     """Return the controller listeners, in the order of controller.listener.names.
 
-    Their addresses are the advertised ones (KIP-853), or else those of `listeners`. Port 0 becomes the bound
-    port, and `host_name` is the host of listeners that are bound to all interfaces.
+    The addresses are the advertised listeners (KIP-853), or else those in `listeners`. Port 0 is replaced by
+    the bound port. `host_name` is the host name for listeners that are bound to all interfaces.
     """
     advertised = cast("list[str] | None", config.value("advertised.listeners")) or []
     found = {listener.name: listener for listener in config.controller_endpoints()}
@@ -58,18 +58,19 @@ def controller_endpoints(
 
 
 class QuorumAddresses(NamedTuple):
-    """The quorum's addresses in the configuration."""
+    """The addresses of the quorum in a node's configuration."""
 
     voters: Mapping[int, PeerAddress]
-    """The voters of controller.quorum.voters by id. A dynamic quorum has them in its log instead."""
+    """The voters of controller.quorum.voters, by id. Empty for a dynamic quorum: its voters are in the
+    log."""
     servers: Sequence[PeerAddress]
-    """The addresses to ask for the leader."""
+    """The addresses at which this node looks for the leader."""
 
 
 def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
     """Return the addresses of controller.quorum.voters and controller.quorum.bootstrap.servers.
 
-    Both may be set while a quorum becomes dynamic. The bootstrap servers are used then, as in Kafka
+    While a static quorum is made dynamic, both may be set. The bootstrap servers are then used, as in Kafka
     (KIP-853).
     """
     voters: dict[int, PeerAddress] = {}
@@ -82,9 +83,9 @@ def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
 
 
 def static_voters(config: BrokerConfig, endpoints: Sequence[EndpointImage] = ()) -> VoterSet:
-    """Return the voters of controller.quorum.voters, which apply until the log has others.
+    """Return the voters of controller.quorum.voters. They apply until the log has other voters.
 
-    A controller without any configured address is the sole voter, at `endpoints`.
+    A controller without any configured address is the only voter, with `endpoints` as its endpoints.
     """
     addresses = quorum_addresses(config)
     listener = next(iter(config.controller_listener_names), "")

@@ -1,9 +1,10 @@
 """Fetching: how followers and observers replicate the metadata log. KIP-595, KIP-630, KIP-1166.
 
-A node without a leader sends Fetch to any server of the quorum to learn the leader, and then fetches from it.
-A response has batches, the offset of a divergence, or the id of a snapshot to load first. One request is in
-flight at a time, because each starts at the end of the last response. A voter fetches only after its log is
-durable, because its fetch offset counts as an acknowledgment.
+A node that does not know the leader sends Fetch to any server of the quorum to learn the leader, and then
+fetches from the leader. A response has batches, or the offset where the logs diverge, or the id of a snapshot
+to load first. One request is in flight at a time, because each request starts where the last response ended.
+A voter sends the next Fetch only after its log is durable, because its fetch offset counts as an
+acknowledgment.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 FETCH_WAIT_MS: Final = 500
-"""The max_wait_ms of Fetch, as Kafka's nodes send it."""
+"""The max_wait_ms of each Fetch, as in Kafka."""
 
 
 class Contradiction(Exception):
@@ -46,7 +47,7 @@ class Contradiction(Exception):
 
 
 class _Loading(NamedTuple):
-    """A snapshot that is being fetched, and the number of bytes received."""
+    """A snapshot that is being fetched, and the number of bytes received so far."""
 
     snapshot: Snapshot
     position: int = 0
@@ -60,7 +61,7 @@ class Fetching:
         self.has_fetched = False
         """Whether the current leader has responded to a Fetch."""
         self.synced_offset = log.end_offset
-        """The end of the durable part of the log."""
+        """The end of the durable part of the log, as an offset."""
         self._terms = terms
         self._log = log
         self._calls = calls
@@ -69,26 +70,27 @@ class Fetching:
         self._turn = rng.randrange(1 << 16)
         self._loading: _Loading | None = None
         self._doubts_leader = False
-        """Whether the leader's last request failed, so that the next one goes to another server."""
+        """Whether the last request to the leader failed, so that the next request goes to another server."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the log may be fetched further: durable on a voter, and no snapshot is being installed.
+        """Whether the next Fetch may be sent: a voter's log is durable, and no snapshot is being installed.
 
-        After a truncation, observers sync, too. Otherwise truncated records could return after a crash.
+        After a truncation, observers also wait for the sync. Otherwise a crash could bring truncated records
+        back.
         """
         is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
         return is_durable and not self._log.awaits_sync and self.stage is not Stage.INSTALLING
 
     def due_ms(self, leader: PeerAddress | None) -> int | None:
-        """Return when the next request is due; None while the disk is awaited, or without servers."""
+        """Return when the next request is due; None while a sync is awaited, or without known servers."""
         there_are = leader is not None or self._servers or len(self._log.voters) > 1
         return self._calls.ready_ms(FETCH) if self.is_settled and there_are else None
 
     def restart(self) -> list[Output]:
-        """Start again with another epoch or leader: what was fetched from the last leader is dropped.
+        """Start again with another epoch or leader, and drop unprocessed data from the last leader.
 
-        A complete snapshot is still installed, because its content is committed.
+        A snapshot that is already complete is still installed, because its content is committed.
         """
         self.has_fetched = self._doubts_leader = False
         return self._drop() if self.stage is Stage.LOADING else []
@@ -96,7 +98,7 @@ class Fetching:
     # --- requests
 
     def ask(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
-        """Build a Fetch or FetchSnapshot to the leader; without a leader that responds, to any server."""
+        """Build a Fetch or FetchSnapshot request, to the leader or, if it does not respond, to any server."""
         to, loading = leader, self._loading
         if to is None or is_late or self._doubts_leader:
             to, loading = self._next() or to, None
@@ -105,7 +107,7 @@ class Fetching:
         return self._calls.send(FETCH, to, request, now_ms)
 
     def _next(self) -> PeerAddress | None:
-        """Return the next server to ask for the leader: the servers in turn, or else the voters."""
+        """Return the next server at which to look for the leader: the servers in turn, or else the voters."""
         servers = self._servers or [
             address
             for voter in self._log.voters
@@ -116,8 +118,8 @@ class Fetching:
         return servers[self._turn % len(servers)] if servers else None
 
     def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Back off after a failed request, or one without a useful response."""
-        # After one response of another server, the next request goes to the leader again.
+        """Back off after a request that failed or had no useful response."""
+        # After another server has responded once, the next request goes to the leader again.
         self._doubts_leader = was_leader
         self._calls.rest(FETCH, now_ms)
 
@@ -211,7 +213,7 @@ class Fetching:
             or not data
             or position > partition.size
         ):
-            # The leader no longer has this snapshot, or the response is invalid. Fetch again.
+            # The leader no longer has this snapshot, or the response is invalid: start again with a Fetch.
             self._calls.rest(FETCH, now_ms)
             return self._drop()
         outputs: list[Output] = [AddToSnapshot(data)]
@@ -223,16 +225,16 @@ class Fetching:
         return outputs
 
     def installed(self) -> None:
-        """Fetch again after the snapshot, which is installed, or was invalid.
+        """Fetch again after the snapshot was installed or was found to be invalid.
 
-        All of the log is durable; only the log start may still await its sync.
+        The log is durable, except that the new log start may not be synced yet.
         """
         assert self.stage is Stage.INSTALLING, self.stage.name
         self.stage, self._loading = Stage.FETCHING, None
         self.synced_offset = self._log.end_offset
 
     def synced(self, offset: int) -> None:
-        """Note how far the log is durable."""
+        """Record that the log is durable up to `offset`."""
         self.synced_offset = max(self.synced_offset, min(offset, self._log.end_offset))
 
     def _drop(self) -> list[Output]:

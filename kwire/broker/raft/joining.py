@@ -1,9 +1,9 @@
-"""Requests of a follower to change the voters: its endpoints, or its own vote. KIP-853.
+"""Requests of a follower that change the voters: its own endpoints, or its own membership. KIP-853.
 
-A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range: in a dynamic quorum if
-the log has other values, in a static one to each new leader. A controller that is no voter adds itself if
-controller.quorum.auto.join.enable is set. If the voters have its id with another directory, it first
-removes that voter.
+A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range. In a dynamic quorum it
+does so if the log has other values, and in a static quorum it does so to each new leader. A controller that
+is not a voter adds itself if controller.quorum.auto.join.enable is set. If the voters have its id with
+another directory id, it first removes that voter.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from kwire.wire.schema import Message
 
 
 class Joining:
-    """The voter changes that one node requests, and when."""
+    """The voter changes that one node requests, and the times of these requests."""
 
     def __init__(self, terms: Terms, log: QuorumLog) -> None:
         self.me = Voter(terms.key, endpoints_of(terms.endpoints), *KRAFT_VERSIONS)
-        """This node, as the log should have it."""
+        """This node as the log should have it."""
         self._terms = terms
         self._log = log
         self._due_ms = 0
         self._has_told = False
-        """Whether the current leader knows this voter's endpoints."""
+        """Whether the current leader knows the endpoints of this voter."""
 
     def follow(self, now_ms: int) -> None:
-        """Wait for a few Fetches from a new leader before the first request."""
+        """Postpone the first request until a new leader has received a few Fetches."""
         self._has_told = False
         self.wait(now_ms)
 
     def wait(self, now_ms: int) -> None:
-        """Wait before the next request."""
+        """Postpone the next request."""
         self._due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def told(self) -> None:
-        """Note that the leader knows this voter's endpoints, or does not support UpdateRaftVoter."""
+        """Record that the leader knows this voter's endpoints, or does not support UpdateRaftVoter."""
         self._has_told = True
 
     def request(self, epoch: int, now_ms: int) -> Message | None:
-        """Return the request that is due instead of a Fetch, or None."""
+        """Return the request that is due now, before the next Fetch, or None."""
         if now_ms < self._due_ms:
             return None
         self.wait(now_ms)

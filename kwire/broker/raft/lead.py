@@ -16,11 +16,12 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 MAX_BATCH_RECORDS: Final = 1_000
-"""The records of one batch that need not be atomic. Such batches are far smaller than Kafka's 8 MiB limit."""
+"""The maximum number of records per batch if they need not be atomic. Such a batch stays below Kafka's 8
+MiB."""
 
 
 class Lead:
-    """The leadership of one epoch. Appended batches are staged; a commit of the log writes them."""
+    """The leader's appends in one epoch. A batch is staged, and the next commit of the log writes it."""
 
     def __init__(self, log: MetadataLog, epoch: int) -> None:
         self.epoch = epoch
@@ -31,9 +32,9 @@ class Lead:
     def append(
         self, records: Sequence[StoredRecord], delta: MetadataDelta, *, now_ms: int, atomic: bool
     ) -> MetadataBatch:
-        """Stage records, and return them as one batch, to be published once they are committed.
+        """Stage records and return them as one batch. The caller publishes the batch after its commit.
 
-        Raises ApiError (UNKNOWN_SERVER_ERROR) if atomic records exceed Kafka's batch limit.
+        Raises ApiError UNKNOWN_SERVER_ERROR if atomic records exceed Kafka's batch limit.
         """
         log, base_offset, size_bytes = self._log, self._log.end_offset, 0
         size = len(records) if atomic else MAX_BATCH_RECORDS

@@ -2,7 +2,7 @@
 
 The high watermark is the offset up to which the log is durable on a majority of the latest voters. It rises
 only once that part of the log has a record of the leader's own epoch (KIP-595; section 5.4.2 of the Raft
-paper). It never decreases, whatever happens to the voters.
+paper). It never decreases, even if the voters change.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from kwire.wire.schema import Message
 
 LEADER_CHANGE_TYPE: Final = 2
 CHECK_QUORUM_FACTOR: Final = 1.5
-"""The fetch timeouts without a majority after which a leader resigns: a little more than followers wait."""
+"""A leader resigns if no majority has fetched for this many fetch timeouts, a little longer than followers
+wait."""
 FORGOTTEN_AFTER_MS: Final = 300_000
-"""Observers that have not fetched for this long are dropped from DescribeQuorum."""
+"""Observers that have not fetched for this long, in ms, are dropped from DescribeQuorum."""
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
-"""The maximum age of an observer's last Fetch when it becomes a voter."""
+"""The maximum age of an observer's last Fetch in ms, for the observer to become a voter."""
 MOST: Final = 10_000
-"""The maximum number of followers that are remembered. Any client can send a Fetch with any id."""
+"""The maximum number of followers in memory. The limit exists because any client can send a Fetch with any
+id."""
 UNKNOWN: Final = -1
 
 
 class ReplicaProgress(NamedTuple):
-    """The state of a replica, as the leader knows it."""
+    """The state of a replica as the leader knows it."""
 
     key: ReplicaKey
     end_offset: int = UNKNOWN
-    """-1 if it has not fetched from this leader."""
+    """The end of the replica's log; -1 if it has not fetched from this leader."""
     since_fetch_ms: int | None = None
-    """The time since its last Fetch; None if it never fetched."""
+    """The time since the replica's last Fetch in ms; None if it never fetched."""
     since_caught_up_ms: int | None = None
-    """The time since it last had the complete log; None if it never had."""
+    """The time since the replica last had the complete log, in ms; None if it never had it."""
 
 
 class Description(NamedTuple):
@@ -48,7 +50,7 @@ class Description(NamedTuple):
     leader_id: int
     epoch: int
     high_watermark: int
-    """-1 until it is known in this epoch."""
+    """The high watermark; -1 until it is known in this epoch."""
     voter_set: VoterSet
     """The voters with their endpoints."""
     voters: list[ReplicaProgress]
@@ -60,7 +62,7 @@ class _Progress(NamedTuple):
 
     end_offset: int
     leader_end_offset: int
-    """The leader's end offset at the time of the last Fetch."""
+    """The end offset of the leader's log at the time of the follower's last Fetch."""
     fetched_ms: int
     caught_up_ms: int | None
 
@@ -73,7 +75,7 @@ class Leading:
         self.high_watermark = UNKNOWN
         """The high watermark; -1 until a record of this epoch is committed."""
         self.epoch_offset: int | None = None
-        """The offset of the first record of this epoch, once it is appended."""
+        """The offset of the first record of this epoch; None until the record is appended."""
         self._terms = terms
         self._log = log
         self._me = me
@@ -83,16 +85,16 @@ class Leading:
         self._heard_by_ms = now_ms + self._check_quorum_ms
         self._followers: dict[ReplicaKey, _Progress] = {}
         self._latest: dict[int, ReplicaKey] = {}
-        """The directory of each node's latest Fetch, by node id."""
+        """The replica key (with directory id) in the latest Fetch of each node, by node id."""
 
     def first_controls(self, granted: list[int]) -> AppendControls:
-        """Return the control records that begin the epoch. `granted`: the ids that voted for this node."""
+        """Return the control records that begin the epoch. `granted` has the ids that voted for this node."""
         log = self._log
 
         def listed(ids: list[int]) -> list[stored.Voter]:
             return [stored.Voter(voter_id=voter_id, voter_directory_id=ZERO_UUID) for voter_id in ids]
 
-        # Kafka writes version 0, too, and its tools read nothing else.
+        # Kafka also writes version 0, and its tools read no other version.
         change = stored.LeaderChangeMessage(
             version=0,
             leader_id=self._terms.node_id,
@@ -112,7 +114,7 @@ class Leading:
     # --- high watermark
 
     def commit(self, synced_offset: int) -> bool:
-        """Raise the high watermark if a majority allows it, and return whether it rose."""
+        """Raise the high watermark if a majority allows it; return whether it has risen."""
         offsets = sorted(
             (
                 synced_offset if self._is_me(voter) else self._end_of(voter)
@@ -142,14 +144,15 @@ class Leading:
     # --- followers
 
     def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> None:
-        """Note that a replica has everything before `offset`."""
+        """Record that a replica has every record before `offset`."""
         known = self._followers.pop(key, None)
         end_offset = self._log.end_offset
         caught_up_ms = None if known is None else known.caught_up_ms
         if offset >= end_offset:
             caught_up_ms = now_ms
         elif known is not None and 0 < known.leader_end_offset <= offset:
-            # It has reached the end offset of its previous Fetch.
+            # The replica has reached the end offset that the leader's log had at the replica's previous
+            # Fetch.
             caught_up_ms = max(caught_up_ms or known.fetched_ms, known.fetched_ms)
         # Insertion order: the latest Fetch is last.
         self._followers[key] = _Progress(offset, end_offset, now_ms, caught_up_ms)
@@ -164,7 +167,7 @@ class Leading:
             del self._latest[key.replica_id]
 
     def heard(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note that a replica follows this leader. Once a majority does, check-quorum restarts."""
+        """Record that a replica follows this leader. Once a majority does, the majority check restarts."""
         if self._log.voters.find(key) is not None:
             self._heard.add(key.replica_id)
         if len(self._heard.intersection(self._log.voters.ids)) >= self._needed:
@@ -173,19 +176,22 @@ class Leading:
 
     @property
     def _needed(self) -> int:
-        """The number of other voters that make a majority."""
+        """The number of other voters that form a majority together with this node."""
         voters = self._log.voters
         return voters.majority - (voters.find(self._me.key) is not None)
 
     def is_alone(self, now_ms: int) -> bool:
-        """Return whether no majority has fetched for so long that there may be another leader."""
+        """Return whether no majority has fetched for so long that another node may have become leader."""
         if self._needed <= 0:
             self._heard_by_ms = now_ms + self._check_quorum_ms
         return now_ms >= self._heard_by_ms
 
     @property
     def has_left(self) -> bool:
-        """Whether the removal of this node from the voters is committed; until then it stays leader."""
+        """Whether the removal of this node from the voters is committed.
+
+        Until then, the node stays leader.
+        """
         log = self._log
         return log.voters.find(self._me.key) is None and self.high_watermark > log.voters_offset
 
@@ -200,7 +206,7 @@ class Leading:
         return min(self._heard_by_ms, self._begins_ms) if self._needed > 0 else self._begins_ms
 
     def to_be_told(self, now_ms: int) -> list[Voter]:
-        """Return the voters that have not fetched for a while, and may not know the leader."""
+        """Return the voters that have not fetched for a while and so may not know this leader."""
         if now_ms < self._begins_ms:
             return []
         period_ms = self._terms.fetch_timeout_ms // 2
@@ -213,12 +219,12 @@ class Leading:
         return quiet
 
     def successors(self) -> list[ReplicaKey]:
-        """Return the other voters, the one with the longest log first."""
+        """Return the other voters, sorted by their log ends; the voter with the longest log is first."""
         others = [voter for voter in self._log.voters if not self._is_me(voter)]
         return [voter.key for voter in sorted(others, key=lambda voter: (-self._end_of(voter), voter.key))]
 
     def has_caught_up(self, key: ReplicaKey, now_ms: int) -> bool:
-        """Return whether an observer has caught up and fetched lately, so that it can become a voter."""
+        """Return whether an observer may become a voter: it has caught up and has fetched recently."""
         progress = self._followers.get(key)
         return (
             progress is not None

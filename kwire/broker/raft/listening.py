@@ -1,8 +1,8 @@
 """Requests and responses of other nodes, and their effects on this one.
 
-Any client can send a request, so a request that contradicts this node's state is only refused. A response
-comes from a node that this node contacted. If responses name two leaders of one epoch, the quorum is broken,
-and this node stops.
+Any client can send a request, so a request that contradicts this node's state is only rejected. A response
+comes from a node that this node contacted. If responses name two leaders of the same epoch, the quorum is
+broken, and this node stops.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _EXPECTED = {
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT,
 }
-"""Errors that occur in elections and shutdowns, and are not logged."""
+"""Errors that are normal during elections and shutdowns, and are not logged."""
 _DONE = {
     AddRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_VOTER),
     RemoveRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.VOTER_NOT_FOUND),
 }
-"""Results of voter changes that need no log line: done, or to be requested again later."""
+"""Results of voter changes that are not logged: the change was made, or will be requested again later."""
 _GONE = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
 
 
 class Listening(Standing):
-    """The node's state, and its changes by requests and responses."""
+    """The state of this node, and the changes that requests and responses of other nodes make to it."""
 
     # --- requests
 
     def asked(self, request: Message, asker: object, now_ms: int, *, api_version: int) -> list[Output]:
-        """Handle Vote, Begin- or EndQuorumEpoch, Add-, Remove- or UpdateRaftVoter.
+        """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, AddRaftVoter, RemoveRaftVoter or UpdateRaftVoter.
 
-        Every request gets one `Answer`, possibly later.
+        Each request gets exactly one `Answer`, possibly later.
         """
         assert isinstance(request, QuorumRequest)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
@@ -96,13 +96,13 @@ class Listening(Standing):
         return Known(self.epoch, self.leader_id, address)
 
     def _why_not(self, request: Electoral, said: Said) -> ErrorCode:
-        """Return the error of a request that is invalid here, or NONE."""
+        """Return the error for a request that is invalid on this node, or NONE."""
         if self.role is QuorumRole.FAILED:
             return ErrorCode.BROKER_NOT_AVAILABLE
         if isinstance(request, VoteRequest) and _is_impossible(request):
             return ErrorCode.INVALID_REQUEST
         if said.epoch >= LAST_EPOCH:
-            # Kafka accepts it, and can then never elect a leader again.
+            # Kafka accepts this request, and can then never elect a leader again.
             return ErrorCode.INVALID_REQUEST
         if said.epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -127,13 +127,13 @@ class Listening(Standing):
             has_fetched=self._fetching.has_fetched,
         )
         if is_granted and not data.pre_vote and self._voted is None:
-            # One write of quorum-state is enough for the epoch and the vote.
+            # One write of quorum-state contains both the epoch and the vote.
             outputs = [one for one in outputs if not isinstance(one, Remember)]
             outputs += self._vote_for(candidate, now_ms)
         return outputs, ErrorCode.NONE, is_granted
 
     def _vote_for(self, candidate: ReplicaKey, now_ms: int) -> list[Output]:
-        """Vote for the candidate, and give it time: its log is at least as long as this one's."""
+        """Vote for the candidate, and delay this node's own election, so that the candidate can win."""
         self._voted = candidate
         self._election_due_ms = now_ms + self._random_timeout_ms()
         if self.role is QuorumRole.PROSPECTIVE:
@@ -191,7 +191,7 @@ class Listening(Standing):
     # --- responses
 
     def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
-        """Handle the response to a request of this node, or its failure."""
+        """Handle the response to a request of this node, or the failure of the request."""
         call = self._calls.close(number)
         if call is None or self.role is QuorumRole.FAILED:
             return []
@@ -234,7 +234,7 @@ class Listening(Standing):
             self._calls.rest(call.key, now_ms)
 
     def _does_not_help(self, call: Call, now_ms: int) -> None:
-        """Back off after a valid response without any use."""
+        """Back off after a valid response that is not useful."""
         if call.key == FETCH:
             self._fetching.failed(was_leader=False, now_ms=now_ms)
         else:
@@ -254,12 +254,12 @@ class Listening(Standing):
     def _heard_from(self, call: Call, answer: Message, heard: Heard, now_ms: int) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
         if heard.epoch < self.epoch or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-            self._does_not_help(call, now_ms)  # the other node's epoch is older
+            self._does_not_help(call, now_ms)  # the other node has an older epoch
             return []
         was = (self.epoch, self.role)
         leader_id = heard.leader_id
         if leader_id == self._terms.node_id and (heard.epoch > self.epoch or leader_id != self.leader_id):
-            leader_id = NO_LEADER  # the other node does not know yet that this one resigned
+            leader_id = NO_LEADER  # the other node does not know yet that this leader has resigned
         outputs = self._learn(heard.epoch, leader_id, heard.address, now_ms)
         if outputs is None:
             return self._contradicted(
@@ -279,7 +279,7 @@ class Listening(Standing):
     def _take(
         self, call: Call, answer: Message, heard: Heard, now_ms: int, *, is_news: bool
     ) -> list[Output] | None:
-        """Apply a response that fits the epoch and role; return None if it does not."""
+        """Apply a response that fits the current epoch and role; return None if it does not fit."""
         match answer:
             case FetchResponse() | FetchSnapshotResponse() if self.role is QuorumRole.FOLLOWER:
                 return self._followed(answer, now_ms)
@@ -318,7 +318,7 @@ class Listening(Standing):
     def _learn(
         self, epoch: int, leader_id: int, address: PeerAddress | None, now_ms: int
     ) -> list[Output] | None:
-        """Apply what another node knows of the leader; None if it contradicts this node's state."""
+        """Apply what another node knows about the leader; return None if it contradicts this node's state."""
         terms = self._terms
         if leader_id == terms.node_id:
             return [] if (epoch, leader_id) == (self.epoch, self.leader_id) else None
@@ -344,19 +344,19 @@ class Listening(Standing):
     # --- followers
 
     def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> list[Output]:
-        """Note, as the leader, that a replica of the same epoch has everything before `offset`."""
+        """Record, as the leader, that a replica in the same epoch has every record before `offset`."""
         if self._leading is None or key.replica_id < 0 or key.replica_id == self._terms.node_id:
             return []
         self._leading.fetched_by(key, offset, now_ms)
         return self._commit()
 
     def loaded_by(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note, as the leader, that a replica fetches a snapshot."""
+        """Record, as the leader, that a replica fetches a snapshot."""
         if self._leading is not None and key.replica_id != self._terms.node_id:
             self._leading.heard(key, now_ms)
 
     def _commit(self) -> list[Output]:
-        """Raise the high watermark if more is committed."""
+        """Raise the high watermark if more records are committed."""
         leading, membership = self._lead_of_epoch
         if not leading.commit(self._fetching.synced_offset):
             return []
@@ -364,9 +364,10 @@ class Listening(Standing):
 
 
 def _is_impossible(request: VoteRequest) -> bool:
-    """Return whether the candidate's epoch and offset cannot exist."""
+    """Return whether the candidate's epoch and offset are an impossible combination."""
     data = request.topics[0].partitions[0]
-    # A candidate is in a newer epoch than its last record. A prospective node may be in the same one.
+    # A candidate's epoch is newer than its last record. A prospective node's epoch may be that of its last
+    # record.
     least_epoch = data.last_offset_epoch + (not data.pre_vote)
     return data.last_offset < 0 or data.last_offset_epoch < 0 or data.replica_epoch < least_epoch
 

@@ -1,16 +1,16 @@
-"""The KRaft state machine of one node, without I/O: events go in, outputs come out.
+"""The KRaft state machine of one node. It does no I/O: it handles events and returns outputs.
 
-It serves voters and observers of the metadata log, as Apache Kafka's KafkaRaftClient does: KIP-595, with
-pre-votes (KIP-996) and dynamic voters (KIP-853).
+The machine serves voters and observers of the metadata log, as Apache Kafka's KafkaRaftClient does: KIP-595,
+with pre-votes (KIP-996) and dynamic voters (KIP-853).
 
-The caller executes the outputs in order, and calls `tick` at `due_ms`. Requests and responses are handled at
-once; requests to other nodes come out of `tick`. These invariants always hold: an epoch has one leader,
-epochs only grow, a node votes once per epoch, and no log is truncated below its high watermark. A node that
-learns of a contradiction stops.
+The caller executes the outputs in order, and calls `tick` at `due_ms`. Events (requests and responses of
+other nodes) are handled at once; `tick` returns the requests to other nodes. These invariants always hold: an
+epoch has one leader, epochs only grow, a node votes once per epoch, and no log is truncated below its high
+watermark. A node that detects a violation stops.
 
-A change of role or epoch forgets all requests in flight, with their responses. So nothing is appended,
-truncated or loaded while a vote or epoch is being written to disk, and the log that the machine reads is up
-to date.
+If the role or epoch changes, the machine ignores the responses to all requests in flight. So nothing is
+appended, truncated or loaded while a vote or epoch is being written to disk, and the machine always reads a
+log that is up to date.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ class Machine(Listening):
 
     @property
     def stage(self) -> Stage:
-        """Whether a follower fetches batches or a snapshot, or installs one."""
+        """The fetch state of a follower: it fetches batches, fetches a snapshot, or installs a snapshot."""
         return self._fetching.stage
 
     @property
     def high_watermark(self) -> int:
-        """The high watermark for Fetch and DescribeQuorum; -1 until a leader commits in its own epoch."""
+        """The high watermark for Fetch and DescribeQuorum; -1 until a new leader has committed a record."""
         return self._log.high_watermark if self._leading is None else self._leading.high_watermark
 
     @property
     def kraft_version(self) -> int:
-        """The finalized kraft.version, or the one that it is being upgraded to."""
+        """The finalized kraft.version, or its new value while it is being upgraded."""
         return self._log.kraft_version if self._membership is None else self._membership.kraft_version
 
     @property
     def may_end(self) -> bool:
-        """Whether a stopping node may stop now: another node leads, or its vote is not needed.
+        """Whether a stopping node may stop now: another node is leader, or needs no vote of this node.
 
-        Until then, the others may lack exactly this node's vote.
+        Until then, the other voters may need this node's vote for a majority.
         """
         another_leads = self.leader_id not in (NO_LEADER, self._terms.node_id)
         return another_leads or not self.is_voter or len(self._log.voters) == 1
 
     def describe(self, now_ms: int) -> Description:
-        """Return the leader's view of the quorum."""
+        """Return the state of the quorum as this leader knows it."""
         assert self._leading is not None
         return self._leading.describe(now_ms)
 
     def resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
-        """Resign as leader, and have another voter elected."""
+        """Resign as leader, so that another voter is elected."""
         return self._resign(now_ms, reason) if self.role is QuorumRole.LEADER else []
 
     def stop(self, now_ms: int) -> list[Output]:
-        """Resign if this node is the leader. Then only respond to requests, until the node has stopped."""
+        """Resign if this node is the leader. From then on, only respond to requests until the node stops."""
         self._is_stopping = True
         self._calls.forget()
         return self.resign(now_ms, ErrorCode.NOT_CONTROLLER)
@@ -76,7 +76,7 @@ class Machine(Listening):
 
     @property
     def due_ms(self) -> int | None:
-        """The time of the next `tick`, which may be in the past; None while only an event can help."""
+        """The time of the next `tick`, possibly in the past; None if only an event can change the state."""
         dues: list[int | None] = []
         match self.role:
             case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
@@ -106,13 +106,13 @@ class Machine(Listening):
 
     @property
     def _stand_due_ms(self) -> int | None:
-        """The time of this voter's next election; None if it must not start one now."""
+        """The time at which this voter starts an election, or None if it must not start one now."""
         if not self._may_stand or not self._fetching.is_settled or self.epoch >= LAST_EPOCH - 1:
             return None
         return self._election_due_ms if self.role is QuorumRole.UNATTACHED else self._fetch_due_ms
 
     def start(self, now_ms: int) -> list[Output]:
-        """Start, and elect this node at once if it is the sole voter."""
+        """Start the machine. If this node is the only voter, it becomes leader at once."""
         outputs: list[Output] = []
         if self.role is QuorumRole.CANDIDATE:
             outputs = self._count(now_ms)
@@ -138,7 +138,8 @@ class Machine(Listening):
                 return self._lead(now_ms)
             case QuorumRole.RESIGNED:
                 if now_ms >= self._election_due_ms and not self._is_stopping:
-                    # In its own former epoch this node cannot follow another leader.
+                    # This node was the leader of the epoch, so the epoch cannot have another leader to
+                    # follow.
                     return self._then_tick(self._see(self.epoch + 1, now_ms), now_ms)
                 return self._tell_of_end(now_ms)
             case QuorumRole.FAILED:
@@ -150,7 +151,7 @@ class Machine(Listening):
         return outputs + self.tick(now_ms)
 
     def _follow(self, now_ms: int) -> list[Output]:
-        """Send a Fetch, or a voter change that is due first."""
+        """Send a Fetch, or a request for a voter change if one is due."""
         due_ms = self._fetching.due_ms(self.leader_address)
         if due_ms is None or now_ms < due_ms:
             return []
@@ -207,7 +208,7 @@ class Machine(Listening):
     # --- the log
 
     def synced(self, offset: int, now_ms: int) -> list[Output]:
-        """Note that the current log is durable up to this offset."""
+        """Record that the current log is durable up to this offset."""
         self._fetching.synced(offset)
         if self.role is QuorumRole.LEADER:
             return self._commit()
@@ -215,7 +216,7 @@ class Machine(Listening):
         return []
 
     def controls_appended(self, offset: int, now_ms: int) -> list[Output]:
-        """Note the offset of the oldest pending AppendControls."""
+        """Record the offset at which the oldest pending AppendControls was appended."""
         leading, membership = self._lead_of_epoch
         if leading.epoch_offset is None:
             leading.epoch_offset = offset
@@ -223,11 +224,11 @@ class Machine(Listening):
         return self._commit()
 
     def refused(self, now_ms: int) -> None:
-        """Back off: the leader's records could not be appended."""
+        """Back off after records of the leader that could not be appended."""
         self._calls.rest(FETCH, now_ms)
 
     def installed(self, now_ms: int) -> None:
-        """Fetch again after a snapshot, which is installed, or was invalid."""
+        """Fetch again after a snapshot was installed or was found to be invalid."""
         self._fetching.installed()
         self._excuse_leader(now_ms)
 
@@ -237,7 +238,7 @@ class Machine(Listening):
             self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make a static quorum dynamic, as its leader. Raises ApiError if it cannot be upgraded."""
+        """Make a static quorum dynamic, as its leader. Raises ApiError if that is not possible."""
         if self._membership is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return self._membership.raise_kraft_version(version, validate_only=validate_only)

@@ -1,12 +1,12 @@
 """Changes of the voters by the leader: one voter at a time. KIP-853, KIP-1186.
 
-A change starts only after the previous one is committed, in an epoch with a committed record. Otherwise two
-leaders could make different changes with majorities that do not overlap. A change is in force as soon as its
-record is in the log. The response is sent once the record is committed. After a timeout the response is an
-error, although the change may still be committed.
+A change starts only after the previous change is committed, and only in an epoch with a committed record.
+Otherwise two leaders could make different changes with majorities that do not overlap. A change takes effect
+as soon as its record is in the log. The response is sent once the record is committed. If the request times
+out, the response is an error, although the change may still be committed.
 
 In a static quorum (kraft.version 0) no voter is added or removed. But every voter sends its directory id and
-endpoints to each new leader, so that the quorum can become dynamic.
+endpoints to each new leader, because the quorum needs them when it becomes dynamic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kwire.wire.records.raft import KRaftVersionRecord
 from kwire.wire.schema import Message
 
 SOFTWARE = ("kwire", "unknown")
-"""Name and version in ApiVersions requests, which are rejected without them (KIP-511)."""
+"""Client software name and version for ApiVersions requests, which are rejected without them (KIP-511)."""
 
 
 class _Kind(Enum):
@@ -59,10 +59,10 @@ class _Change:
         self.answers_when_committed = True
         self.is_answered = False
         self.offset: int | None = None
-        """The offset of its record, once it is appended."""
+        """The offset of the change's record; None until the record is appended."""
 
     def answer(self, code: ErrorCode, message: str | None = None) -> list[Output]:
-        """Send the response, once."""
+        """Send the response, unless it was already sent."""
         if self.is_answered:
             return []
         self.is_answered = True
@@ -85,19 +85,19 @@ class Membership:
         self._leading = leading
         self._change: _Change | None = None
         self._appending: list[_Change | None] = [None]
-        """The change of each pending AppendControls, or None. The first one begins the epoch."""
+        """The change that each pending AppendControls makes, or None. The first entry begins the epoch."""
         self._told = log.voters.replaced(me) if log.kraft_version == 0 else None
         """The voters of a static quorum, with their registered values; None if the quorum is dynamic."""
         self._rises = False
 
     @property
     def kraft_version(self) -> int:
-        """The finalized kraft.version, or the one that it is being upgraded to."""
+        """The finalized kraft.version, or its new value while it is being upgraded."""
         return 1 if self._rises else self._log.kraft_version
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the current change times out."""
+        """The time at which the current change times out, or None without a change."""
         return None if self._change is None else self._change.deadline_ms
 
     # --- progress of changes
@@ -111,18 +111,18 @@ class Membership:
         return change.answer(ErrorCode.REQUEST_TIMED_OUT, "The change was not committed in time.")
 
     def abandon(self) -> list[Output]:
-        """Fail the current change, because this node is no longer the leader."""
+        """Fail the current change because this node is no longer the leader."""
         change, self._change = self._change, None
         return [] if change is None else change.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def appended(self, offset: int) -> None:
-        """Note the offset of the oldest pending AppendControls."""
+        """Record the offset at which the oldest pending AppendControls was appended."""
         change = self._appending.pop(0)
         if change is not None:
             change.offset = offset
 
     def committed(self) -> list[Output]:
-        """Send the response of the current change if it is committed now."""
+        """Send the response of the current change if its record is committed now."""
         change = self._change
         if change is None or change.offset is None or self._leading.high_watermark <= change.offset:
             return []
@@ -139,7 +139,7 @@ class Membership:
     # --- adding and removing voters
 
     def add(self, request: AddRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
-        """Add an observer as a voter, after a check of its supported versions."""
+        """Add an observer as a voter, after a check of the versions that it supports."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
         address = address_of(endpoints, self._terms.listener)
@@ -170,7 +170,7 @@ class Membership:
         return [self._calls.send(key.replica_id, address, versions, now_ms)]
 
     def versions_told(self, voter_id: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
-        """Handle the ApiVersions response of the new voter, or its failure."""
+        """Handle the new voter's response to ApiVersions, or the failure of that request."""
         change = self._change
         if change is None or change.kind is not _Kind.ADD or change.key.replica_id != voter_id:
             return []
@@ -200,7 +200,7 @@ class Membership:
         return outputs if change.answers_when_committed else outputs + change.answer(ErrorCode.NONE)
 
     def remove(self, request: RemoveRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
-        """Remove a voter, which may be this node."""
+        """Remove a voter. The voter may be this node."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
 
         def refused(code: ErrorCode, message: str) -> list[Output]:
@@ -246,7 +246,7 @@ class Membership:
     # --- updates
 
     def update(self, request: UpdateRaftVoterRequest, now_ms: int) -> tuple[list[Output], ErrorCode]:
-        """Update a voter's endpoints and supported versions. Return the outputs and the error."""
+        """Update a voter's endpoints and supported versions; return the outputs and the error."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         knows = request.k_raft_version_feature
         version = self._log.kraft_version
@@ -279,7 +279,7 @@ class Membership:
         return outputs, ErrorCode.NONE
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make the quorum dynamic: its voters are in the log from then on. Raises ApiError."""
+        """Make the quorum dynamic: from then on, its voters are in the log. Raises ApiError."""
 
         def refused(reason: str) -> ApiError:
             return ApiError(
@@ -309,5 +309,5 @@ class Membership:
 
 
 def endpoints_of_request(request: UpdateRaftVoterRequest) -> tuple[VoterEndpoint, ...]:
-    """Return the listeners of the voter in an UpdateRaftVoter."""
+    """Return the listeners in an UpdateRaftVoter request."""
     return tuple(sorted(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners))

@@ -1,8 +1,8 @@
 """The metadata log, `__cluster_metadata-0`, on one node: leader, follower or observer.
 
-Its files are those of Apache Kafka (KIP-595, KIP-630): segments, and snapshots that replace all records
-before their end offset. Records are read up to the high watermark. The leader appends with a `Lead`; other
-nodes append what they fetch.
+Its files are those of Apache Kafka (KIP-595, KIP-630): segments, and snapshots. A snapshot replaces all
+records before its end offset. Records are read up to the high watermark. The leader appends its own records
+with a `Lead`; other nodes append the records that they fetch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 
 
 class MetadataLog:
-    """The log with its snapshots, and the position up to which it was read."""
+    """The metadata log with its snapshots, and the position up to which it was read."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class MetadataLog:
         directory_id: Uuid,
         static_voters: VoterSet = VoterSet(),  # noqa: B008  it never changes
     ) -> None:
-        """Take a log. `static_voters`: the configured voters, which apply until the log has others."""
+        """Wrap a log.
+
+        `static_voters` are the configured voters, which apply until the log has other voters.
+        """
         self.log = log
         self.node_id = node_id
         self.directory_id = directory_id
@@ -67,7 +70,7 @@ class MetadataLog:
         self.unsnapshotted_bytes = 0
         """The size of the records that were read or appended since the last snapshot."""
         self.last_timestamp_ms = -1
-        """The timestamp of the last of these records."""
+        """The timestamp of the last record that was read or appended; -1 without one."""
         self.history = VoterHistory(static_voters)
         """The voters by offset, from all records of the log, committed or not."""
         self._read_offset = 0
@@ -78,7 +81,7 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """The offset of the first record. If it is not 0, a snapshot has the earlier ones."""
+        """The offset of the first record. If it is not 0, a snapshot has the earlier records."""
         return self.log.log_start_offset
 
     @property
@@ -93,7 +96,7 @@ class MetadataLog:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that an empty log follows; 0 without either."""
+        """The epoch of the last record or, in an empty log, of the snapshot before it; 0 without either."""
         latest = self.log.latest_epoch
         if latest is None:
             snapshot = self.snapshots.latest
@@ -112,7 +115,7 @@ class MetadataLog:
         return self.snapshots.latest
 
     def end_of_epoch(self, epoch: int) -> EndOfEpoch:
-        """Return the end of this epoch, or of the last one before it."""
+        """Return the end of this epoch, or of the last epoch before it that the log has."""
         found, end_offset = self.log.end_offset_for_epoch(epoch)
         if end_offset < 0:
             return EndOfEpoch(self.last_epoch, self.end_offset)
@@ -141,7 +144,7 @@ class MetadataLog:
 
     @property
     def kraft_version(self) -> int:
-        """The kraft.version: 1 if the log has the voters (KIP-853)."""
+        """The kraft.version: 1 if the log contains the voters (KIP-853), and 0 otherwise."""
         return self.history.kraft_version
 
     def _note(self, offset: int, controls: Sequence[Message]) -> None:
@@ -149,7 +152,7 @@ class MetadataLog:
             self.history.note(offset, control)
 
     def _note_batches(self, data: memoryview) -> int:
-        """Read the voters in a run of batches, and return the next offset. Raises CorruptMetadata."""
+        """Read the voters in consecutive batches, and return the next offset. Raises CorruptMetadata."""
         following = -1
         for position, header in batches(data):
             following = header.next_offset
@@ -161,19 +164,23 @@ class MetadataLog:
     # --- reading
 
     def recover(self) -> None:
-        """List the snapshots, at startup. Raises CorruptMetadata or StorageError."""
+        """List the snapshots at the start of the node. Raises CorruptMetadata or StorageError."""
         self.snapshots.recover(self.start_offset)
 
     def read(self) -> Iterator[MetadataBatch]:
-        """Yield the batches of the latest snapshot and the log. Raises CorruptMetadata or StorageError."""
+        """Yield the batches of the latest snapshot, then of the log.
+
+        Raises CorruptMetadata or StorageError.
+        """
         self.recover()
         yield from self.read_snapshot()
         yield from self.read_up_to(self.end_offset)
 
     def read_snapshot(self) -> Iterator[MetadataBatch]:
-        """Yield the latest snapshot's batches, which are committed even after a restart.
+        """Yield the batches of the latest snapshot. They are known to be committed even after a restart.
 
-        If the log ends before the snapshot, it is restarted after it. Raises CorruptMetadata or StorageError.
+        If the log ends before the snapshot's end, the log is restarted there. Raises CorruptMetadata or
+        StorageError.
         """
         snapshot = self.snapshots.latest
         self._restart_behind(snapshot)
@@ -185,7 +192,8 @@ class MetadataLog:
             self.log.high_watermark = max(self.high_watermark, snapshot.end_offset)
             self.unsnapshotted_bytes = 0
             for batch in decode_batches(self.snapshots.read(snapshot)):
-                # Batches of a snapshot have offsets of their own. The content is that of its last offset.
+                # The batches of a snapshot have their own offsets. They describe the state at its last
+                # offset.
                 last = snapshot.end_offset - 1
                 self._note(last, batch.controls)
                 yield batch._replace(base_offset=last, last_offset=last, epoch=snapshot.epoch)
@@ -193,7 +201,7 @@ class MetadataLog:
         self._note_tail()
 
     def _note_tail(self) -> None:
-        """Read the voters after the snapshot, committed or not."""
+        """Read the voters in the log after the snapshot, including uncommitted records."""
         offset = self._read_offset
         while offset < self.end_offset:
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=self.end_offset).read()
@@ -203,7 +211,7 @@ class MetadataLog:
             offset = self._note_batches(memoryview(data)[:whole_bytes])
 
     def is_behind(self, offset: int) -> bool:
-        """Return whether records before `offset` were not read yet."""
+        """Return whether there are records before `offset` that were not read yet."""
         return self._read_offset < offset
 
     def read_up_to(self, end_offset: int) -> Iterator[MetadataBatch]:
@@ -213,7 +221,7 @@ class MetadataLog:
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read()
             if not data and end_offset < self.end_offset:
                 return  # the end offset is within a batch
-            # The first batch is complete, the last one may not be.
+            # The first batch is complete; the last batch may not be.
             whole_bytes = size_of_complete_batches(data)
             if not whole_bytes:
                 raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
@@ -255,14 +263,14 @@ class MetadataLog:
         try:
             return decode_quorum_state(self.disk.read(path))
         except ValueError as error:
-            # The epoch and the vote must not be guessed.
+            # This node must not guess its epoch and vote.
             raise CorruptMetadata(
                 f"{self.log.directory}/{error}: restore the file from a backup; remove it only if this node "
                 f"is the sole voter"
             ) from error
 
     def remember(self, state: QuorumState) -> None:
-        """Write `quorum-state` at once. Raises StorageError."""
+        """Write `quorum-state` before returning. Raises StorageError."""
         self.disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
 
     # --- appending
@@ -277,7 +285,7 @@ class MetadataLog:
         self._note_batches(memoryview(batch))
 
     def was_decided(self, batch: MetadataBatch) -> None:
-        """Skip a committed batch of this node's own, which is already in memory."""
+        """Skip a committed batch that this node appended itself, because the batch is already in memory."""
         assert batch.base_offset == self._read_offset, (
             f"batch at {batch.base_offset}, not {self._read_offset}"
         )
@@ -286,10 +294,10 @@ class MetadataLog:
         self.last_timestamp_ms = batch.timestamp_ms
 
     def append_fetched(self, records: Buffer, *, epoch: int) -> None:
-        """Write the records of the leader of `epoch`. The last batch may be incomplete, and is ignored then.
+        """Write records of the leader of `epoch`. If the last batch is incomplete, it is ignored.
 
-        Batches are stored unchanged. Raises ValueError if they do not follow this log, and writes
-        none of them then. Raises StorageError if they cannot be written.
+        Batches are stored unchanged. Raises ValueError, without writing any batch, if the batches do not
+        follow this log. Raises StorageError if they cannot be written.
         """
         whole = memoryview(records)[: size_of_complete_batches(records)]
         if not whole:
@@ -312,16 +320,16 @@ class MetadataLog:
         self.log.commit()
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate what diverges from the leader's log. It was never read as committed. Raises StorageError.
+        """Truncate records that diverge from the leader's log and were never read as committed.
 
-        A flush must follow (`awaits_sync`).
+        The caller must flush the log afterwards (`awaits_sync`). Raises StorageError.
         """
         assert offset >= self.high_watermark, f"truncation to {offset}, below {self.high_watermark}"
         self.history.cut(offset)
         self.log.truncate_to(offset)
 
     def advance_to(self, high_watermark: int) -> None:
-        """Raise the high watermark, as far as the log reaches."""
+        """Raise the high watermark, but not above the log end offset."""
         self.log.high_watermark = max(self.high_watermark, min(high_watermark, self.end_offset))
 
     def commit(self) -> None:
@@ -330,17 +338,17 @@ class MetadataLog:
 
     @property
     def written_end_offset(self) -> int:
-        """The end of the written part, which may be sent to other nodes."""
+        """The end of the written part of the log. Only this part may be sent to other nodes."""
         return self.log.written_end_offset
 
     @property
     def synced_end_offset(self) -> int:
-        """The end of the durable part."""
+        """The end of the durable part of the log."""
         return self.log.recovery_point
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether the log was truncated or restarted: a flush must precede the next append."""
+        """Whether a flush must precede the next append, because the log was truncated or restarted."""
         return self.log.awaits_sync
 
     def flush(self) -> None:
@@ -348,6 +356,6 @@ class MetadataLog:
         self.log.flush()
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:
-        """Return (the function for a worker, the function to call after it)."""
+        """Return a function for a worker, and a function to call on the event loop after it."""
         ticket = self.log.begin_flush()
         return ticket.work, ticket.finish

@@ -1,7 +1,7 @@
-"""The outputs of the KRaft state machine, which its caller executes strictly in order.
+"""The outputs of the KRaft state machine. The caller executes them strictly in order.
 
-A `Remember` with `is_promise` blocks all later outputs until quorum-state is durable. The machine itself
-continues; only its messages and log writes wait.
+A `Remember` with `is_promise` contains a vote or an epoch that other nodes will rely on. It blocks all later
+outputs until quorum-state is durable. The machine itself continues; only its messages and log writes wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kwire.wire.schema import Message
 
 
 class Send(NamedTuple):
-    """Send a request. `answered(number, ...)` is called once, by the deadline. Several may be in flight."""
+    """Send a request, possibly while others are in flight. `answered` is called once, by the deadline."""
 
     number: int
     to: PeerAddress
@@ -36,8 +36,7 @@ class Answer(NamedTuple):
 class Remember(NamedTuple):
     """Write quorum-state.
 
-    If it is a promise, no later output is executed before the file is durable, with this state or a newer
-    one.
+    With `is_promise`, later outputs wait until the file is durable with this state or a newer state.
     """
 
     state: QuorumState
@@ -45,19 +44,19 @@ class Remember(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Notify subscribers: the leader, its epoch, its address or this node's role changed."""
+    """Notify subscribers that the leader, its epoch, its address or this node's role has changed."""
 
 
 class Unlead(NamedTuple):
-    """Stop appending decisions, because this node is no longer the leader."""
+    """Stop appending the controller's records, because this node is no longer the leader."""
 
     reason: ErrorCode
 
 
 class AppendControls(NamedTuple):
-    """Append control records, with their types, as one batch of the epoch; then call `controls_appended`.
+    """Append control records, given with their types, as one batch, and call `controls_appended`.
 
-    Nothing happens if the machine is no longer the leader of that epoch.
+    Nothing is appended if the machine is no longer the leader in that epoch.
     """
 
     epoch: int
@@ -65,9 +64,9 @@ class AppendControls(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append the records of the leader of `epoch`; call `refused` if they do not follow this log.
+    """Append records of the leader of `epoch`. Call `refused` if they do not follow this log.
 
-    On a controller the log is then synced, and `synced` is called. It fetches nothing before that.
+    On a controller, the log is then synced and `synced` is called. The machine fetches nothing before that.
     """
 
     records: Buffer
@@ -75,22 +74,22 @@ class Append(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Truncate the log to an offset, sync it, and call `synced`. Nothing is fetched before that.
+    """Truncate the log to an offset, sync it, and call `synced`. The machine fetches nothing before that.
 
-    A sync that began earlier does not count.
+    A sync that began before the truncation does not count.
     """
 
     offset: int
 
 
 class Advance(NamedTuple):
-    """Raise the high watermark, as far as the log reaches."""
+    """Raise the high watermark, but not above the log end offset."""
 
     high_watermark: int
 
 
 class BeginSnapshot(NamedTuple):
-    """Start the download of a snapshot, in place of an earlier one."""
+    """Start the download of a snapshot, which replaces an earlier download."""
 
     snapshot: Snapshot
 
@@ -102,9 +101,9 @@ class AddToSnapshot(NamedTuple):
 
 
 class Install(NamedTuple):
-    """Check the downloaded snapshot, sync it, and restart the log after it; then call `installed`.
+    """Check the downloaded snapshot, sync it, restart the log after it, and call `installed`.
 
-    The new log start is synced afterwards, and `synced` is called, as after a `Cut`.
+    Afterwards the new log start is synced and `synced` is called, as after a `Cut`.
     """
 
 
@@ -113,11 +112,11 @@ class DropSnapshot(NamedTuple):
 
 
 class Complain(NamedTuple):
-    """Log a message for operators."""
+    """Write a log line for operators."""
 
     text: str
     is_fault: bool = True
-    """Whether it is an error of some node. Otherwise it is a warning of a normal event."""
+    """True for an error of a node (logged as error), false for a normal event (logged as warning)."""
 
 
 class Fail(NamedTuple):

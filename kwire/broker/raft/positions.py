@@ -9,7 +9,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class EndOfEpoch(NamedTuple):
-    """The latest epoch of a log that is not after the requested one, and its end offset."""
+    """The latest epoch of a log that is not after a requested epoch, and the end offset of that epoch."""
 
     epoch: int
     end_offset: int
@@ -24,7 +24,7 @@ class Positions(Protocol):
     def end_offset(self) -> int: ...
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that an empty log follows; 0 without either."""
+        """The epoch of the last record or, in an empty log, of the snapshot before it; 0 without either."""
 
     @property
     def earliest_snapshot(self) -> Snapshot | None: ...
@@ -32,15 +32,15 @@ class Positions(Protocol):
     def latest_snapshot(self) -> Snapshot | None: ...
 
     def end_of_epoch(self, epoch: int) -> EndOfEpoch:
-        """Return the end of this epoch, or of the last one before it."""
+        """Return the end of this epoch, or of the last epoch before it that the log has."""
 
 
 def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch | Snapshot | None:
-    """Return how a leader responds to a Fetch at `offset`, after a record of `last_epoch`.
+    """Return how a leader responds to a Fetch at `offset`, if the record before it has `last_epoch`.
 
-    None: records from there on. EndOfEpoch: the divergence; the follower truncates its log. Snapshot: the
-    follower loads it first, because its records are gone, or because its log is empty and the snapshot is
-    shorter.
+    None: send the records from `offset` on. EndOfEpoch: the logs diverge there, and the follower truncates
+    its log. Snapshot: the follower first loads this snapshot, because the leader no longer has the records,
+    or because the follower's log is empty and the snapshot is shorter than the records.
     """
     latest = log.latest_snapshot
     if offset == 0 and latest is not None and latest.end_offset > 0:
@@ -59,7 +59,7 @@ def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch 
 
 
 def cut_for(log: Positions, leaders: EndOfEpoch) -> int:
-    """Return the offset to truncate a diverging log to. The leader ends its epoch at `leaders`."""
+    """Return the offset to which a diverging log is truncated; the leader's epoch ends at `leaders`."""
     if leaders.epoch == 0:
         return min(leaders.end_offset, log.end_offset)
     own = log.end_of_epoch(leaders.epoch)

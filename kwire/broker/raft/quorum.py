@@ -1,12 +1,14 @@
 """KRaft on one node: the state machine of the metadata quorum, with its I/O (Kafka's KafkaRaftManager).
 
-The machine (`machine.py`) elects leaders and raises the high watermark; its outputs are executed here, in
-order. A worker writes votes and epochs to quorum-state; later outputs wait until the file is durable.
+The machine (`machine.py`) elects leaders and raises the high watermark; its outputs are executed here, in The
+machine (`machine.py`) elects leaders and raises the high watermark. This module executes the machine's
+outputs in order. A worker writes votes and epochs to quorum-state; later outputs wait until that file is
+durable.
 
-A sole voter is elected, and has committed everything, before `start` returns. It needs no other node, so a
-start syncs its records once, at its end. While other nodes follow the log, the leader appends a NoOpRecord
-from time to time, so that they can distinguish an idle log from a lost leader (KIP-835). Without followers it
-appends none, so that the disk can rest; Kafka always appends them.
+If this node is the only voter, it has become leader and has committed its log before `start` returns. It
+needs no other node, so one sync at the end of the start is enough. While other nodes follow the log, the
+leader regularly appends a NoOpRecord, so that they can distinguish an idle log from a lost leader (KIP-835).
+Without followers it appends none, so that the disk can rest; Kafka always appends them.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ from kwire.wire.schema import Message
 
 FETCHES: Final = "metadata"
 ELECTIONS: Final = "quorum"
-"""The purposes of connections. Votes get their own, because a Fetch may block its connection for a while."""
+"""The purpose of connections for votes. They have their own connections, because a waiting Fetch blocks
+one."""
 
 LEAVING_MS: Final = 5_000
-"""The maximum wait of a stopping leader for the next leader, as in Kafka."""
+"""The maximum time that a stopping leader waits for the next leader, in ms, as in Kafka."""
 
 
 class Asks(Protocol):
@@ -60,7 +63,7 @@ class Asks(Protocol):
 
 
 class Quorum:
-    """The quorum as one of its voters or observers takes part in it, with the metadata log."""
+    """The metadata quorum on one of its voters or observers, with the metadata log."""
 
     def __init__(
         self,
@@ -73,15 +76,15 @@ class Quorum:
     ) -> None:
         """Take the callbacks.
 
-        `on_committed` gets all committed batches, in order. `on_restarted` gets a snapshot that replaces
-        everything before it. `on_failed` is called with the reason when this node cannot take part any more.
+        `on_committed` gets all committed batches in order. `on_restarted` gets the content of a snapshot that
+        replaces all earlier batches. `on_failed` gets the reason why this node can no longer take part.
         """
         self.log: MetadataLog
-        """Set by `start`."""
+        """The metadata log; it is set by `start`."""
         self.failed = False
-        """The log cannot be written or followed any more, and the node must stop."""
+        """Whether the log can no longer be written or followed, so that the node must stop."""
         self.is_ending = False
-        """Whether the node is stopping, so that no request may wait any longer."""
+        """Whether the node is stopping, so that requests must not wait any longer."""
         self._config = config
         self._host = host
         self._on_committed = on_committed
@@ -91,12 +94,12 @@ class Quorum:
         self._machine: Machine | None = None
         self._listener = ""
         self._is_settled = True
-        """Whether records are committed only after a sync; false while a sole voter starts."""
+        """Whether records are committed only after a sync. False while the only voter starts."""
         self._outputs: deque[out.Output] = deque()
         self._is_held = False
-        """Whether outputs wait for a durable quorum-state."""
+        """Whether outputs wait until quorum-state is durable."""
         self._holding: list[Callable[[], None]] = []
-        """Responses that wait for the same."""
+        """Responses that wait until quorum-state is durable."""
         self._is_at_work = False
         self._decisions: Decisions
         self._writes: Writes
@@ -120,11 +123,11 @@ class Quorum:
         leadership: Leadership | None = None,
         endpoints: Sequence[EndpointImage] = (),
     ) -> None:
-        """Publish what is known to be committed, and join the quorum. `settle` must follow.
+        """Publish all records that are known to be committed, and join the quorum. `settle` must follow.
 
-        Observers have no `leadership`. `endpoints`: this node's, as a voter. A sole voter has published all
-        of its log, and is the leader of a new epoch, when this returns. Raises CorruptMetadata or
-        StorageError.
+        `leadership` is None on observers. `endpoints` are the endpoints of this node as a voter. If this node
+        is the only voter, it has published its complete log and is the leader of a new epoch when this method
+        returns. Raises CorruptMetadata or StorageError.
         """
         self.log, self._leadership = log, leadership
         host, directory = self._host, log.log.directory
@@ -146,7 +149,7 @@ class Quorum:
         self._on_committed(log.read_snapshot())
         self._is_settled = not self.is_sole_voter
         if log.awaits_sync or (self._is_settled and leadership is not None):
-            # Leaders count what a voter has as acknowledged, so it must be durable.
+            # The leader counts a voter's records as acknowledged, so they must be durable.
             log.flush()
         if not self._is_settled:
             log.advance_to(log.end_offset)
@@ -197,10 +200,10 @@ class Quorum:
         )
 
     def settle(self) -> None:
-        """Commit and publish what a sole voter appended while it started or stops. Raises StorageError.
+        """Commit and publish what the only voter appended while it starts or stops. Raises StorageError.
 
-        A node that starts or stops cannot wait for its event loop. A start needs one sync, at its end:
-        nothing of it is visible outside before.
+        A node that starts or stops cannot wait for its event loop. One sync at the end of the start is
+        enough, because no other node or client has seen any record before.
         """
         while self._decisions.are_open and self.is_sole_voter and not self.failed:
             if self._is_settled:
@@ -223,7 +226,7 @@ class Quorum:
             self._after(self._machine.synced(end_offset, self._host.internode_clock.monotonic_ms()))
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Resign, and have another voter elected; `on_left` is called when the node may stop."""
+        """Resign, so that another voter is elected. `on_left` is called when this node may stop."""
         machine = self._machine
         if machine is None or self.is_sole_voter or self._on_left is not None:
             self._host.call_soon(on_left)
@@ -242,7 +245,7 @@ class Quorum:
             self._host.call_soon(on_left)
 
     def stop(self) -> None:
-        """Leave the quorum, because the node has stopped. An incomplete snapshot is abandoned."""
+        """Leave the quorum because the node has stopped. An unfinished snapshot is abandoned."""
         self.end_waits()
         if self._machine is None:
             return
@@ -264,7 +267,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The active controller; NO_LEADER if it is unknown."""
+        """The id of the active controller; NO_LEADER if it is unknown."""
         machine = self._machine
         if machine is None or machine.role not in (QuorumRole.LEADER, QuorumRole.FOLLOWER):
             return NO_LEADER
@@ -272,7 +275,7 @@ class Quorum:
 
     @property
     def told_leader_id(self) -> int:
-        """The epoch's leader for responses: also during an election, or after this node resigned."""
+        """The epoch's leader for responses. It is kept during an election and after this node resigned."""
         return NO_LEADER if self._machine is None else self._machine.leader_id
 
     @property
@@ -282,7 +285,7 @@ class Quorum:
 
     @property
     def kraft_version(self) -> int:
-        """The kraft.version: 1 if the log has the voters (KIP-853)."""
+        """The kraft.version: 1 if the log contains the voters (KIP-853), and 0 otherwise."""
         return self.log.kraft_version if self._machine is None else self._machine.kraft_version
 
     @property
@@ -292,7 +295,7 @@ class Quorum:
         return found is not None and len(self.log.voters) == 1 and self._leadership is not None
 
     def leader_address(self) -> PeerAddress | None:
-        """Return the address of the active controller; None if it is unknown, or this node."""
+        """Return the active controller's address; None if it is unknown or is this node."""
         return None if self.leader_id == NO_LEADER or self._machine is None else self._machine.leader_address
 
     def subscribe_leader(self, callback: Callable[[], None]) -> None:
@@ -321,7 +324,7 @@ class Quorum:
     # --- execution of outputs
 
     def _after(self, outputs: Iterable[out.Output]) -> None:
-        """Execute outputs, do what is due, and set the timer for the next `tick`."""
+        """Execute outputs, do everything that is due, and set the timer for the next `tick`."""
         self._do(outputs)
         machine = self._machine
         if machine is None:
@@ -335,7 +338,7 @@ class Quorum:
         due_ms = None if machine is None else machine.due_ms
         if self._on_left is not None and machine is not None and machine.may_end:
             self._left()
-        # A timer that fires too early only sets the next one, so not every Fetch has to move it.
+        # A timer that fires too early only sets the next timer, so a Fetch does not have to move the timer.
         if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
@@ -350,7 +353,7 @@ class Quorum:
     def _do(self, outputs: Iterable[out.Output]) -> None:
         for output in outputs:
             if isinstance(output, out.Unlead):
-                # Stop deciding at once, even if other outputs wait.
+                # The controller must stop deciding at once, even if other outputs wait.
                 self._unlead(ApiError(output.reason))
             else:
                 self._outputs.append(output)
@@ -386,7 +389,9 @@ class Quorum:
                 try:
                     log.append_fetched(output.records, epoch=output.epoch)
                 except ValueError as error:
-                    self._logger.error("Rejecting records of leader %d: %s", self.leader_id, error)
+                    self._logger.error(
+                        "Cannot append records of leader %d, will fetch again: %s", self.leader_id, error
+                    )
                     machine.refused(now_ms)
                     return
                 if self._leadership is not None:
@@ -455,7 +460,7 @@ class Quorum:
         self._election_file.remember(remember.state, kept)
 
     def _fail(self, reason: str) -> None:
-        """Stop the node: it must not guess its metadata."""
+        """Stop the node, because it must not guess its metadata."""
         if self.failed:
             return
         self._logger.critical("Fatal error in the metadata quorum, stopping this node: %s", reason)
@@ -469,28 +474,28 @@ class Quorum:
     # --- requests to the quorum
 
     def asked(self, request: Message, asker: Asks) -> None:
-        """Handle Vote, Begin- or EndQuorumEpoch, or a voter change. `asker` gets a response, maybe later."""
+        """Handle a quorum request, such as Vote or AddRaftVoter. `asker` gets the response, maybe later."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
             self._after(self._machine.asked(request, asker, now_ms, api_version=asker.api_version))
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Return whether all votes and epochs of this node are durable; if not, call `answer` when they are.
+        """Return whether all votes and epochs of this node are durable. If not, call `answer` once they are.
 
-        No other node may learn of an epoch, or of this node's leadership, that this node could forget.
+        Otherwise this node could forget an epoch, or its leadership, after another node has learned of it.
         """
         if self._is_held:
             self._holding.append(answer)
         return not self._is_held
 
     def describe(self) -> Description | None:
-        """Return the state of the quorum; None if this node is not the leader."""
+        """Return the state of the quorum, or None if this node is not the leader."""
         if self._machine is None or not self.leads:
             return None
         return self._machine.describe(self._host.internode_clock.monotonic_ms())
 
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
-        """Return the leader's address on a listener; None if it is unknown."""
+        """Return the leader's address on a listener, or None if it is unknown."""
         machine = self._machine
         if machine is None:
             return None
@@ -500,7 +505,7 @@ class Quorum:
     # --- downloads of snapshots: `download.Installs`
 
     def installed(self, *, succeeded: bool) -> None:
-        """Continue after a fetched snapshot, which is installed, or was invalid."""
+        """Continue after a fetched snapshot was installed or was found to be invalid."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
             self._machine.installed(now_ms)
@@ -511,15 +516,15 @@ class Quorum:
             self._after(())
 
     def snapshot_failed(self, reason: str) -> None:
-        """Fail: a fetched snapshot could not be written."""
+        """Stop the node, because a fetched snapshot could not be written."""
         self._fail(reason)
 
     # --- for the leader
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append the controller's records, and return the offset of the last.
+        """Append the controller's records, and return the offset of the last record.
 
-        Raises ApiError (UNKNOWN_SERVER_ERROR) if atomic records exceed one batch.
+        Raises ApiError UNKNOWN_SERVER_ERROR if atomic records exceed one batch.
         """
         offset = self._decisions.append(records, delta, atomic=atomic)
         self._write_soon()
@@ -557,26 +562,26 @@ class Quorum:
         return self.log.voters.find(key) is not None
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
-        """Note a Fetch: the replica has everything before `offset`."""
+        """Record a Fetch: the replica has every record before `offset`."""
         assert self._machine is not None
         self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
 
     def is_loaded(self, key: ReplicaKey) -> None:
-        """Note a FetchSnapshot of the replica."""
+        """Record a FetchSnapshot of the replica."""
         if self._machine is not None:
             self._machine.loaded_by(key, self._host.internode_clock.monotonic_ms())
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once, when more is committed, or written, or the leader changes."""
+        """Call `waiter` once: when more records are committed (or written), or when the leader changes."""
         self._waiters.add(waiter, for_written=for_written)
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
-        """Remove a waiter that was not called yet."""
+        """Remove a waiter that has not been called yet."""
         self._waiters.remove(waiter)
 
     def end_waits(self) -> None:
-        """Complete all waiting requests, and append no more NoOpRecords: the node is stopping."""
+        """Complete all waiting requests, and stop appending NoOpRecords, because the node is stopping."""
         self.is_ending = True
         if self._machine is not None:
             self._decisions.stop()

@@ -1,6 +1,6 @@
 """The `quorum-state` file: the epoch, vote and leader that a node remembers across restarts, in Kafka's JSON.
 
-Version 0 belongs to static quorums (controller.quorum.voters), version 1 to dynamic ones (KIP-853).
+Version 0 is for static quorums (controller.quorum.voters), and version 1 for dynamic quorums (KIP-853).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 FILE_NAME = "quorum-state"
 BESIDE = ".new"
-"""The suffix of a file that is to replace another one."""
+"""The suffix of the new file until the rename that replaces the old file."""
 NOBODY = -1
 
 
 class QuorumState(NamedTuple):
-    """The current epoch, and its leader or this node's vote."""
+    """The current epoch, and its leader or the candidate that this node voted for."""
 
     leader_id: int = NO_LEADER
     leader_epoch: int = 0
@@ -77,7 +77,7 @@ def decode_quorum_state(content: bytes) -> QuorumState:
 
 
 class ElectionFile:
-    """The writer of the file on a running node. Workers write it, one state after another."""
+    """The writer of the file on a running node. Worker threads write the states, one after another."""
 
     def __init__(
         self, disk: Disk, host: Host, directory: str, on_failed: Callable[[BaseException], None]
@@ -93,11 +93,11 @@ class ElectionFile:
         self._is_closed = False
 
     def close(self) -> None:
-        """Write nothing more, and call nothing more."""
+        """Stop writing and calling back."""
         self._is_closed = True
 
     def remember(self, state: QuorumState, on_durable: Callable[[], None] | None = None) -> None:
-        """Write the state soon. `on_durable` is called once this state or a newer one is durable."""
+        """Write the state in a worker. `on_durable` is called once this or a newer state is durable."""
         self._wanted = state
         if on_durable is not None:
             self._promises.append(on_durable)

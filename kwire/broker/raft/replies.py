@@ -1,4 +1,4 @@
-"""Requests and responses of the quorum's RPCs: the leader and epoch in them, for the one partition."""
+"""The leader and epoch in quorum requests and responses, which have exactly one partition."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ FIRST_WITH_ENDPOINTS: Final = 1
 
 
 class Heard(NamedTuple):
-    """The state of the quorum in a response."""
+    """The leader and epoch that another node sent in a response."""
 
     code: int
     leader_id: int
     epoch: int
     address: PeerAddress | None
-    """The leader's address, if the response has it."""
+    """The leader's address, or None if the response does not have it."""
     is_granted: bool = False
 
 
 def heard_in(answer: object) -> Heard | None:
-    """Read a response; None if it does not have exactly the one partition."""
+    """Read a response; return None if it does not have exactly one partition, the metadata log."""
     if isinstance(answer, UpdateRaftVoterResponse):
         told = answer.current_leader
         address = PeerAddress(told.host, told.port) if told.host else None
@@ -73,19 +73,19 @@ def heard_in(answer: object) -> Heard | None:
 
 
 class Said(NamedTuple):
-    """The sender's state in a Vote, BeginQuorumEpoch or EndQuorumEpoch request."""
+    """The sender and its epoch in a Vote, BeginQuorumEpoch or EndQuorumEpoch request."""
 
     replica_id: int
-    """The candidate, or the leader."""
+    """The id of the candidate or leader that sent the request."""
     epoch: int
     to: ReplicaKey | None
-    """The intended receiver, if the request names it."""
+    """The intended receiver, or None if the request does not name it."""
     address: PeerAddress | None
-    """The leader's address, if the request has it."""
+    """The leader's address, or None if the request does not have it."""
 
 
 def said_in(request: Electoral, listener: str) -> Said | None:
-    """Read a request; None if it does not have exactly the one partition."""
+    """Read a request; return None if it does not have exactly one partition, the metadata log."""
     if len(request.topics) != 1 or request.topics[0].topic_name != METADATA_TOPIC:
         return None
     if len(request.topics[0].partitions) != 1 or request.topics[0].partitions[0].partition_index != 0:
@@ -105,7 +105,7 @@ def said_in(request: Electoral, listener: str) -> Said | None:
 
 
 class Known(NamedTuple):
-    """The leader and epoch, as every response has them."""
+    """The leader and epoch that every response contains."""
 
     epoch: int
     leader_id: int
@@ -113,7 +113,7 @@ class Known(NamedTuple):
 
 
 def refusal(request: Electoral, code: ErrorCode) -> Message:
-    """Build the response to an invalid request, without a partition."""
+    """Build an error response without a partition, for an invalid request."""
     if isinstance(request, vote.VoteRequest):
         return vote.VoteResponse(error_code=code, topics=[])
     if isinstance(request, begin.BeginQuorumEpochRequest):
@@ -124,7 +124,7 @@ def refusal(request: Electoral, code: ErrorCode) -> Message:
 def reply(
     request: Electoral, code: ErrorCode, known: Known, *, api_version: int, is_granted: bool = False
 ) -> Message:
-    """Build the response for the one partition."""
+    """Build the response with the one partition, the metadata log."""
     epoch, leader_id, at = known
     if api_version < FIRST_WITH_ENDPOINTS or leader_id < 0:
         at = None

@@ -10,32 +10,32 @@ class QuorumRole(Enum):
     """The role of a node in an epoch. Observers are unattached or followers."""
 
     UNATTACHED = auto()
-    """It does not know the leader's address, and asks any server. It may have voted."""
+    """The node does not know the leader's address, and sends Fetch to any server. It may have voted."""
     FOLLOWER = auto()
-    """It fetches the log of a known leader."""
+    """The node fetches the log of a known leader."""
     PROSPECTIVE = auto()
-    """It requests pre-votes, in an epoch that it has not started."""
+    """The node requests pre-votes in the current epoch, before it starts a new epoch."""
     CANDIDATE = auto()
-    """It has started an epoch, voted for itself, and requests votes."""
+    """The node has started a new epoch, voted for itself, and requests votes."""
     LEADER = auto()
     RESIGNED = auto()
-    """It was the leader of the epoch: it appends nothing, and has another voter elected."""
+    """The node was the leader of this epoch. It appends nothing, and waits for the next leader."""
     FAILED = auto()
-    """Its state contradicts the quorum: the node must stop."""
+    """The node's state contradicts the quorum, so the node must stop."""
 
 
 class Event(Enum):
     """The cause of a transition."""
 
     EPOCH_SEEN = auto()
-    """There is a newer epoch, without a known leader address."""
+    """Another node has a newer epoch, and the leader's address is not known."""
     LEADER_FOUND = auto()
     STANDS = auto()
     """The election timeout or fetch timeout has passed."""
     LOST = auto()
-    """The pre-votes are lost, and no leader is known."""
+    """The node has lost the pre-vote, and no leader is known."""
     WOULD_WIN = auto()
-    """A majority would vote for it."""
+    """A majority would vote for this node."""
     ELECTED = auto()
     RESIGNS = auto()
     CONTRADICTED = auto()
@@ -61,11 +61,11 @@ MOVES: Final[dict[QuorumRole, dict[Event, QuorumRole]]] = {
         Event.ELECTED: QuorumRole.LEADER,
     },
     QuorumRole.LEADER: {**_ELECTIONS, Event.RESIGNS: QuorumRole.RESIGNED},
-    # A sole voter need not wait for other nodes after a restart.
+    # The only voter need not wait for other nodes after a restart.
     QuorumRole.RESIGNED: {**_ELECTIONS, Event.STANDS: QuorumRole.PROSPECTIVE},
     QuorumRole.FAILED: {},
 }
-"""The legal transitions. Any other one is a bug."""
+"""The legal transitions. Any other transition is a bug of kwire."""
 
 
 class Stage(Enum):
@@ -73,6 +73,6 @@ class Stage(Enum):
 
     FETCHING = auto()
     LOADING = auto()
-    """It fetches a snapshot of the leader."""
+    """The node fetches a snapshot from the leader."""
     INSTALLING = auto()
-    """The snapshot is complete and is being synced. Nothing is fetched meanwhile."""
+    """The snapshot is complete and is being synced. The node fetches nothing meanwhile."""

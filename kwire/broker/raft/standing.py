@@ -1,7 +1,7 @@
 """The quorum state of one node, and the transitions between its roles.
 
-`roles` lists the legal transitions; this module implements them. Each returns outputs in this order: the end
-of the old role (a leader appends nothing more), the write of quorum-state, and notifications.
+`roles` lists the legal transitions; this module implements them. Each transition returns its outputs in this
+order: the end of the old role (a leader stops appending), the write of quorum-state, and notifications.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kwire.wire.primitives import ZERO_UUID
 
 LEAST_BACKOFF_MS: Final = 20
 FIRST_BACKOFF_MS: Final = 200
-"""The first election backoff. It doubles up to controller.quorum.election.backoff.max.ms."""
+"""The first election backoff in ms. It doubles up to controller.quorum.election.backoff.max.ms."""
 
 
 class Standing:
@@ -36,13 +36,13 @@ class Standing:
     def __init__(
         self, terms: Terms, log: QuorumLog, rng: random.Random, *, remembered: QuorumState, now_ms: int
     ) -> None:
-        """Start with the state of the quorum-state file, and a durable log."""
+        """Start with the state that the quorum-state file has. The log must be durable."""
         self.role = QuorumRole.UNATTACHED
         self.epoch = max(remembered.leader_epoch, log.last_epoch)
         self.leader_id = NO_LEADER
-        """The leader of the epoch. A leader that resigned still reports itself."""
+        """The leader of the epoch. A leader that has resigned still reports itself."""
         self.leader_address: PeerAddress | None = None
-        """None if it is this node, or unknown."""
+        """The leader's address; None if the leader is this node or unknown."""
         self._terms = terms
         self._log = log
         self._rng = rng
@@ -50,34 +50,34 @@ class Standing:
         self._calls = Calls(terms, rng)
         self._fetching = Fetching(terms, log, self._calls, rng)
         self._voted: ReplicaKey | None = None
-        """The candidate that has this node's vote in this epoch."""
+        """The candidate for which this node has voted in this epoch, or None."""
         self._tally: Tally | None = None
         self._refusals = 0
-        """The rejections of this node since it last had a leader, or was the leader."""
+        """The number of rejections by other nodes since this node last had a leader or was the leader."""
         self._leading: Leading | None = None
         self._membership: Membership | None = None
         self._successors: list[ReplicaKey] = []
         self._unaware: list[Voter] = []
         """The voters that do not know yet that this node resigned."""
         self._election_due_ms = now_ms + self._random_timeout_ms()
-        """The time at which an election times out, or the next one starts."""
+        """The time at which the current election times out, or the next election starts."""
         self._fetch_due_ms: int | None = None
         """The end of the fetch timeout; None before the first Fetch."""
         self._leader_has_ended = False
         """Whether the leader sent EndQuorumEpoch."""
         self._is_stopping = False
         self._told: object = None
-        if remembered.leader_epoch == self.epoch:  # else the file is missing, or older than the log
+        if remembered.leader_epoch == self.epoch:  # otherwise the file is missing, or older than the log
             self._recall(remembered, now_ms)
 
     def _recall(self, remembered: QuorumState, now_ms: int) -> None:
-        """Restore the role in the remembered epoch."""
+        """Restore the role that this node had in the epoch of quorum-state."""
         terms, voters = self._terms, self._log.voters
         if remembered.voted_id != NOBODY:
             self._voted = ReplicaKey(remembered.voted_id, remembered.voted_directory_id)
         self.leader_id = remembered.leader_id
         if self.leader_id == terms.node_id:
-            # A restarted leader may have lost records of its epoch, so it appends nothing more in it.
+            # A restarted leader may have lost records of its epoch, so it appends nothing more in that epoch.
             self.role = QuorumRole.RESIGNED
             self._unaware = self._others()
         elif self.leader_id != NO_LEADER:
@@ -97,23 +97,24 @@ class Standing:
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this node may become a candidate: a voter, or one until its removal is committed.
+        """Whether this node may become a candidate: it is a voter, or its removal is not committed yet.
 
-        Its log may be the only complete one, and then the remaining voters can elect no other node. It leads
-        until the removal is committed. (Section 4.2.2 of Ongaro's thesis. A Kafka quorum gets stuck here.)
+        If this node has the only complete log, the remaining voters can elect no other node. It is then
+        leader until its removal is committed. (Section 4.2.2 of Ongaro's thesis. A Kafka quorum gets stuck
+        here.)
         """
         log = self._log
         is_open = log.voters_offset >= log.high_watermark
         return self.is_voter or (is_open and log.former_voters.find(self._terms.key) is not None)
 
     def _is_me(self, key: ReplicaKey) -> bool:
-        """Return whether the key is this node's, possibly without a directory id."""
+        """Return whether the key is this node's key. The key may lack the directory id."""
         mine = self._terms.key
         return key.replica_id == mine.replica_id and key.directory_id in (ZERO_UUID, mine.directory_id)
 
     @property
     def _lead_of_epoch(self) -> tuple[Leading, Membership]:
-        """The state that only a leader has."""
+        """The state that a node has only as leader."""
         assert self._leading is not None
         assert self._membership is not None
         return self._leading, self._membership
@@ -125,7 +126,7 @@ class Standing:
         return self._terms.election_timeout_ms + self._rng.randrange(max(1, self._terms.election_timeout_ms))
 
     def _stand_again_soon(self, now_ms: int) -> None:
-        """Shorten the wait after a rejection. It grows with each one, so that all voters can respond."""
+        """Schedule the next election soon after a rejection; the delay grows with each rejection."""
         backoff_ms = min(self._terms.election_backoff_max_ms, FIRST_BACKOFF_MS << min(self._refusals, 16))
         self._refusals += 1
         due_ms = now_ms + LEAST_BACKOFF_MS + self._rng.randrange(1 + backoff_ms)
@@ -134,7 +135,7 @@ class Standing:
     # --- transitions
 
     def _leave(self, event: Event, reason: ErrorCode = ErrorCode.NOT_CONTROLLER) -> list[Output]:
-        """End the current role, and enter the one that follows the event."""
+        """End the current role, and enter the role that follows the event."""
         following = MOVES[self.role].get(event)
         assert following is not None, f"{event.name} is illegal for {self.role.name}"
         outputs: list[Output] = []
@@ -149,7 +150,7 @@ class Standing:
         return outputs
 
     def _remember(self, *, is_promise: bool) -> list[Output]:
-        """Write the epoch, vote and leader to quorum-state, and notify if the leader changed."""
+        """Write epoch, vote and leader to quorum-state, and notify subscribers if the leader has changed."""
         voted = self._voted or ReplicaKey(NOBODY, ZERO_UUID)
         state = QuorumState(
             leader_id=self.leader_id,
@@ -171,7 +172,7 @@ class Standing:
     def _see(
         self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER, address: PeerAddress | None = None
     ) -> list[Output]:
-        """Enter an epoch, or learn its leader. Requests in flight are forgotten."""
+        """Enter an epoch, or learn its leader. Responses to requests in flight are then ignored."""
         if leader_id != NO_LEADER and address is not None:
             return self._follow_leader(epoch, leader_id, address, now_ms)
         keeps_time = self.role in (QuorumRole.UNATTACHED, QuorumRole.CANDIDATE, QuorumRole.RESIGNED)
@@ -197,14 +198,14 @@ class Standing:
         return outputs + self._remember(is_promise=False)
 
     def _stand(self, now_ms: int) -> list[Output]:
-        """Become prospective and request pre-votes. A sole voter becomes a candidate at once."""
+        """Become prospective and request pre-votes. The only voter becomes a candidate at once."""
         outputs = self._leave(Event.STANDS)
         self._tally = Tally(self._log.voters, self._terms.key)
         self._election_due_ms = now_ms + self._random_timeout_ms()
         return outputs + self._count(now_ms)
 
     def _count(self, now_ms: int) -> list[Output]:
-        """Continue if the votes decide the election."""
+        """Change the role if the counted votes decide the election."""
         tally = self._tally
         assert tally is not None
         if tally.is_won:
@@ -214,18 +215,18 @@ class Standing:
         return self._lose(now_ms) if tally.is_lost and self.role is QuorumRole.PROSPECTIVE else []
 
     def _become_candidate(self, now_ms: int) -> list[Output]:
-        """Start a new epoch with a vote for this node."""
+        """Start a new epoch and vote for this node."""
         outputs = self._leave(Event.WOULD_WIN)
         self.epoch, self.leader_id, self.leader_address = self.epoch + 1, NO_LEADER, None
         self._voted = self._terms.key
         self._tally = Tally(self._log.voters, self._terms.key)
         self._election_due_ms = now_ms + self._random_timeout_ms()
-        if self._tally.is_won:  # a sole voter needs only one write of quorum-state
+        if self._tally.is_won:  # for the only voter, one write of quorum-state is enough
             return outputs + self._win(now_ms)
         return outputs + self._remember(is_promise=True)
 
     def _win(self, now_ms: int) -> list[Output]:
-        """Become leader. Nothing is appended before quorum-state has it, so that no epoch begins twice."""
+        """Become leader. No record is appended before quorum-state is durable: no epoch may begin twice."""
         assert self._tally is not None
         granted = self._tally.granted
         self._refusals = 0
@@ -246,8 +247,8 @@ class Standing:
             self._election_due_ms = now_ms + self._random_timeout_ms()
         if self.leader_id != NO_LEADER and self.leader_address is not None:
             outputs = self._follow_leader(self.epoch, self.leader_id, self.leader_address, now_ms)
-            # A healthy leader responds to a Fetch within this time. If it is gone, the voters that rejected
-            # this node have waited less long for it, or need this node's next Fetch timeout to be elected.
+            # A healthy leader responds to a Fetch within this time. If the leader is gone, the voters that
+            # rejected this node will notice it later, or will start an election themselves.
             wait_ms = FETCH_WAIT_MS + self._rng.randrange(FETCH_WAIT_MS)
             self._fetch_due_ms = now_ms + min(wait_ms, self._terms.fetch_timeout_ms)
             return outputs
@@ -256,7 +257,7 @@ class Standing:
         return outputs + self._remember(is_promise=False)
 
     def _resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
-        """Resign, and send EndQuorumEpoch with the voters in the order of their logs."""
+        """Resign, and send EndQuorumEpoch, which lists the voters by the ends of their logs."""
         assert self._leading is not None
         self._successors = self._leading.successors()
         outputs = self._leave(Event.RESIGNS, reason)

@@ -14,17 +14,17 @@ from kwire.wire.records.raft import Endpoint
 
 
 class Terms(NamedTuple):
-    """A node's identity and settings in the quorum. Times are Kafka's controller.quorum.* configs."""
+    """A node's identity and settings in the quorum. The times are Kafka's controller.quorum.* configs."""
 
     node_id: int
     directory_id: Uuid
     cluster_id: str
     servers: Sequence[PeerAddress]
-    """The addresses to ask for the leader: controller.quorum.bootstrap.servers, or else the static voters."""
+    """The addresses at which to look for the leader: the bootstrap servers, or else the static voters."""
     may_vote: bool
-    """Whether this node is a controller, and can be a voter. Its appends are synced then."""
+    """Whether this node is a controller and can be a voter. If it can, its appends are synced."""
     listener: str
-    """The first of controller.listener.names, which other voters connect to."""
+    """The first of controller.listener.names, to which other voters connect."""
     endpoints: Sequence[Endpoint]
     """The endpoints of this node's controller listeners."""
     auto_join: bool
@@ -56,16 +56,16 @@ class QuorumLog(Positions, Protocol):
 
     @property
     def voters(self) -> VoterSet:
-        """The latest voters in the log, committed or not, or else those of the configuration.
+        """The latest voters in the log, committed or not; without voters in the log, the configured voters.
 
-        Empty on an observer that knows none yet.
+        Empty on an observer that does not know any voter yet.
         """
 
     @property
     def voters_offset(self) -> int:
-        """The offset of their record; for a snapshot, its last offset.
+        """The offset of the record with these voters; for a snapshot, the snapshot's last offset.
 
-        `voters.OF_CONFIGURATION` for configured voters, and for the snapshot of a fresh directory (0-0).
+        `voters.OF_CONFIGURATION` for configured voters, and for the snapshot of a new directory (0-0).
         """
 
     @property

@@ -1,4 +1,4 @@
-"""The leader of the quorum, for the other parts of a node."""
+"""The interface through which other parts of a node learn the leader of the quorum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class QuorumView(Protocol):
 
     @property
     def leader_id(self) -> int:
-        """The active controller; NO_LEADER if it is unknown."""
+        """The id of the active controller; NO_LEADER if it is unknown."""
 
     @property
     def epoch(self) -> int:
@@ -26,10 +26,10 @@ class QuorumView(Protocol):
 
     @property
     def kraft_version(self) -> int:
-        """The kraft.version: 1 if the log has the voters (KIP-853)."""
+        """The kraft.version: 1 if the log contains the voters (KIP-853), and 0 otherwise."""
 
     def leader_address(self) -> PeerAddress | None:
-        """Return the address of the active controller; None if it is unknown, or this node."""
+        """Return the active controller's address; None if it is unknown or is this node."""
 
     def subscribe_leader(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of the leader, its epoch or its address."""

@@ -1,7 +1,8 @@
 """Voter sets of the quorum, and their history in the log. KIP-595, KIP-853.
 
-A voter is a node with a directory id: with another directory, the node has forgotten its votes and is another
-voter. In a static quorum (kraft.version 0) the directory ids are unknown, and any directory matches.
+A voter is identified by a node id and a directory id. A node with a new directory has lost its votes, so it
+is a different voter. In a static quorum (kraft.version 0) the directory ids are unknown, and any directory
+matches.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from kwire.wire.schema import Message
 T = TypeVar("T")
 
 KRAFT_VERSIONS: Final = (0, 1)
-"""The versions of kraft.version that kwire supports."""
+"""The levels of kraft.version that kwire supports: minimum and maximum."""
 OF_CONFIGURATION: Final = -1
-"""The offset of voters without a record in the log: configured ones, or those of a fresh directory."""
+"""The offset for voters that have no record in the log: configured voters, or voters of a new directory."""
 
 
 class ReplicaKey(NamedTuple):
@@ -54,12 +55,12 @@ class Voter(NamedTuple):
     max_version: int = 0
 
     def is_named(self, key: ReplicaKey) -> bool:
-        """Return whether `key` is this voter's."""
+        """Return whether `key` is the key of this voter."""
         mine = self.key
         return mine.replica_id == key.replica_id and mine.directory_id in (ZERO_UUID, key.directory_id)
 
     def address(self, listener: str) -> PeerAddress | None:
-        """Return the voter's address on a listener."""
+        """Return the voter's address on a listener, or None."""
         return address_of(self.endpoints, listener)
 
 
@@ -69,7 +70,7 @@ def endpoints_of(listeners: Iterable[Endpoint]) -> tuple[VoterEndpoint, ...]:
 
 
 def address_of(endpoints: Iterable[VoterEndpoint], listener: str) -> PeerAddress | None:
-    """Return the address of a listener."""
+    """Return the address of a listener, or None."""
     for one in endpoints:
         if one.name == listener:
             return PeerAddress(one.host, one.port)
@@ -150,16 +151,16 @@ class VoterSet:
         return len(self._voters) // 2 + 1
 
     def of_id(self, voter_id: int) -> Voter | None:
-        """Return the voter with this id, whatever its directory."""
+        """Return the voter with this id and any directory, or None."""
         return self._voters.get(voter_id)
 
     def find(self, key: ReplicaKey) -> Voter | None:
-        """Return the voter with this key."""
+        """Return the voter with this key, or None."""
         voter = self._voters.get(key.replica_id)
         return voter if voter is not None and voter.is_named(key) else None
 
     def address(self, voter_id: int, listener: str) -> PeerAddress | None:
-        """Return a voter's address on a listener."""
+        """Return a voter's address on a listener, or None."""
         voter = self._voters.get(voter_id)
         return None if voter is None else voter.address(listener)
 
@@ -186,11 +187,11 @@ class VoterSet:
 class VoterHistory:
     """The voters and kraft.versions in the log, by offset.
 
-    A record is in force as soon as it is appended, committed or not. A truncation restores the one before it.
+    A record takes effect when it is appended, committed or not. A truncation restores the previous record.
     """
 
     def __init__(self, static: VoterSet) -> None:
-        """Start without records. `static`: the configured voters, which apply until the log has others."""
+        """Start without records. `static` are the configured voters, which apply until the log has voters."""
         self._static = static
         self._voters: _Said[VoterSet] = _Said()
         self._versions: _Said[int] = _Said()
@@ -203,13 +204,13 @@ class VoterHistory:
 
     @property
     def former_voters(self) -> VoterSet:
-        """The voters before the latest ones, which a truncation would restore."""
+        """The voters before the latest voters. A truncation would restore them."""
         found = self._voters.values
         return found[-2] if len(found) > 1 else self._static
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the latest voters' record; OF_CONFIGURATION if they have none."""
+        """The offset of the record with the latest voters; OF_CONFIGURATION if there is no record."""
         found = self._voters.offsets
         return found[-1] if found else OF_CONFIGURATION
 
@@ -220,7 +221,7 @@ class VoterHistory:
         return found[-1] if found else 0
 
     def voters_at(self, offset: int) -> VoterSet | None:
-        """Return the voters at `offset`; None if no record up to there has any."""
+        """Return the voters at `offset`, or None if no record up to that offset has voters."""
         return self._voters.at(offset)
 
     def kraft_version_at(self, offset: int) -> int:
@@ -228,30 +229,33 @@ class VoterHistory:
         return self._versions.at(offset) or 0
 
     def note(self, offset: int, control: Message) -> None:
-        """Add a control record at `offset`. A snapshot's records have the last offset that it replaces."""
+        """Add a control record.
+
+        For the records of a snapshot, `offset` is the last offset that it replaces.
+        """
         if isinstance(control, VotersRecord):
             self._voters.put(offset, VoterSet.of_record(control))
         elif isinstance(control, KRaftVersionRecord):
             self._versions.put(offset, control.k_raft_version)
 
     def cut(self, offset: int) -> None:
-        """Truncate to `offset`."""
+        """Remove the entries at and after `offset`, because the log was truncated."""
         self._voters.cut(offset)
         self._versions.cut(offset)
 
     def trim(self, offset: int) -> None:
-        """Drop the entries that are only needed for offsets before this one."""
+        """Remove the entries that are needed only for offsets before `offset`."""
         self._voters.trim(offset)
         self._versions.trim(offset)
 
     def clear(self) -> None:
-        """Drop everything, before a snapshot is loaded."""
+        """Remove all entries, before a snapshot is loaded."""
         self._voters.cut(OF_CONFIGURATION)
         self._versions.cut(OF_CONFIGURATION)
 
 
 class _Said(Generic[T]):
-    """Values by the offset from which on each applies."""
+    """Values by offset. Each value applies from its offset on."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 
 class Waiters:
-    """Callbacks that are called once: when the log grows, or when waiting has become useless."""
+    """Callbacks that are called once, when the log has grown or when waiting no longer makes sense."""
 
     def __init__(self) -> None:
         self._waiters: dict[Callable[[], None], bool] = {}
-        """Whether each one waits for written records, not only for committed ones."""
+        """For each callback, whether it waits for written records and not only for committed records."""
 
     def add(self, waiter: Callable[[], None], *, for_written: bool) -> None:
-        """Call `waiter` when more is committed, or already when more is written."""
+        """Call `waiter` once more records are committed; with `for_written`, once more are written."""
         self._waiters[waiter] = for_written
 
     def remove(self, waiter: Callable[[], None]) -> None:
-        """Remove a waiter that was not called yet."""
+        """Remove a waiter that has not been called yet."""
         self._waiters.pop(waiter, None)
 
     def written(self) -> None:
-        """Call the waiters for written records."""
+        """Call the waiters that wait for written records."""
         self._call([waiter for waiter, for_written in self._waiters.items() if for_written])
 
     def call_all(self) -> None:
-        """Call all waiters: more is committed, the leader changed, or the node is stopping."""
+        """Call all waiters: more records are committed, the leader changed, or the node is stopping."""
         self._call(list(self._waiters))
 
     def _call(self, waiters: list[Callable[[], None]]) -> None:

@@ -1,6 +1,7 @@
 """Group commit of the metadata log.
 
-The appends of one event loop turn share one write. All appends during a sync share the next one.
+The appends of one turn of the event loop share one write. One sync covers all appends during the previous
+sync.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Writes:
         on_synced: Callable[[int], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        """Take the callbacks. `on_synced` gets the end offset of the durable part of the current log."""
+        """Take the callbacks. `on_synced` gets the offset up to which the current log is durable."""
         self._host = host
         self._log = log
         self._on_written = on_written
@@ -35,18 +36,18 @@ class Writes:
         self._is_stopped = False
 
     def soon(self) -> None:
-        """Write what this turn stages, and sync it in a worker."""
+        """Write what is staged at the end of this turn, and sync it in a worker."""
         if not self._is_asked and not self._is_under_way:
             self._is_asked = True
             self._host.call_soon(self._write)
 
     def now(self) -> None:
-        """Write and sync what is staged, before this returns. Raises StorageError."""
+        """Write and sync all staged records before returning. Raises StorageError."""
         self._log.commit()
         self._log.flush()
 
     def stop(self) -> None:
-        """Write nothing more, and call nothing more."""
+        """Stop writing and calling back."""
         self._is_stopped = True
 
     def _write(self) -> None:
@@ -70,7 +71,7 @@ class Writes:
                 self._on_failed(f"the metadata log failed: {result}")
                 return
             finish()
-            # After a truncation this is less than the sync covered.
+            # After a truncation, the log may end before the part that the sync covered.
             self._on_synced(log.synced_end_offset)
             if not self._is_asked:
                 self._write()
