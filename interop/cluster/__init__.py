@@ -1,1 +1,1 @@
-"""Clusters of several nodes, of Apache Kafka, of kwire, and of both."""
+"""Clusters of several nodes: of Apache Kafka, of kwire, and of both."""

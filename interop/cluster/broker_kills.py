@@ -1,7 +1,8 @@
-"""Brokers killed in turn under programs that write in transactions, without transactions left open.
+"""Broker kills while programs write in transactions. At the end, no transaction may be open.
 
-The controller is never killed and is the last replica of every partition. The preferred leaders alternate
-among the other brokers, also for the coordinators' topics.
+The brokers are killed in turn, except the controller. The controller is never killed and is the last replica
+of every partition. The preferred leaders alternate between the other brokers, also in the coordinators'
+topics.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ INTERNAL: Final = {
     "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
     "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
 }
-"""The configs that brokers give these topics. Only the replica placement differs."""
+"""The configs with which brokers create these topics. Only the replica placement is different here."""
 INTERNAL_PARTITIONS: Final = 4
 ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
 def make_topics(cluster: Cluster, partitions: int, *names: str) -> None:
-    """Create these topics and the internal topics of the coordinators."""
+    """Create these topics, and the internal topics of the coordinators."""
     [controller] = cluster.controllers
     others = _killable(cluster)
 
@@ -49,10 +50,11 @@ def _killable(cluster: Cluster) -> list[int]:
 def kill_in_turn(
     cluster: Cluster, kills: int, works: Callable[[], None], meanwhile: Callable[[int], None]
 ) -> list[float]:
-    """Kill brokers one after another. Return the seconds until the programs made progress after each kill.
+    """Kill brokers in turn. Return the time after each kill until the programs made progress, in seconds.
 
-    `works` waits for progress of the programs: before each kill, while the broker is down, and after its
-    restart. `meanwhile` is called right after each kill.
+    `works` must return once the programs have made progress. The function calls it before each kill, while
+    the broker is down, and after the restart. `meanwhile` is called with the number of the kill right after
+    the kill.
     """
     victims = _killable(cluster)
     gaps = []
@@ -74,7 +76,7 @@ def kill_in_turn(
 
 
 def wait_until_leading(cluster: Cluster, node_id: int) -> None:
-    """Wait until a node leads a partition of each coordinator topic."""
+    """Wait until the node leads at least one partition of each coordinator topic."""
 
     def is_so() -> bool:
         return all(
@@ -86,7 +88,7 @@ def wait_until_leading(cluster: Cluster, node_id: int) -> None:
 
 
 def wait_until_no_open_transactions(cluster: Cluster) -> None:
-    """Wait until no coordinator has an open transaction and no replica has a producer in one."""
+    """Wait until no coordinator and no replica has an open transaction."""
     everything = cluster.all_partitions()
     requested = [
         {"Name": topic, "PartitionIndexes": list(range(count))} for topic, count in everything.items()
@@ -114,11 +116,11 @@ def wait_until_no_open_transactions(cluster: Cluster) -> None:
 
 
 def check_replicas(cluster: Cluster) -> None:
-    """Check that nothing is open, that all replicas are equal, and that no node has logged an error."""
+    """Check that no transaction is open, all replicas are equal, and no node has logged an error."""
     wait_until_no_open_transactions(cluster)
     for topic, partitions in cluster.all_partitions().items():
         if topic.endswith("-repartition"):
-            # Streams deletes the records that it has read.
+            # A Streams application deletes the records of its repartition topic after it has read them.
             cluster.wait_until_replica_ends_equal(topic, partitions)
         else:
             cluster.wait_until_replicas_equal(topic, partitions)

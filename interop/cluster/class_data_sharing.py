@@ -11,7 +11,7 @@ ARCHIVE = TARGET / "kafka.jsa"
 
 
 class _Archiving(ApacheKafka):
-    """A broker that archives its loaded classes when it is stopped."""
+    """A broker that writes an archive of its loaded classes when it stops."""
 
     def command(self) -> list[str]:
         command = super().java("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -20,7 +20,7 @@ class _Archiving(ApacheKafka):
 
 @cache
 def shared_class_options() -> tuple[str, ...]:
-    """Return the JVM options for the archive, which is created on first use."""
+    """Return the JVM options that use the archive. The first call creates the archive."""
     with alone_in_target():
         if not ARCHIVE.exists():
             broker = _Archiving()

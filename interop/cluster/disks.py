@@ -1,6 +1,6 @@
-"""A small disk that a test can fill or fail: a mounted ext4 image.
+"""A small disk that a test can fill or make fail: a mounted ext4 image.
 
-A failed disk returns EIO to every call, like an unplugged one, until it is repaired.
+A failed disk returns EIO to every call, like a disk that was unplugged, until it is repaired.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from typing import Final
 
 SIZE_BYTES: Final = 96 << 20
 SHUTDOWN: Final = 0x8004587D
-"""EXT4_IOC_SHUTDOWN, `_IOR('X', 125, __u32)`."""
+"""The ioctl EXT4_IOC_SHUTDOWN, `_IOR('X', 125, __u32)`."""
 WITHOUT_JOURNAL: Final = 2
 
 
 class DiskUnavailable(Exception):
-    """Disks cannot be created on this machine. The message has the reason."""
+    """This machine cannot create disks. The message contains the reason."""
 
 
 class Disk:
     def __init__(self) -> None:
-        """Create and mount the disk. DiskUnavailable; RuntimeError if a later command fails."""
+        """Create and mount the disk.
+
+        Raises DiskUnavailable, or RuntimeError if disks are available but a command fails.
+        """
         self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
         self._image = self._home / "image"
         self._filler = self._home / "disk" / "filler"
         self.directory = self._home / "disk" / "data"
-        """The directory for a node. Files beside it do not belong to the node."""
+        """The directory for a node's data. It is not the root of the disk, which contains other files."""
         (self._home / "disk").mkdir()
         with self._image.open("wb") as image:
             image.truncate(SIZE_BYTES)
@@ -44,11 +47,11 @@ class Disk:
             raise DiskUnavailable(str(error)) from error
 
     def sync(self) -> None:
-        """Sync the file system. Tools that format a directory do not sync it themselves."""
+        """Sync the file system. Tools that format a node's directory do not sync their files."""
         run("sync", "--file-system", str(self._home / "disk"))
 
     def fill(self) -> None:
-        """Fill all free space, including space that became free since the last call."""
+        """Fill all free space. Call again to fill space that was freed since the last call."""
         with self._filler.open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -62,7 +65,7 @@ class Disk:
         self._filler.unlink()
 
     def fail(self) -> None:
-        """Fail every later read and write."""
+        """Make every later read and write fail with EIO."""
         opened = os.open(self._home / "disk", os.O_RDONLY)
         try:
             fcntl.ioctl(opened, SHUTDOWN, struct.pack("=I", WITHOUT_JOURNAL))
@@ -70,7 +73,10 @@ class Disk:
             os.close(opened)
 
     def repair(self) -> None:
-        """Mount the disk again with everything that was synced. No file may be open."""
+        """Remount the failed disk. It then contains everything that was synced before the failure.
+
+        All files on the disk must be closed before the call.
+        """
         self._unmount()
         self._mount()
 

@@ -1,7 +1,8 @@
-"""The producer ids under which a record was written twice.
+"""The producer ids and epochs under which a record was written more than once.
 
-A broker recognizes a duplicate batch by producer id, epoch and sequence number. If a client resends a record
-under a new id or epoch, the duplicate is the client's fault.
+A broker recognizes a duplicate batch by producer id, epoch and sequence number. If a client sends a record
+again under a new producer id or epoch, the broker cannot recognize the duplicate, so it is not the broker's
+fault.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kwire.testing.history import Partition, Read
 
 
 class Identity(NamedTuple):
-    """A producer id and epoch."""
+    """A producer id and its epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -27,7 +28,7 @@ class Identity(NamedTuple):
 def find_client_resends(
     bootstrap: str, login: Login | None, records: Iterable[Read]
 ) -> dict[bytes, list[Identity]]:
-    """Return the values at several offsets, each with a different identity, and these identities."""
+    """Return the values that are at several offsets, each under another identity, with these identities."""
     offsets: dict[tuple[Partition, bytes], list[int]] = defaultdict(list)
     for place, offset, value in records:
         offsets[place, value].append(offset)
@@ -41,7 +42,7 @@ def find_client_resends(
 
 
 def identity(bootstrap: str, login: Login | None, place: Partition, offset: int) -> Identity:
-    """Return the identity of the record at an offset, as the partition's leader has it."""
+    """Return the identity of the batch with this offset, as the partition's leader returns the batch."""
     topic, partition = place
     with connect(bootstrap.partition(",")[0], login) as client:
         response = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)

@@ -1,11 +1,11 @@
-"""Stock clients that produce to a topic and consume it, each in a thread, and record a history.
+"""Unmodified clients that produce to a topic and consume it, each in a thread. They record a history.
 
-The clients have default settings, except for some timeouts of minutes, so they show what users would see. A
-producer sends slowly enough to run through the whole scenario. Each record is sent once, to the partition
-that its number determines.
+The clients have default settings, except for some timeouts of minutes, so the history shows what users would
+see. A producer sends slowly, so that it is active during the whole scenario. Each producer sends a record
+once, to a partition that the number of the record determines.
 """
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from interop.tools import a_file
 from kwire.testing.history import UNKNOWN_OFFSET, History, Partition
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
-"""Errors of a transactional producer for records that it dropped with their transaction."""
+"""Errors that a transactional producer reports for the records of a transaction that it discarded."""
 PAUSE_S = 0.01
-"""The pause between two sends of a producer."""
+"""The pause between two sends of a producer, in seconds."""
 END_SECONDS = 60.0
-"""The time that a client may take to stop."""
+"""The time limit for a client to make progress or to stop, in seconds."""
 WORDS: Final[dict[str, Any]] = (
     {"debug": os.environ["INTEROP_DEBUG"]} if "INTEROP_DEBUG" in os.environ else {"log_level": 0}
 )
-"""librdkafka's log on the standard error: nothing, or the contexts in INTEROP_DEBUG such as `eos`."""
+"""librdkafka's debug contexts in INTEROP_DEBUG, such as `eos`, log to standard error. Default: no log."""
 
 
 class Load:
-    """Clients on a topic, from `start` to `stop` or the end of the block. `check` verifies the history."""
+    """Clients on a topic, running from `start` to `stop`. `check` verifies the history."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, login: Login | None = None) -> None:
         self.bootstrap = bootstrap
@@ -62,7 +62,7 @@ class Load:
         self.partitions = partitions
         self.history = History()
         self.errors: list[str] = []
-        """Errors that clients reported to their users."""
+        """Errors that the client libraries reported."""
         self.writers: list[Client] = []
         self.readers: list[Client] = []
 
@@ -80,12 +80,12 @@ class Load:
             client.start()
 
     def wait_until_all_write(self) -> None:
-        """Wait until every producer had a record acknowledged that it sent after this call.
+        """Wait until every producer has received the acknowledgment of a record sent after this call.
 
-        Also wait until every consumer has received a record: a scenario may be over before a group has
-        formed.
+        Also wait until every consumer has received a record. Otherwise, a short scenario could end before a
+        group has formed.
         """
-        # The number of records that the Java program has sent is unknown.
+        # The Java program does not report how many records it has sent, only how many were acknowledged.
         sent = {client: max(client.sent, client.acknowledged) for client in self.writers}
 
         def waiting() -> list[str]:
@@ -98,7 +98,7 @@ class Load:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop the producers, then let the consumers read everything and stop them."""
+        """Stop the producers. Then wait until the consumers have read everything, and stop them."""
         for client in self.writers:
             client.end()
         records = read_all(self.bootstrap, self.topic, self.partitions, self.of_librdkafka)
@@ -116,13 +116,13 @@ class Load:
             self.history.expect_all_read(client.name)
 
     def check(self) -> None:
-        """Raise AssertionError if a client reported an error, or if the history has an anomaly."""
+        """Raise AssertionError if a client reported an error or the history contains an anomaly."""
         found = [*self.errors, *map(str, self.history.anomalies())]
         assert not found, "\n" + "\n".join(found)
 
 
 class Client(ABC):
-    """A client in its own thread."""
+    """A client that runs in its own thread."""
 
     name = "client"
     reads = False
@@ -132,9 +132,9 @@ class Client(ABC):
         self.stopping = threading.Event()
         self.seen: dict[Partition, int] = {}
         self.sent = 0
-        """The number of sent records."""
+        """The number of records that were sent."""
         self.acknowledged = 0
-        """One more than the highest acknowledged record number."""
+        """One more than the highest record number that was acknowledged."""
         self._thread = threading.Thread(target=self._body, name=self.name, daemon=True)
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Client(ABC):
         self.load.errors.append(f"{self.name}: {what}")
 
     def next(self, number: int, **more: Any) -> tuple[int, bytes]:
-        """Record the send of this record. Return its partition and value."""
+        """Record in the history that this record is sent. Return its partition and value."""
         partition = number % self.load.partitions
         value = f"{self.name} {number}".encode()
         self.load.history.on_send(self.name, (self.load.topic, partition), value, **more)
@@ -171,7 +171,7 @@ class Client(ABC):
         return partition, value
 
     def on_ack(self, value: bytes, offset: int | None) -> None:
-        """Record an acknowledgment. The offset is None if the broker reported a duplicate."""
+        """Record an acknowledgment. The offset is None if the broker reported the record as a duplicate."""
         self.load.history.on_ack(value, UNKNOWN_OFFSET if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
@@ -187,10 +187,10 @@ class Client(ABC):
 class ConfluentWriter(Client):
     """librdkafka's idempotent producer.
 
-    If a later batch reaches a new leader before an earlier one, librdkafka raises its epoch and resends
-    everything unacknowledged, including batches that the former leader has replicated (librdkafka issue 4953;
-    also seen with Apache Kafka alone). Such a record is in the log twice under two identities. A duplicate
-    under one identity is the broker's fault.
+    If a later batch reaches a new leader before an earlier batch, librdkafka raises its producer epoch and
+    sends every unacknowledged batch again, including batches that the former leader has replicated
+    (librdkafka issue 4953; also seen with Apache Kafka alone). Such a record is in the log twice, under two
+    identities. A duplicate under a single identity is the broker's fault.
     """
 
     name = "librdkafka"
@@ -215,15 +215,15 @@ class ConfluentWriter(Client):
 class TransactionalWriter(Client):
     """librdkafka's transactional producer, with a few records per transaction. Every seventh is aborted.
 
-    An abort before the transaction has begun on the coordinator is fatal for the producer if the previous
-    transaction has not completed: the coordinator returns INVALID_TXN_STATE, as in Apache Kafka. This can
-    happen while coordinators move. Then a new producer continues, as librdkafka's documentation says, and the
-    transaction's outcome is unknown.
+    If the producer aborts a transaction that the coordinator has not started, while the previous transaction
+    is incomplete, the coordinator returns INVALID_TXN_STATE, as in Apache Kafka. This is fatal for the
+    producer, and can happen while coordinators move. Then a new producer continues, as librdkafka's
+    documentation says, and the outcome of the transaction is unknown.
 
-    An aborted batch that waits for a resend may be in the broker's log already. librdkafka gives its sequence
-    numbers to the next records, the broker treats them as duplicates, and they are lost
-    (`rd_kafka_toppar_purge_queues`; seen with 2.16 after a lost Produce response). So a purge ends the
-    producer, too.
+    A batch of an aborted transaction may be in the broker's log although the producer still waits to send it
+    again. librdkafka gives the sequence numbers of this batch to the next records, so the broker treats the
+    next records as duplicates, and they are lost (`rd_kafka_toppar_purge_queues`; seen with 2.16 after a lost
+    Produce response). So a new producer also continues after a purge.
     """
 
     name = "transactional"
@@ -254,8 +254,8 @@ class TransactionalWriter(Client):
             {
                 **self.load.of_librdkafka,
                 "transactional.id": self.name,
-                # The default waits a minute for a paused coordinator, which is as long as the records'
-                # timeout.
+                # By default, librdkafka waits a minute for a paused coordinator. The records would time out
+                # within the same minute.
                 "socket.timeout.ms": 15_000,
                 **WORDS,
             }
@@ -275,7 +275,7 @@ class TransactionalWriter(Client):
         self.load.history.on_transaction_end(title, committed=not aborts)
 
     def _again(self, call: Any) -> None:
-        """Retry retriable errors, as librdkafka's documentation says, and raise all others."""
+        """Call again after a retriable error, as librdkafka's documentation says. Raise all other errors."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -295,7 +295,7 @@ class TransactionalWriter(Client):
 
 
 class PythonWriter(Client):
-    """kafka-python's producer, idempotent by default."""
+    """kafka-python's producer, which is idempotent by default."""
 
     name = "kafka-python"
 
@@ -317,7 +317,7 @@ class AioWriter(Client):
 
     name = "aiokafka"
     metadata_max_age_ms = 300_000
-    """The default."""
+    """aiokafka's default."""
 
     def run(self) -> None:
         asyncio.run(self._write())
@@ -333,7 +333,8 @@ class AioWriter(Client):
         number = 0
         while not self.stopping.is_set():
             partition, value = self.next(number)
-            # The producer keeps the order in which `send` returns, so sends are sequential.
+            # The order of the records is the order in which calls of `send` return, so the calls are
+            # sequential.
             future = await producer.send(self.load.topic, value, partition=partition)
             task = asyncio.create_task(self._acknowledged(future, value))
             sends.add(task)
@@ -353,14 +354,14 @@ class AioWriter(Client):
 
 
 class JavaWriter(Client):
-    """The Java producer in Kafka's VerifiableProducer, which numbers its records."""
+    """Kafka's VerifiableProducer, a Java program that sends numbered records with the Java producer."""
 
     name = "java"
 
     def run(self) -> None:
         assert self.load.partitions == 1
         rate = int(1 / PAUSE_S)
-        # Unlike a producer, the program has no retries by default.
+        # VerifiableProducer sets no retries by default, unlike the Java producer.
         settings = {"retries": "2147483647", **self.load.of_java}
         with a_file("".join(f"{key}={value}\n" for key, value in settings.items())) as config:
             process = start_tool(
@@ -390,7 +391,7 @@ class JavaWriter(Client):
 
 
 class ConfluentReader(Client):
-    """librdkafka's consumer in a group, read_committed."""
+    """librdkafka's consumer in a group, with isolation level read_committed."""
 
     name = "group of librdkafka"
     reads = True
@@ -421,7 +422,7 @@ class ConfluentReader(Client):
 
 
 class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
-    """kafka-python's consumer in a group, read_committed."""
+    """kafka-python's consumer in a group, with isolation level read_committed."""
 
     name = "group of kafka-python"
     reads = True
@@ -449,11 +450,12 @@ class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class AioReader(Client):
-    """aiokafka's consumer in a group, read_committed.
+    """aiokafka's consumer in a group, with isolation level read_committed.
 
-    It sends no leader epoch. A disconnected former leader may receive a fetch offset that only its successor
-    has. After it has truncated its log, it returns OFFSET_OUT_OF_RANGE, as Apache Kafka does (see
-    `test_network_faults`). An automatic reset would read everything again, so this consumer retries.
+    aiokafka sends no leader epoch with a fetch. So a disconnected former leader may receive a fetch offset
+    that only the new leader has. After the former leader has truncated its log, it returns
+    OFFSET_OUT_OF_RANGE, as Apache Kafka does (see `test_network_faults`). An automatic offset reset would
+    read everything again, so this consumer retries the fetch.
     """
 
     name = "group of aiokafka"
@@ -469,7 +471,7 @@ class AioReader(Client):
             group_id=self.name,
             auto_offset_reset="none",
             isolation_level="read_committed",
-            # aiokafka asks a former leader for offsets until its metadata expires, by default after five
+            # aiokafka sends ListOffsets to a former leader until its metadata expires, by default after five
             # minutes.
             metadata_max_age_ms=10_000,
         )
@@ -486,7 +488,7 @@ class AioReader(Client):
             for records in found.values():
                 for record in records:
                     self.on_record(record.partition, record.offset, record.value)
-        # The last commit, in `stop`, does not look up a moved coordinator and is retried forever.
+        # The commit in aiokafka's `stop` does not look up a coordinator that has moved, and retries forever.
         with suppress(CommitFailedError):
             await consumer.commit()
         await consumer.stop()
@@ -501,14 +503,14 @@ CLIENTS: Final[tuple[type[Client], ...]] = (
     AioWriter,
     TransactionalWriter,
 )
-"""All clients that need no JVM."""
+"""All clients that do not need a JVM."""
 ALL_CLIENTS: Final[tuple[type[Client], ...]] = (*CLIENTS, JavaWriter)
 
 
 def read_all(
     bootstrap: str, topic: str, partitions: int, settings: Mapping[str, Any] = {}
 ) -> list[tuple[Partition, int, bytes]]:
-    """Return the committed records of a topic from the beginning to the end."""
+    """Return the committed records of a topic from its beginning to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,6 +1,6 @@
 """The warnings and errors that a node may log in the cluster scenarios.
 
-Apache Kafka logs these lines without kwire, too, when nodes are stopped, killed and started.
+Apache Kafka logs these lines also in clusters without kwire, when nodes are stopped, killed and started.
 """
 
 from __future__ import annotations
@@ -11,68 +11,71 @@ from typing import Final
 from interop.brokers import ApacheKafka, Broker
 
 NOT_ENOUGH: Final = "NotEnoughReplicas"
-"""For `also`: fewer replicas are in sync than min.insync.replicas."""
+"""For the argument `also`: a partition has fewer in-sync replicas than min.insync.replicas."""
 OLD_EPOCH: Final = (
     r"Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*=apache-kafka-java.*\n"
     ".*StaleBrokerEpochException"
     "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
-"""For `also`: an Apache Kafka broker that was paused or wiped uses its former broker epoch."""
+"""For the argument `also`: an Apache Kafka broker that was paused or wiped sends its former broker epoch."""
 WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId ReplicaKey\(id={}, "
-"""For `also`: a voter lost its directory, and the leader has taken no snapshot since its last fetch."""
+"""For the argument `also`: a voter that lost its directory fetches from a lower offset than before.
+
+This happens if the leader has taken no snapshot since the voter's last fetch.
+"""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
 EXPECTED: Final = re.compile(
-    # Every start.
+    # A node starts.
     r"Performing controller activation|already been closed|Overriding internal.metadata.log.segment.bytes"
-    # A controller was paused and lost its leadership.
+    # A controller resumes after a pause, in which it lost its leadership.
     r"|Exceptionally slow controller event|Renouncing the leadership due to a metadata log event"
-    # A controller gets a request after it has closed its metrics.
+    # A controller receives a request after it has closed its metrics.
     r"|Exception when handling request\n.*NullPointerException: Cannot invoke .*RequestMetrics"
-    # A controller gets a request during its start, or is overloaded.
+    # A controller receives a request while it starts, or is overloaded.
     r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
     r"|controller event queue overloaded"
-    # A controller setting in the properties that all nodes share.
+    # A broker has a setting of controllers, because all nodes share their properties.
     r"|is defined in the broker role. This configuration will be ignored in 5.0"
-    # Another node is down or shuts down.
+    # Another node is down or is shutting down.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
     r"|AddPartitionsToTxnRequest failed for node \d+ with a network exception"
     r"|Unexpected error BROKER_NOT_AVAILABLE in ADD_RAFT_VOTER response"
-    # A follower returns after records were deleted.
+    # A follower returns after the leader has deleted the records that it would fetch next.
     r"|because the local replica's end offset is smaller than the current leader's start offset"
-    # The leader's log start is within a batch. The follower starts its log at that batch, and its previous,
-    # empty segment has no index files yet.
+    # The leader's log start offset is inside a batch. The follower starts its new log at that batch. The
+    # empty segment that the new log replaces has no index files yet.
     r"|Failed atomic move of \S+index to \S+index\.deleted .*\n.*NoSuchFileException"
-    # A node was killed during a write and truncates the incomplete batch at its next start.
+    # A node was killed while it wrote a batch, and truncates the incomplete batch when it starts.
     r"|Corruption found in segment \d+, truncating to offset"
-    # The machine is busy, and the controller handles a heartbeat too late.
+    # The machine is busy, so the controller handles a heartbeat too late.
     r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
-    # Retention compares timestamps with the time at which its check started.
+    # Retention compares timestamps with the time at which the retention check started, which is earlier.
     r"|contains future timestamp\(s\), making it in"
-    # Nodes send requests to a controller that has started and is not the leader yet.
+    # Nodes send requests to a controller that has started but has not become leader yet.
     r"|Unexpected error handling request.*\n.*NotControllerException: "
-    # Clients of two brokers cause the creation of an internal topic at the same time.
+    # Two brokers create the same internal topic, because clients of both brokers need it.
     r"|creation failed for (__\w+|\S+\.internal) with error 'TOPIC_ALREADY_EXISTS'"
-    # A coordinator's partition gets another leader while the coordinator still loads it.
+    # The leader of a coordinator's partition changes while the coordinator still loads the partition.
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
-    # A coordinator writes for its group after it has lost the partition.
+    # A coordinator writes for a group after it has lost the group's partition.
     r"|Failed to write empty metadata for group"
-    # librdkafka aborts a transaction that it could not begin: see `load.TransactionalWriter`.
+    # librdkafka aborts a transaction that the coordinator has not started: see `load.TransactionalWriter`.
     r"|state is (COMPLETE|PREPARE)_COMMIT, but received transaction marker result to send: ABORT"
-    # A batch was rejected, for example without a coordinator, and the next batches of the producer arrive.
-    # Or later batches reach a new leader before the resent ones.
+    # A batch was rejected, for example because there is no coordinator, and later batches of the producer
+    # arrive. Or later batches reach a new leader before the batches that the producer sends again.
     r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
-    # A paused or stopping coordinator ends a transaction that its successor has ended.
+    # A paused or stopping coordinator tries to end a transaction that the new coordinator has ended.
     r"|Error processing append operation.*\n.*TransactionCoordinatorFencedException"
-    # A follower learns of a topic before its leader.
+    # A follower knows a new topic before the leader of the topic does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
     # A reassignment adds a replica to a broker.
     r"|Expected partition \S+ with topic id \S+ to exist, but it was missing"
-    # A reassignment has removed a replica that still fetches, also with Apache Kafka alone.
+    # A reassignment removed a replica that still fetches. This also happens with Apache Kafka alone.
     r"|The replica state of replica ID:\[\d+\] doesn't exist in the leader node"
     # A new leader's high watermark is lower than that of the previous leader.
     r"|Non-monotonic update of high watermark"
-    # A leader has a new epoch before its follower, which then waits for the metadata.
+    # A leader has a new leader epoch before its follower, which then waits until it receives the metadata.
     r"|Partition \S+ marked as failed"
     # The scenario upgrades or downgrades features.
     r"|(Up|Down)grading metadata.version from|Unsupported metadata.version downgrade"

@@ -1,7 +1,7 @@
 """SASL users for clusters whose listeners are SASL_PLAINTEXT.
 
-The listeners of brokers and controllers have different users, so a node that uses the wrong credentials is
-rejected.
+The listeners of brokers and of controllers have different users. So a node that uses the credentials of the
+wrong listener cannot authenticate.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ REFUSED: Final = {
     SCRAM: "Authentication failed during authentication due to invalid credentials with SASL mechanism "
     + SCRAM,
 }
-"""The error messages for a wrong password."""
+"""By mechanism, the error message for a wrong password."""
 
 
 class Login(NamedTuple):
-    """A user with password and mechanism."""
+    """A user with their password and SASL mechanism."""
 
     username: str
     password: str
     mechanism: str = PLAIN
 
     def jaas(self, users: Mapping[str, str] = {}) -> str:
-        """Return the JAAS configuration of a client, or with `users` that of a PLAIN server."""
+        """Return the JAAS configuration of a client, or of a server that accepts `users` with PLAIN."""
         known = "".join(f' user_{name}="{password}"' for name, password in users.items())
         who = f'username="{self.username}" password="{self.password}"'
         return f"{MODULES[self.mechanism]} required {who}{known};"
@@ -67,7 +67,7 @@ class Login(NamedTuple):
 
 
 class Logins(NamedTuple):
-    """The users of a cluster's nodes and clients."""
+    """The users that the nodes and clients of a cluster authenticate as."""
 
     between_brokers: Login
     to_controllers: Login
@@ -98,7 +98,7 @@ class Logins(NamedTuple):
         return found
 
     def formatting(self) -> tuple[str, ...]:
-        """Return the storage tool's arguments that create the SCRAM users."""
+        """Return the arguments of the storage tool that create the SCRAM users."""
         found: list[str] = []
         for login in dict.fromkeys(self):
             if login.mechanism == SCRAM:
@@ -107,7 +107,7 @@ class Logins(NamedTuple):
 
 
 def logins(between_brokers: str, to_controllers: str) -> Logins:
-    """Return users with these mechanisms. Clients use PLAIN."""
+    """Return users for these two kinds of connections, with these mechanisms. Clients use PLAIN."""
     return Logins(
         Login("broker", "broker-secret", between_brokers),
         Login("quorum", "quorum-secret", to_controllers),
@@ -116,7 +116,10 @@ def logins(between_brokers: str, to_controllers: str) -> Logins:
 
 
 def log_in(client: RawClient, login: Login) -> None:
-    """Authenticate with PLAIN. AssertionError with the server's message if that fails."""
+    """Authenticate with PLAIN.
+
+    Raises AssertionError with the server's message if the authentication fails.
+    """
     response = client.call("SaslHandshake", 1, Mechanism=PLAIN)
     assert response["ErrorCode"] == 0, response
     said = f"\0{login.username}\0{login.password}".encode()

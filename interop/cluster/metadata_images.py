@@ -1,4 +1,4 @@
-"""The metadata image that a node would load from its directory."""
+"""The metadata image that a node would load from its metadata log and snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterController
 
 
 def image_at(home: Path, last_offset: int) -> list[str]:
-    """Return the records of the image as sorted text: the newest snapshot up to the offset, then the log."""
+    """Return the records of the image up to an offset, as sorted text.
+
+    They come from the newest snapshot that ends at or before the offset, and from the log after the snapshot.
+    """
     ends = {int(path.name.partition("-")[0]): path for path in home.glob("*-*.checkpoint")}
     start = max((end for end in ends if end <= last_offset + 1), default=0)
     batches = list(decode_batches(ends[start].read_bytes())) if start in ends else []
@@ -30,7 +33,7 @@ def image_at(home: Path, last_offset: int) -> list[str]:
 
 
 def normalized_repr(record: object) -> str:
-    """Return a record as text. Apache Kafka writes supported features in arbitrary order."""
+    """Return a record as text, with its features sorted: Apache Kafka writes features in arbitrary order."""
     if isinstance(record, RegisterBrokerRecord):
         record.features.sort(key=lambda feature: feature.name)
     if isinstance(record, RegisterControllerRecord):

@@ -1,7 +1,9 @@
-"""A network whose links a test can disconnect in one or both directions.
+"""A network in which a test can disconnect nodes in one or both directions.
 
-Each node has a network namespace; a bridge joins them. The host is on the bridge too, so clients reach every
-node. A disconnected link drops packets silently: their link address belongs to no interface.
+Each node has a network namespace, and a bridge connects the namespaces. The host is on the bridge too, so
+clients on the host always reach every node. To disconnect a node from another node, the network maps the
+other node's address to a link-layer address that no interface has. So the packets are dropped without an
+error.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ UNUSED_MAC: Final = "02:00:00:00:00:01"
 
 
 class NetworkUnavailable(Exception):
-    """Network namespaces cannot be created on this machine. The message has the reason."""
+    """This machine cannot create network namespaces. The message contains the reason."""
 
 
 class Network:
-    """The links between the nodes of one cluster. Call `discard` at the end."""
+    """The network of one cluster. Call `discard` at the end."""
 
     def __init__(self) -> None:
-        # The process id makes the names unique. A name of an interface has at most 15 characters.
+        # The process id makes the interface names unique. Linux limits an interface name to 15 characters.
         self._name = f"kw{os.getpid()}"
         self._subnet = f"10.{64 + os.getpid() // 250 % 128}.{os.getpid() % 250}"
         self._joined: list[int] = []
@@ -34,7 +36,7 @@ class Network:
         ip("link", "set", self._name, "up")
 
     def join(self, node_id: int) -> tuple[str, tuple[str, ...]]:
-        """Add a node. Return its address and the launcher for its command."""
+        """Add a node. Return its IP address, and the prefix for its command line."""
         space = self._space(node_id)
         ip("netns", "add", space)
         self._joined.append(node_id)
@@ -46,7 +48,7 @@ class Network:
         return self._address(node_id), ("nsenter", f"--net=/run/netns/{space}")
 
     def disconnect(self, senders: Iterable[int], receivers: Iterable[int]) -> None:
-        """Drop everything that `senders` send to `receivers`, until `heal`."""
+        """Drop all packets from `senders` to `receivers` until `heal` is called."""
         for sender, receiver in product(senders, receivers):
             if sender != receiver:
                 unused = ("lladdr", UNUSED_MAC, "nud", "permanent", "dev", "wire")
@@ -54,7 +56,7 @@ class Network:
                 self._cuts.append((sender, receiver))
 
     def heal(self) -> None:
-        """Reconnect all links."""
+        """Reconnect all nodes."""
         while self._cuts:
             sender, receiver = self._cuts.pop()
             ip("-n", self._space(sender), "neighbor", "delete", self._address(receiver), "dev", "wire")
@@ -73,7 +75,10 @@ class Network:
 
 
 def create_network() -> Network:
-    """Create a network. NetworkUnavailable; RuntimeError if a command of an available network fails."""
+    """Create a network.
+
+    Raises NetworkUnavailable, or RuntimeError if networks are available but a command fails.
+    """
     missing = [name for name in ("ip", "nsenter") if shutil.which(name) is None]
     if missing:
         raise NetworkUnavailable(f"there is no program {' and no '.join(missing)}")
@@ -87,7 +92,10 @@ def create_network() -> Network:
 
 
 def ip(*arguments: str) -> None:
-    """Run the command `ip` of iproute2. RuntimeError."""
+    """Run the command `ip` of iproute2.
+
+    Raises RuntimeError if the command fails.
+    """
     done = subprocess.run(("ip", *arguments), check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"'ip {' '.join(arguments)}' failed: {done.stderr.strip()}")

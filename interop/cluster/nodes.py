@@ -1,7 +1,7 @@
-"""Clusters of several nodes of either kind, in any roles.
+"""Clusters of several nodes of Apache Kafka and kwire, with any roles.
 
-Node ids start at 1, controllers first. All nodes get the same properties. A node's directory and log are kept
-until the cluster is discarded.
+Node ids start at 1, and controllers have the lowest ids. All nodes get the same properties. A node's
+directory and log are kept until the cluster is discarded.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 COMBINED: Final = "broker,controller"
 FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
-"""kwire does not support these features. A cluster with them finalized would reject its brokers."""
+"""kwire does not support these features. If they were enabled, brokers of kwire could not register."""
 WAIT_SECONDS: Final = 60.0
 KEPT_LOG_BYTES: Final = 2 << 20
-"""The part of each node's log that is saved if a scenario fails: about ten thousand lines."""
+"""The size of the end of each node's log that is saved if a scenario fails: about ten thousand lines."""
 SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
@@ -41,14 +41,15 @@ SETTINGS: Final = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "log.index.interval.bytes": "4096",
-    # The default. A client that joins alone may not know its topic yet, and then waits for minutes.
+    # This is Kafka's default. Without the delay, the first member of a group may join before it knows its
+    # topic, and would then wait for minutes.
     "group.initial.rebalance.delay.ms": "3000",
 }
-"""Production settings with a short session, since the scenarios wait for session timeouts often."""
+"""Production settings, except for a short broker session, because scenarios often wait for its timeout."""
 
 
 class SmallKafka(ApacheKafka):
-    """Apache Kafka in a small JVM, so that three of them run on two cores."""
+    """Apache Kafka in a small JVM, so that three nodes run on two cores."""
 
     def java(self, *arguments: str) -> list[str]:
         command = super().java(*SMALL_JVM, *arguments)
@@ -70,7 +71,7 @@ class SmallKafka(ApacheKafka):
 
 
 class OldKafka(SmallKafka):
-    """An older Apache Kafka, as in a cluster during an upgrade."""
+    """Apache Kafka `OLD_KAFKA`, which has to run in one cluster with newer nodes during an upgrade."""
 
     name = "old"
 
@@ -82,7 +83,7 @@ class OldKafka(SmallKafka):
 
 
 class Member(NamedTuple):
-    """A node of a cluster."""
+    """The description of a node: its kind and its roles."""
 
     kind: type[Broker]
     roles: str = BROKER
@@ -101,10 +102,10 @@ CLUSTER_KINDS: Final = {
 
 
 class Cluster:
-    """A cluster. Call `start`, and `discard` at the end, or use a `with` block.
+    """A cluster. Use a `with` block, or call `discard` at the end.
 
     The voters are in the properties, or with `voters_in_log` in the metadata log (kraft.version 1). With
-    `network` each node has its own address. With `logins` all listeners are SASL_PLAINTEXT.
+    `network`, each node has its own IP address. With `logins`, all listeners are SASL_PLAINTEXT.
     """
 
     def __init__(
@@ -117,14 +118,14 @@ class Cluster:
         network: Network | None = None,
         logins: Logins | None = None,
     ) -> None:
-        """Create the nodes. `first_voters` are the controllers that are voters from the start."""
+        """Create the nodes. `first_voters` are the ids of the controllers that are voters from the start."""
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
         }
         self.logins = logins
         self._taken_over: list[Broker] = []
-        """Replaced nodes, which own the directories of their successors."""
+        """Nodes that `replace_software` replaced. Their directories are still in use by the new nodes."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
         if network is not None:
             for node_id, node in self.nodes.items():
@@ -164,7 +165,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers."""
+        """The addresses of all brokers, for clients."""
         return ",".join(self.nodes[node_id].bootstrap for node_id in self.brokers)
 
     @property
@@ -172,7 +173,7 @@ class Cluster:
         return ",".join(self.nodes[each].controller_bootstrap for each in self.controllers)
 
     def start(self, *, without: Collection[int] = (), format_arguments: tuple[str, ...] = FEATURES) -> Self:
-        """Format and start all nodes but `without`. Return once every broker is registered and unfenced."""
+        """Format and start all nodes except `without`. Return once every started broker is unfenced."""
         try:
             self._format(format_arguments)
             self._start_all(without)
@@ -182,7 +183,7 @@ class Cluster:
         return self
 
     def _format(self, format_arguments: tuple[str, ...]) -> None:
-        # The directory ids are arbitrary, but every node must be formatted with the same ones.
+        # Any directory ids would do, but all nodes must be formatted with the same ids of the voters.
         voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
         if self.logins is not None:
             format_arguments += self.logins.formatting()
@@ -203,7 +204,7 @@ class Cluster:
         self.wait_until_unfenced(*(each for each in self.brokers if each not in without))
 
     def lose_power(self) -> None:
-        """Kill all nodes at once, then start them at once."""
+        """Kill all nodes, and then start all of them again."""
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.kill()
@@ -212,7 +213,7 @@ class Cluster:
         self._start_all()
 
     def replace_software(self, node_id: int, kind: type[Broker]) -> None:
-        """Let another program take over a stopped node: its directory, properties and ports."""
+        """Replace the program of a stopped node. The new program gets the directory, properties and ports."""
         before = self.nodes[node_id]
         assert before.process is None, f"node {node_id} still runs"
         after = kind(directory=before.directory)
@@ -223,7 +224,7 @@ class Cluster:
         self._taken_over.append(before)
 
     def start_node(self, node_id: int) -> None:
-        """Start a node and wait until it is unfenced."""
+        """Start a node and wait until its broker is unfenced."""
         self.nodes[node_id].start()
         if node_id in self.brokers:
             self.wait_until_unfenced(node_id)
@@ -237,7 +238,7 @@ class Cluster:
         self.discard()
 
     def save_logs(self, error: BaseException) -> None:
-        """Save the end of each node's log, and add the path to the error."""
+        """Save the end of each node's log in a directory, and add the path of the directory to the error."""
         title = os.environ.get("PYTEST_CURRENT_TEST", "cluster").partition(" (")[0]
         home = TARGET / "failed" / re.sub(r"[^\w.-]+", "-", title.rpartition("/")[2]).strip("-")
         shutil.rmtree(home, ignore_errors=True)
@@ -254,7 +255,10 @@ class Cluster:
             node.discard()
 
     def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
-        """Create a topic with these replicas and wait until all are in sync. Preferred leaders come first."""
+        """Create a topic and wait until all its replicas are in sync.
+
+        `assigned` contains the replicas of each partition. The first replica is the preferred leader.
+        """
         self.create_topic_through(self.brokers[0], name, assigned, configs)
 
     def create_topic_through(
@@ -266,7 +270,7 @@ class Cluster:
         *,
         expected: Collection[int] = (0,),
     ) -> None:
-        """Create a topic through one broker. Its error code must be in `expected`."""
+        """Create a topic through one broker. The error code of its response must be in `expected`."""
         topic = {
             "Name": name,
             "NumPartitions": -1,
@@ -277,7 +281,7 @@ class Cluster:
             "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
         }
         with self.connect(self.nodes[queried_id].bootstrap) as client:
-            # Apache Kafka's broker may wait for a paused controller as long as for any response.
+            # Apache Kafka's broker may wait for a paused controller until the request times out.
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
         assert made["Topics"][0]["ErrorCode"] in expected, made
@@ -289,11 +293,11 @@ class Cluster:
             response = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
         assert response["ErrorCode"] == 0, response
 
-    # --- queries
+    # --- Queries
 
     @contextmanager
     def connect(self, address: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[RawClient]:
-        """Connect to a listener of a node, and authenticate if the cluster uses SASL."""
+        """Connect to this address, and authenticate if the cluster uses SASL."""
         with RawClient(address) as client:
             client.socket.settimeout(timeout_s)
             if self.logins is not None:
@@ -301,7 +305,10 @@ class Cluster:
             yield client
 
     def metadata(self, *topics: str, queried_id: int | None = None, everything: bool = False) -> Fields:
-        """Return the metadata of these topics or of all, from one broker or the first that responds."""
+        """Return the Metadata response for these topics, or for all topics with `everything`.
+
+        `queried_id` is the broker to query. If it is None, the first broker that responds is used.
+        """
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
         for node_id in [queried_id] if queried_id is not None else self.brokers:
@@ -321,7 +328,7 @@ class Cluster:
         raise ConnectionError("no broker answers") from error
 
     def partition(self, topic: str, index: int = 0, *, queried_id: int | None = None) -> Fields:
-        """Return a partition's metadata: LeaderId, LeaderEpoch, ReplicaNodes and IsrNodes."""
+        """Return a partition in the Metadata response: LeaderId, LeaderEpoch, ReplicaNodes and IsrNodes."""
         [found] = self.metadata(topic, queried_id=queried_id)["Topics"]
         for partition in found["Partitions"]:
             if partition["PartitionIndex"] == index:
@@ -330,7 +337,7 @@ class Cluster:
         raise LookupError(f"{topic}-{index} is not there (error {found['ErrorCode']})")
 
     def all_partitions(self) -> dict[str, int]:
-        """Return the number of partitions of every topic, including internal ones."""
+        """Return the number of partitions of every topic, including internal topics."""
         found = self.metadata(everything=True)["Topics"]
         return {topic["Name"]: len(topic["Partitions"]) for topic in found}
 
@@ -339,7 +346,7 @@ class Cluster:
         return leader_id
 
     def quorum(self, queried_id: int) -> Fields:
-        """Return DescribeQuorum's view of a voter: LeaderId, LeaderEpoch, HighWatermark and the replicas."""
+        """Return a voter's DescribeQuorum response: LeaderId, LeaderEpoch, HighWatermark, replicas."""
         partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
         with self.connect(self.nodes[queried_id].controller_bootstrap, timeout_s=3.0) as client:
             answer = client.call("DescribeQuorum", 2, Topics=partitions)
@@ -349,7 +356,7 @@ class Cluster:
         return found
 
     def active_controller(self, *, than: int = 0) -> int:
-        """Return the active controller. Wait until it is another one than `than`."""
+        """Return the id of the active controller. Wait until it is not `than`."""
         found: list[int] = []
 
         def is_so() -> bool:
@@ -366,7 +373,7 @@ class Cluster:
         return found[0]
 
     def wait_until_unfenced(self, *broker_ids: int) -> None:
-        """Wait until these brokers and one more have all of them in their metadata."""
+        """Wait until these brokers, and one other broker, have all of `broker_ids` in their metadata."""
 
         def is_so() -> bool:
             return all(
@@ -379,13 +386,13 @@ class Cluster:
         wait_until(is_so, f"brokers {broker_ids} are not all there")
 
     def wait_for_another_leader(self, topic: str, index: int, *, than: int) -> None:
-        """Wait until a partition has another leader than `than`."""
+        """Wait until the partition has a leader other than `than`."""
         wait_until(
             lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} gets no other leader"
         )
 
     def wait_until_in_sync(self, topic: str, partitions: int = 1) -> None:
-        """Wait until every running broker sees all replicas of a topic in sync."""
+        """Wait until, in the metadata of every running broker, all replicas of a topic are in sync."""
 
         def is_so() -> bool:
             for queried_id in self.brokers:
@@ -400,7 +407,7 @@ class Cluster:
         wait_until(is_so, f"the replicas of {topic} are not all in sync")
 
     def wait_until_out_of_sync(self, node_id: int) -> None:
-        """Wait until a node is in no ISR. A replica in the ISR could be elected after its data was lost."""
+        """Wait until the node is in no ISR. In an ISR, a replica without its data could become leader."""
         for topic, partitions in self.all_partitions().items():
             for index in range(partitions):
                 wait_until(
@@ -416,14 +423,14 @@ class Cluster:
             self.wait_until_in_sync(topic, partitions)
 
     def segments(self, node_id: int, topic: str, index: int = 0) -> dict[str, bytes]:
-        """Return the bytes of a replica's segments by file name."""
+        """Return the content of each segment file (`*.log`) of a replica, by file name."""
         homes = [
             Path(each) / f"{topic}-{index}" for each in self.nodes[node_id].properties["log.dirs"].split(",")
         ]
         return {path.name: path.read_bytes() for home in homes for path in sorted(home.glob("*.log"))}
 
     def wait_until_replicas_equal(self, topic: str, partitions: int = 1) -> None:
-        """Wait until all replicas have the same segments, byte for byte."""
+        """Wait until all replicas have the same segment files, byte for byte."""
         for index in range(partitions):
             replicas = self.partition(topic, index)["ReplicaNodes"]
             wait_until(
@@ -435,9 +442,9 @@ class Cluster:
             )
 
     def wait_until_replica_ends_equal(self, topic: str, partitions: int) -> None:
-        """Wait until the replicas of a topic with deleted records have the same log ends.
+        """Wait until all replicas of a topic end with the same records, although old records are deleted.
 
-        Replicas delete segments at different times, so each log must be a suffix of the longest.
+        Replicas delete segments at different times, so each log must be a suffix of the longest log.
         """
 
         def is_so() -> bool:
@@ -451,15 +458,15 @@ class Cluster:
         wait_until(is_so, f"the replicas of {topic} do not end the same")
 
     def wait_until_all_replicas_equal(self) -> None:
-        """Wait until all replicas of every topic are in sync and equal, including internal topics."""
+        """Wait until all replicas of every topic, including internal topics, are in sync and equal."""
         self.wait_until_all_in_sync()
         for topic, partitions in self.all_partitions().items():
             self.wait_until_replicas_equal(topic, partitions)
 
     def check_logs(self, also: str = "(?!)", of: Collection[int] = ()) -> None:
-        """Raise AssertionError if one of these nodes (default: any) logged an unexpected line.
+        """Raise AssertionError if a node in `of` logged an unexpected line. By default, check all nodes.
 
-        See `unexpected_lines`.
+        `also` is a pattern of further expected lines: see `unexpected_lines`.
         """
         found = [
             f"node {node_id}: {line}"
@@ -470,7 +477,7 @@ class Cluster:
 
 
 def format_node(node: Broker, *arguments: str) -> Broker:
-    """Format the node's directory with its own tool."""
+    """Format the node's directory with the tool of Apache Kafka or of kwire, as the node requires."""
     node.write_properties()
     if isinstance(node, ApacheKafka):
         command = node.java("kafka.tools.StorageTool")
@@ -486,7 +493,10 @@ def format_node(node: Broker, *arguments: str) -> Broker:
 
 
 def wait_until(condition: Callable[[], object], description: object, seconds: float = WAIT_SECONDS) -> None:
-    """Wait until the condition is true. A LookupError or OSError counts as false."""
+    """Wait until the condition is true. A condition that raises LookupError or OSError counts as false.
+
+    Raises AssertionError with `description` at the timeout.
+    """
     deadline = time.monotonic() + seconds
     while True:
         with suppress(LookupError, OSError):

@@ -1,4 +1,4 @@
-"""Helpers for scenarios with several controllers: load, voter changes and final checks."""
+"""Helpers for scenarios with several controllers, which run load, change voters, and check the result."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ VOTER_KINDS: dict[str, tuple[type[Broker], ...]] = {
     "one of kwire": (SmallKafka, Kwire, SmallKafka),
     "kafka": (SmallKafka, SmallKafka, SmallKafka),
 }
-"""The kinds of the three voters."""
+"""By name, the kinds of the three voters."""
 BATCH_HEAD = struct.Struct(">qi11xi")
-"""Base offset, length and last offset delta."""
+"""The base offset, length and last offset delta of a record batch."""
 SNAPSHOTS_OFTEN = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "8000",
     "internal.metadata.log.segment.bytes": "8192",
     "internal.metadata.delete.delay.millis": "1000",
 }
-"""Small limits, so that nodes start from snapshots of others and the metadata log loses its beginning."""
+"""Small limits that make nodes take snapshots often and delete the beginning of the metadata log."""
 
 
 @contextmanager
@@ -43,14 +43,14 @@ def under_load(
     also: str = "(?!)",
     of: Collection[int] = (),
 ) -> Iterator[Load]:
-    """Run stock clients on topic `t`. Afterwards check that nothing is lost and all nodes are equal.
+    """Run unmodified clients on topic `t`. Then check that no record is lost and that all nodes are equal.
 
-    For `also` and `of` see `Cluster.check_logs`.
+    `also` and `of` are passed to `Cluster.check_logs`.
     """
     login = None if cluster.logins is None else cluster.logins.client
     with Load(cluster.bootstrap, "t", partitions, login) as load:
         load.start(*clients)
-        # The first client causes the creation of the coordinators' topics, which needs all brokers.
+        # The first client makes the brokers create the coordinators' topics, for which all brokers must run.
         load.wait_until_all_write()
         yield load
         load.wait_until_all_write()
@@ -62,21 +62,21 @@ def under_load(
 
 
 def create_topics_through_each_broker(cluster: Cluster, title: str) -> None:
-    """Create a topic through each broker, which forwards the request to the active controller."""
+    """Create a topic through each broker. The brokers forward their requests to the active controller."""
     awake = [each for each in cluster.brokers if cluster.nodes[each].is_running]
     for queried_id in awake:
-        # A broker resends the request if the controller failed. The first request may have created the
-        # topic.
+        # If the controller failed, the broker sends the request again. The first request may have created the
+        # topic already.
         expected = (0, TOPIC_ALREADY_EXISTS)
         cluster.create_topic_through(queried_id, f"{title}-{queried_id}", [awake[-2:]], {}, expected=expected)
 
 
 def check_same_metadata(cluster: Cluster) -> None:
-    """Check that all nodes have the same committed metadata log, byte for byte, and the same image."""
+    """Check that all nodes have byte-identical committed metadata logs, and the same metadata image."""
     active = cluster.active_controller()
     committed = wait_until_metadata_replicated(cluster, active)
     logs = {node_id: metadata_batches(cluster, node_id) for node_id in cluster.nodes}
-    # Nodes with snapshots delete old segments at different times.
+    # Nodes that take snapshots delete old segments of the metadata log at different times.
     first = max(min(log) for log in logs.values())
     last = min(max(log) for log in logs.values())
     assert first < committed <= last + 1
@@ -84,11 +84,11 @@ def check_same_metadata(cluster: Cluster) -> None:
         {offset: batch for offset, batch in log.items() if first <= offset <= last} for log in logs.values()
     ]
     assert [node_id for node_id, log in zip(logs, compared, strict=True) if log != held] == []
-    # Each node writes its own snapshots, so compare the images that they contain.
+    # Each node writes its own snapshots, so the files differ. Compare the images that the files contain.
     images: dict[int, list[str]] = {}
 
     def are_read() -> bool:
-        # A snapshot may be deleted while it is read.
+        # A node may delete a snapshot while this function reads it.
         images.update({node_id: image_at(metadata_home(cluster, node_id), last) for node_id in logs})
         return True
 
@@ -98,11 +98,11 @@ def check_same_metadata(cluster: Cluster) -> None:
 
 
 def wait_until_metadata_replicated(cluster: Cluster, active: int) -> int:
-    """Wait until every node has the currently committed metadata. Return its end offset."""
+    """Wait until every node has all currently committed metadata. Return the metadata's end offset."""
     committed: int = cluster.quorum(active)["HighWatermark"]
 
     def have_all() -> bool:
-        # Another leader may be elected meanwhile. It has all committed records.
+        # Another voter may become leader meanwhile. It then has all committed records.
         found = cluster.quorum(cluster.active_controller())
         ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
         return len(ends) == len(cluster.nodes) and min(ends) >= committed
@@ -116,7 +116,7 @@ def metadata_home(cluster: Cluster, node_id: int) -> Path:
 
 
 def metadata_batches(cluster: Cluster, node_id: int) -> dict[int, bytes]:
-    """Return the batches of a node's metadata log by their last offsets."""
+    """Return the batches of a node's metadata log, by last offset."""
     found = {}
     for path in sorted(metadata_home(cluster, node_id).glob("*.log")):
         log, at = path.read_bytes(), 0
@@ -136,24 +136,24 @@ def voters(cluster: Cluster) -> list[int]:
 
 
 def voter_directory_ids(cluster: Cluster) -> list[str]:
-    """Return the voters' directory ids, in the format of `directory_id`."""
+    """Return the directory ids of the voters, in the same format as `directory_id`."""
     found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
     return [base64.urlsafe_b64encode(each["ReplicaDirectoryId"]).decode().rstrip("=") for each in found]
 
 
 def add(cluster: Cluster, node_id: int) -> None:
-    """Add a voter. The tool reads the properties of the new voter."""
+    """Add a voter with Kafka's tool, which reads the properties of the new voter."""
     progress = [f"node {node_id} does not become a voter"]
 
     def is_added() -> bool:
-        # A new node may not have caught up yet.
+        # The controller rejects a new voter that has not caught up yet.
         properties = str(cluster.nodes[node_id].properties_path)
         outcome = run(
             QUORUM,
             *("--bootstrap-server", cluster.bootstrap, "--command-config", properties, "add-controller"),
         )
         progress[1:] = [outcome.stdout + outcome.stderr]
-        # A request that timed out may have added the voter.
+        # A request that timed out may have added the voter nevertheless.
         return f"Added controller {node_id} " in progress[1] or node_id in voters(cluster)
 
     wait_until(is_added, progress)
@@ -166,11 +166,11 @@ def directory_id(cluster: Cluster, node_id: int) -> str:
 
 
 def remove(cluster: Cluster, node_id: int, directory: str) -> None:
-    """Remove a voter, identified by its node id and directory id."""
+    """Remove a voter, which is identified by its node id and directory id."""
     progress = [f"node {node_id} still votes"]
 
     def is_removed() -> bool:
-        # A leader that removes itself may resign before it responds.
+        # A leader that removes itself may resign before it sends the response.
         with a_file("request.timeout.ms=20000\n") as config:
             outcome = run(
                 QUORUM,

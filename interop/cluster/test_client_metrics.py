@@ -1,7 +1,7 @@
 """Client metrics subscriptions in a mixed cluster (KIP-714).
 
-A client that connects to another broker keeps its subscription id, so both kinds of broker must compute the
-same one.
+A client that reconnects to another broker keeps its subscription id. So both kinds of broker must compute the
+same id for the same subscriptions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS = {"metrics": ",".join(MANY), "interval.ms": str(INTERVAL_MS)}
 
 
 def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> bool:
-    """Return whether a broker has replaced this client's subscription."""
+    """Return whether the broker no longer accepts the subscription id, as the subscription has changed."""
     return push(client, instance_id, SubscriptionId=subscription_id) == UNKNOWN_SUBSCRIPTION_ID
 
 

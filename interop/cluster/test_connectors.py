@@ -1,6 +1,6 @@
-"""Kafka Connect and MirrorMaker 2 while partition leaders are killed in turn."""
+"""Kafka Connect and MirrorMaker 2 while the brokers that lead their partitions are killed in turn."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interop.scenarios.mirror import MirroredCluster, mirror_maker
 
 KILLS: Final = 3
 LINES: Final = 1000
-"""Lines before each kill, and after it."""
+"""The number of lines that are written before each kill, and again after it."""
 RECORDS: Final = 500
 WAIT_S: Final = 150.0
 SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication.factor": "3"}
@@ -35,14 +35,15 @@ def wait_until_all_in_sync(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_path: Path) -> None:
-    """Check exactly-once delivery from a file to a topic, and at-least-once delivery to another file."""
+    """Check that a file arrives in a topic exactly once, and from there in another file at least once."""
     settings = {
         "exactly.once.source.support": "enabled",
         **{f"{kind}.storage.replication.factor": "3" for kind in ("config", "offset", "status")},
     }
     given, out = SourceFile(tmp_path / "in"), tmp_path / "out"
     with Cluster(CLUSTER_KINDS[cluster_kind], SETTINGS).start() as cluster:
-        # The controller is never killed and is the last replica, so the other two brokers take turns.
+        # The controller is never killed and is the last replica, so only the other two brokers take turns as
+        # leader.
         cluster.make_topic("lines", [[2, 3, 1]])
         given.add(LINES)
         with Worker(cluster, tmp_path, "connect", **settings) as worker:
@@ -70,7 +71,7 @@ def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_pat
         wait_until_all_in_sync(cluster)
         wanted = given.path.read_bytes().splitlines()
         assert [value for _, _, value in read_all(cluster.bootstrap, "lines", 1)] == wanted
-        # After a rebalance a sink receives uncommitted records again.
+        # After a rebalance, a sink connector receives records again whose offsets were not committed.
         assert list(dict.fromkeys(out.read_bytes().splitlines())) == wanted
         for topic, partitions in cluster.all_partitions().items():
             cluster.wait_until_replicas_equal(topic, partitions)
@@ -78,7 +79,7 @@ def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_pat
 
 
 class Writing:
-    """A writer of numbered records to one cluster's topic."""
+    """A thread that writes numbered records to a topic of one cluster."""
 
     def __init__(self, side: MirroredCluster, partitions: int) -> None:
         self.side = side
@@ -98,7 +99,7 @@ class Writing:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_mirror_maker_survives_broker_kills(cluster_kind: str, tmp_path: Path) -> None:
-    """Check replication in both directions between the cluster and a single broker, with group offsets."""
+    """Check replication with group offsets, in both directions, between the cluster and a single broker."""
     members = CLUSTER_KINDS[cluster_kind]
     other = members[-1].kind()
     with Cluster(members, SETTINGS).start() as cluster:
@@ -147,7 +148,7 @@ def until_mirrored(program: JavaProgram, target: MirroredCluster, records: int) 
 
 
 def check_statuses(side: MirroredCluster, origin: str) -> None:
-    """Check that no connector or task that writes there has ever failed."""
+    """Check that no connector or task that writes to this cluster has ever failed."""
     topic = f"mm2-status.{origin}.internal"
     found = read_all(side.broker.bootstrap, topic, len(side.partitions_of(topic)))
     statuses = [value for _, _, value in found if value]

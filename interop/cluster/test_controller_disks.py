@@ -1,4 +1,4 @@
-"""Controllers whose directory is wiped, or whose disk is full or fails."""
+"""Controllers whose directory is wiped, whose disk is full, or whose disk fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_controller_with_a_wiped_directory_rejoins(cluster_kind: str, voters_in_
                 assert voters(cluster) == cluster.controllers
                 load.wait_until_all_write()
                 create_topics_through_each_broker(cluster, f"wiped-{victim}")
-            # All three controllers are needed from here on.
+            # From here on, the scenario needs all three controllers.
             for node_id in cluster.controllers:
                 load.wait_until_all_write()
                 cluster.nodes[node_id].stop()

@@ -1,4 +1,4 @@
-"""An active controller that is disconnected from controllers, from brokers, or from all nodes."""
+"""An active controller that is disconnected from other controllers, from brokers, or from all nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = {
     "controller.socket.timeout.ms": "5000",
 }
 AWAY_SECONDS = 10.0
-"""Longer than broker.session.timeout.ms."""
+"""The duration of a disconnection, longer than broker.session.timeout.ms."""
 
 
 @pytest.mark.parametrize("cluster_kind", MEMBERS)
@@ -50,7 +50,7 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
             load.start(*ALL_CLIENTS)
             for title, cut in CUTS.items():
                 if is_combined and cut in (from_controllers, from_brokers):
-                    continue  # the same as from_all
+                    continue  # this case equals from_all
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()
                 active = cluster.active_controller()
@@ -66,14 +66,14 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
                     for queried_id in others:
                         create_topic(cluster, queried_id, f"cut-{title}-{queried_id}", others[:2])
                     if is_combined:
-                        # A disconnected broker does not know the new leader, so clients that ask it may
-                        # wait.
+                        # A disconnected broker does not learn of a new leader, so clients that send it a
+                        # request may have to wait.
                         wait_for_another_leader(cluster, others[0], active)
                     else:
                         check_writes(load)
                 network.heal()
                 load.wait_until_all_write()
-                # A disconnected broker does not know yet that it was fenced.
+                # A disconnected broker does not know that the controller has fenced it.
                 wait_until_metadata_replicated(cluster, cluster.active_controller())
                 cluster.wait_until_unfenced(*cluster.brokers)
                 cluster.wait_until_all_in_sync()
@@ -82,7 +82,8 @@ def test_cluster_survives_a_disconnected_active_controller(cluster_kind: str, ne
             load.stop()
             load.check()
         found = {topic for topic in cluster.all_partitions() if topic.startswith("lonely")}
-        # A controller that only receives nothing can still send. Its successor may commit its last records.
+        # A controller that cannot receive can still send. So the next leader may commit the last records of
+        # this controller.
         assert found <= {"lonely-inbound"}
         cluster.wait_until_all_replicas_equal()
         check_same_metadata(cluster)
@@ -130,7 +131,7 @@ def check_writes(load: Load) -> None:
 
 
 def leads(cluster: Cluster, node_id: int) -> bool:
-    """Return whether a controller considers itself the leader."""
+    """Return whether the controller considers itself the leader."""
     try:
         return bool(cluster.quorum(node_id)["LeaderId"] == node_id)
     except LookupError:
@@ -138,7 +139,7 @@ def leads(cluster: Cluster, node_id: int) -> bool:
 
 
 def check_rejected(cluster: Cluster, active: int, title: str) -> None:
-    """Check that the controller does not acknowledge a topic that no other controller has."""
+    """Check that the controller does not acknowledge the creation of a topic that it cannot replicate."""
     topic = {"Name": f"lonely-{title}", "NumPartitions": 1, "ReplicationFactor": 1}
     with RawClient(cluster.nodes[active].controller_bootstrap) as client:
         client.socket.settimeout(60.0)
@@ -154,7 +155,7 @@ def check_rejected(cluster: Cluster, active: int, title: str) -> None:
 
 
 REFUSED = {7, 41}
-"""REQUEST_TIMED_OUT, NOT_CONTROLLER."""
+"""The error codes REQUEST_TIMED_OUT and NOT_CONTROLLER."""
 
 
 def wait_for_another_leader(cluster: Cluster, queried_id: int, active: int) -> None:
@@ -165,7 +166,7 @@ def wait_for_another_leader(cluster: Cluster, queried_id: int, active: int) -> N
 
 
 def create_topic(cluster: Cluster, queried_id: int, name: str, replicas: list[int]) -> None:
-    """Create a topic through the current active controller."""
+    """Create a topic through the broker `queried_id`."""
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": replicas}]
     with RawClient(cluster.nodes[queried_id].bootstrap) as client:

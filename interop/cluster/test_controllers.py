@@ -1,4 +1,4 @@
-"""Controllers are killed, paused and stopped; a cluster runs without its controller; all nodes lose power."""
+"""Controllers that are killed, paused or stopped, a cluster without a controller, and a loss of power."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ ALONE = {
 }
 NOT_NEEDED = 84
 AWAY_SECONDS = 20.0
-"""The time without a controller: several broker sessions."""
+"""The duration of the time without a controller: several broker sessions."""
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
 def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> None:
     members, voters_in_log = QUORUMS[quorum]
-    # By default a request to a paused controller waits half a minute.
+    # By default, a request to a paused controller waits for half a minute.
     settings = {"controller.socket.timeout.ms": "5000"}
     with Cluster(members, settings, voters_in_log=voters_in_log).start() as cluster:
         first, *_ = replicas = cluster.brokers[-3:]
@@ -75,7 +75,7 @@ def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> 
                 create_topics_through_each_broker(cluster, f"again-{how}")
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()
-                # The ISR shrinks and expands, and another leader is elected.
+                # The new controller shrinks and expands the ISR, and elects another leader.
                 cluster.nodes[first].stop()
                 cluster.wait_for_another_leader("t", 0, than=first)
                 cluster.start_node(first)
@@ -84,7 +84,7 @@ def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> 
 
 
 def elect_preferred_leaders(cluster: Cluster, topic: str) -> None:
-    """Elect the preferred leader if it does not lead yet."""
+    """Elect the preferred leader of a partition, unless it is the leader already."""
     wanted = [{"Topic": topic, "Partitions": [0]}]
     with RawClient(cluster.nodes[cluster.brokers[-1]].bootstrap) as client:
         answer = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=wanted, TimeoutMs=30_000)
@@ -108,8 +108,8 @@ def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) ->
             while time.monotonic() < back:
                 load.wait_until_all_write()
             assert cluster.partition("t") == before
-            # The broker is not fenced without a controller, so the ISR keeps it and the high watermark
-            # stops.
+            # Without a controller, nothing fences the killed broker. It stays in the ISR, so the high
+            # watermark does not advance.
             cluster.nodes[victim].kill()
             cluster.nodes[controller].start()
 
@@ -129,7 +129,7 @@ def test_brokers_serve_clients_without_the_only_controller(cluster_kind: str) ->
 def test_cluster_recovers_from_power_loss_of_all_nodes(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        # kafka-python's consumer raises an error if no node is available.
+        # kafka-python's consumer raises an exception if no node is available.
         with under_load(
             cluster, clients=[each for each in ALL_CLIENTS if each is not PythonReader], also=NOT_ENOUGH
         ) as load:

@@ -1,4 +1,4 @@
-"""Full and failing disks under stock clients: partitions fail over, and return after the repair."""
+"""Full and failing disks under unmodified clients: partitions fail over and return after the repair."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from interop.cluster.nodes import CLUSTER_KINDS, WAIT_SECONDS, Cluster, wait_unt
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 VICTIM = 3
-"""A kwire broker, except in the cluster of Apache Kafka only. It leads every partition."""
+"""The broker with the small disk, which leads every partition. It is kwire in all mixed clusters."""
 PARTITIONS = 6
 STORAGE = (
     "NotEnoughReplicas|KAFKA_STORAGE_ERROR|KafkaStorageException|UnknownServerException|timed out after"
     "|marked offline, remaining directories|Detected non-monotonic update of fetch offset"
 )
-"""Errors of followers and clients until another replica is elected.
+"""Errors that followers and clients may report until another replica is elected leader.
 
 An observer does not sync its metadata log, so its log may be shorter after its disk was repaired.
 """
@@ -80,19 +80,20 @@ def test_broker_exits_if_its_only_log_directory_fails(cluster_kind: str, way: st
 
 
 def clients(cluster_kind: str) -> list[type[Client]]:
-    """Return all clients but those that fail if Apache Kafka's leader cannot read its disk.
+    """Return all clients, except the one that fails if Apache Kafka's leader cannot read its disk.
 
-    A fetch returns UNKNOWN_SERVER_ERROR then, and kafka-python's consumer raises it.
+    The leader returns UNKNOWN_SERVER_ERROR to a fetch, and kafka-python's consumer raises this error.
     """
     return [each for each in CLIENTS if cluster_kind != "kafka" or each is not PythonReader]
 
 
 def without_transactions(cluster_kind: str) -> list[type[Client]]:
-    """Return the clients without the transactional producer if Apache Kafka may lead.
+    """Return the clients. Without kwire on all nodes, leave out the transactional producer.
 
-    A coordinator's last write may wait for a minute until it times out. Apache Kafka's leader waits for a
-    replica that the controller has just removed from the ISR, since it caught up recently and its broker is
-    alive. The leader checks again only when another follower fetches more.
+    The last write of a transaction coordinator may wait for a minute until it times out: Apache Kafka's
+    leader waits for a replica that the controller has just removed from the ISR, because the replica caught
+    up recently and its broker is alive. The leader checks this again only when another follower fetches later
+    records.
     """
     return [
         each for each in clients(cluster_kind) if cluster_kind == "kwire" or each is not TransactionalWriter
@@ -100,10 +101,11 @@ def without_transactions(cluster_kind: str) -> list[type[Client]]:
 
 
 def check(load: Load, cluster_kind: str) -> None:
-    """Check that nothing is lost and that clients reported no error.
+    """Check that no record is lost and that clients reported no error.
 
-    Apache Kafka maps its indexes into memory and may fail there on a full or failed disk. Clients get
-    UNKNOWN_SERVER_ERROR, which ends the sequence of an idempotent producer and is reported by consumers.
+    In a cluster of Apache Kafka, clients may report errors. Apache Kafka maps its indexes into memory, which
+    can fail on a full or failed disk. The broker then returns UNKNOWN_SERVER_ERROR. This error breaks the
+    sequence of an idempotent producer, and consumers report it.
     """
     if cluster_kind == "kafka":
         assert not load.history.anomalies()
@@ -119,7 +121,7 @@ def fails(small: Disk, way: str) -> None:
 
 
 def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
-    """Repair the disk and start the broker again."""
+    """Free or repair the disk and start the broker again, after killing it if it still runs."""
     if node.process is not None and node.process.poll() is None:
         node.stop()
     node.kill()
@@ -132,6 +134,6 @@ def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
 
 
 def offline(cluster: Cluster) -> set[int]:
-    """Return the partitions without a working replica on the running victim."""
+    """Return the partitions of `t` that are offline on the broker VICTIM although the broker runs."""
     [topic] = cluster.metadata("t", queried_id=1)["Topics"]
     return {each["PartitionIndex"] for each in topic["Partitions"] if VICTIM in each["OfflineReplicas"]}

@@ -1,6 +1,7 @@
-"""Repeated quorum elections under topic changes, repeated leader kills, and the loss of two of five voters.
+"""Repeated controller elections, repeated kills of leaders, and the loss of two of five voters.
 
-INTEROP_ELECTIONS, INTEROP_MINUTES and INTEROP_CLIENTS change their number, duration and clients.
+Set INTEROP_ELECTIONS for the number of elections, INTEROP_MINUTES for the duration of the repeated kills, and
+INTEROP_CLIENTS for the names of the clients.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KILLING_S = 60.0 * float(os.environ.get("INTEROP_MINUTES", "1"))
 BESIDE = tuple(
     kind for kind in ALL_CLIENTS if kind.name in os.environ.get("INTEROP_CLIENTS", kind.name).split(",")
 )
-"""The clients by name. With fewer clients there are more kills in the same time."""
+"""The clients that run during the kills. With fewer clients, there are more kills in the same time."""
 QUORUMS = {
     "kwire": (Member(Kwire, COMBINED),) * 3,
     "two of kwire": (Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED)),
@@ -64,20 +65,20 @@ SOON_ELECTED = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "250",
 }
-"""Short timeouts for more rounds. With them a starting JVM may find no stable leader for long."""
+"""Short timeouts, for more rounds. With them, a starting JVM may take long to find a stable leader."""
 KEPT = 5
-"""The number of existing topics. Older ones are deleted."""
+"""The number of topics that exist at a time. The oldest topic is deleted first."""
 UNKNOWN_TOPIC = 3
 DELETED = (
     "Received UNKNOWN_TOPIC_OR_PARTITION from the leader"
     r"|JmxReporter - Error processing .*,topic=made-\d+\n.*InstanceNotFoundException"
 )
-"""Apache Kafka's messages about a topic that its leader deleted first, and about the topic's metrics."""
+"""Messages of Apache Kafka about a topic that its leader has already deleted, and about its metrics."""
 ANOTHER_TRY_S = 0.3
 
 
 class Operator(threading.Thread):
-    """Creates and deletes topics one after the other, and retries each request until it succeeds."""
+    """A thread that creates and deletes topics one by one, and retries each request until it succeeds."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(daemon=True)
@@ -103,12 +104,12 @@ class Operator(threading.Thread):
                 self.deleted = number - KEPT + 1
 
     def _until_done(self, api: str, version: int, done_before: int, wanted: Fields) -> bool:
-        """Send the request to one broker after the other. Return False if the operator was stopped."""
+        """Send the request to the brokers in turn until it succeeds. Return False once `stop` is called."""
         for number in count():
             queried_id = self._cluster.brokers[number % len(self._cluster.brokers)]
             with suppress(OSError, EOFError), RawClient(self._cluster.nodes[queried_id].bootstrap) as client:
                 response = client.call(api, version, **wanted)
-                # A previous request may have succeeded without a response.
+                # An earlier attempt may have succeeded without a response.
                 expected = (0, done_before) if number else (0,)
                 if (response.get("Topics") or response["Responses"])[0]["ErrorCode"] in expected:
                     return True
@@ -117,7 +118,7 @@ class Operator(threading.Thread):
         raise AssertionError
 
     def stop(self) -> None:
-        """Stop, and check that every broker has the acknowledged changes."""
+        """Stop the thread, and check that every broker has all acknowledged changes."""
         self._stopping.set()
         self.join(60)
         for queried_id in self._cluster.brokers:
@@ -135,9 +136,10 @@ class Operator(threading.Thread):
 
 
 def force_election(cluster: Cluster, last: int = 0) -> None:
-    """Send EndQuorumEpoch to the voters in the leader's name, and wait for another election.
+    """Send EndQuorumEpoch in the leader's name to the other voters, and wait for another election.
 
-    The voter `last` gets the request last. It may still be elected, since the others no longer follow.
+    The voter `last` gets the request last. This voter can still be elected, because by then the other voters
+    no longer follow the leader.
     """
     found = quorum_of_the_leader(cluster)
     leader: int = found["LeaderId"]
@@ -149,7 +151,7 @@ def force_election(cluster: Cluster, last: int = 0) -> None:
     def is_elected() -> bool:
         nonlocal due
         if time.monotonic() > due:
-            # Each voter is named as the preferred candidate, because voters that still follow reject votes.
+            # Each request names its receiver as the preferred candidate, because followers reject votes.
             for voter in others:
                 send_end_quorum_epoch(cluster, voter["ReplicaId"], voter["ReplicaDirectoryId"], leader, epoch)
             due = time.monotonic() + ANOTHER_TRY_S
@@ -159,7 +161,7 @@ def force_election(cluster: Cluster, last: int = 0) -> None:
 
 
 def quorum_of_the_leader(cluster: Cluster) -> Fields:
-    """Return the quorum's state from its leader, which may change meanwhile."""
+    """Return the DescribeQuorum response of the leader. Retry if the leader changes before it responds."""
     found: list[Fields] = []
 
     def is_found() -> bool:
@@ -172,7 +174,7 @@ def quorum_of_the_leader(cluster: Cluster) -> Fields:
 
 
 def led_epochs(cluster: Cluster) -> list[int]:
-    """Return the epochs of all controllers that know a leader."""
+    """Return the leader epoch of each controller that knows a leader."""
     found = []
     for queried_id in cluster.controllers:
         with suppress(LookupError, OSError, EOFError):
@@ -224,7 +226,7 @@ def test_repeated_elections_lose_no_command(quorum: str) -> None:
 
 @pytest.mark.parametrize("quorum", ["kwire", "two of kwire"])
 def test_repeated_leader_kills_lose_no_record(quorum: str) -> None:
-    """Kill the leader of the quorum and the leader of the clients' partition in turn."""
+    """Kill the active controller and the leader of the clients' partition in turn."""
     settings = SOON_ELECTED if quorum == "kwire" else {}
     with Cluster(QUORUMS[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -244,17 +246,17 @@ def test_repeated_leader_kills_lose_no_record(quorum: str) -> None:
 
 @pytest.mark.parametrize("quorum", FIVE)
 def test_quorum_survives_two_of_five_lost_voters(quorum: str) -> None:
-    """Lose the active controller and another one. At most one of them is a broker."""
+    """Lose the active controller and one other controller. At most one of the two is also a broker."""
     settings = {"controller.socket.timeout.ms": "5000"}
     with Cluster(FIVE[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        # Sessions are about as long as an election, so another broker may be fenced, too.
+        # A broker session is about as long as an election, so another broker may be fenced, too.
         with under_load(cluster, also=NOT_ENOUGH) as load:
             for how in ("kill", "pause", "kill"):
                 load.wait_until_all_write()
                 active = cluster.active_controller()
                 while how == "pause" and active == cluster.leader("t"):
-                    # Clients wait for a paused leader as long as the scenario does.
+                    # A client waits for a paused leader as long as the leader is paused.
                     force_election(cluster)
                     active = cluster.active_controller()
                 another = next(each for each in cluster.controllers if each != active)

@@ -1,4 +1,4 @@
-"""Repeated kills of the partition leader under stock clients: no record is lost or duplicated."""
+"""Repeated kills of the partition leader under unmodified clients: no record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_failover_neither_loses_nor_duplicates_records(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
-        # The controller is never killed and is the last replica, so the other two brokers take turns.
+        # The controller is never killed and is the last replica, so only the other two brokers take turns as
+        # leader.
         [controller] = cluster.controllers
         cluster.make_topic("t", [[*(each for each in cluster.brokers if each != controller), controller]])
         with Load(cluster.bootstrap, "t", 1) as load:

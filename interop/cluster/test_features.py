@@ -1,4 +1,4 @@
-"""Upgrades and downgrades of a running cluster's features, and brokers that do not support one."""
+"""Feature upgrades and downgrades of a running cluster, with brokers that do not support a feature level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMAND = f"{TOOLS}.FeatureCommand"
 PARTITIONS = 3
 LATEST = "4.3-IV0"
 WAY = ("4.1-IV1", "4.0-IV3", "4.2-IV1", "4.0-IV3", LATEST)
-"""The versions of an upgrade that is reverted before it is finished."""
+"""Successive metadata versions: the first upgrades are reverted, the last one is final."""
 
 
 def features(cluster: Cluster, *arguments: str) -> str:

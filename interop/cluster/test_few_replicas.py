@@ -1,6 +1,6 @@
-"""OffsetFetch while fewer replicas of __consumer_offsets are in sync than min.insync.replicas.
+"""OffsetFetch while __consumer_offsets has fewer in-sync replicas than min.insync.replicas.
 
-It returns the last committed offset. With require_stable, it returns a retriable error.
+The coordinator returns the last committed offset. With require_stable, it returns a retriable error instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 REMAINING = 1
 ASK_AGAIN = (14, 16)
-"""kwire returns COORDINATOR_LOAD_IN_PROGRESS, Apache Kafka NOT_COORDINATOR."""
+"""Retriable errors: kwire returns COORDINATOR_LOAD_IN_PROGRESS, Apache Kafka returns NOT_COORDINATOR."""
 
 
 def ask(cluster: Cluster, api: str, version: int, **fields: Any) -> Any:
@@ -50,7 +50,7 @@ def commit(cluster: Cluster, group: str, offset: int) -> int:
 
 
 def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[Any, int]:
-    """Return the error and the offset."""
+    """Return the error code and committed offset of the partition. Retriable errors become "ask again"."""
     topics = [{"Name": "t", "PartitionIndexes": [0]}]
     answer = ask(
         cluster,
@@ -67,7 +67,7 @@ def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[An
 
 
 def group_of_the_remaining_broker(cluster: Cluster) -> str:
-    """Return a group whose coordinator is the one remaining broker."""
+    """Return a group whose coordinator is the broker that keeps running."""
 
     def coordinator(group: str) -> int:
         answer = ask(cluster, "FindCoordinator", 4, KeyType=0, CoordinatorKeys=[group])
@@ -81,7 +81,7 @@ def group_of_the_remaining_broker(cluster: Cluster) -> str:
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # compared with the record of Apache Kafka
+)  # "kafka" runs first, because the others are compared with its record
 def test_committed_offsets_are_returned_below_min_insync_replicas(cluster_kind: str, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         cluster.make_topic("t", [[1, 2, 3]])

@@ -1,4 +1,4 @@
-"""Exactly-once Java programs while the brokers of their coordinators and partitions are killed."""
+"""Java programs with exactly-once semantics, while the brokers that they use are killed in turn."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from interop.java_programs import JavaProgram
 
 KILLS = int(os.environ.get("INTEROP_KILLS", "4"))
 TO_COPY = 30_000
-"""The number of records per partition, more than the programs copy."""
+"""The number of records in each partition, more than the programs can copy during the test."""
 
 
 class CommittedReader:
-    """A reader that polls committed records continuously."""
+    """A thread that polls the committed records of a topic continuously."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.content: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
@@ -66,7 +66,7 @@ class CommittedReader:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: str) -> None:
-    """Run three copiers in a group. With each broker, one copier is killed and restarted."""
+    """Run three copiers in one group. With each broker, one copier is killed and restarted, too."""
     rng = random.Random(cluster_kind)
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
@@ -100,7 +100,7 @@ def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: 
 
 
 def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
-    """Start Kafka's TransactionalMessageCopier for one partition. It aborts a third of its transactions."""
+    """Start Kafka's TransactionalMessageCopier for a partition. It aborts a third of its transactions."""
     return JavaProgram(
         "org.apache.kafka.tools.TransactionalMessageCopier",
         *("--broker-list", bootstrap, "--transactional-id", f"copier-{partition}"),
@@ -114,7 +114,7 @@ def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: str) -> None:
-    """Run two copiers, which end if fenced. One is killed with a broker, and another takes its id."""
+    """Run two copiers, which exit if fenced. One is killed with a broker, and a new copier takes its id."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
         tempfile.TemporaryDirectory(prefix="interop-copiers-") as directory,
@@ -148,7 +148,8 @@ def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: 
             gaps = broker_kills.kill_in_turn(cluster, KILLS, works, meanwhile)
             for partition, program in enumerate(running):
                 program.kill()
-                # Its open transaction is aborted once another producer initializes its transactional id.
+                # The killed copier's open transaction is aborted when the new copier initializes the same
+                # transactional id.
                 Producer({**client, "transactional.id": f"copier-{partition}"}).init_transactions(60)
             broker_kills.wait_until_no_open_transactions(cluster)
             count = committed.count
@@ -163,7 +164,7 @@ def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: 
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_streams_application_counts_exactly_once_under_broker_kills(cluster_kind: str) -> None:
-    """Run two instances. One is killed with a broker and replaced by a new one."""
+    """Run two instances. One of them is killed together with a broker, and replaced by a new instance."""
     with Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster:
         broker_kills.make_topics(cluster, PARTITIONS_OF_WORDS, *TOPICS)
         with word_count(cluster.bootstrap) as words:

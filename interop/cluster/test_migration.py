@@ -1,6 +1,6 @@
-"""A rolling migration from Apache Kafka to kwire and back on the same directories, under load.
+"""A rolling migration from Apache Kafka to kwire and back, on the same directories and under load.
 
-The steps are those of docs/cluster.md. The load is stock clients or a Streams application.
+The test performs the steps of docs/cluster.md. The load is unmodified clients or a Streams application.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_migration_and_back_under_a_streams_application(name: str) -> None:
 
 
 def migrate_each_node(cluster: Cluster, wait_for_progress: Callable[[], None]) -> Iterator[int]:
-    """Migrate each node to kwire, then each back to Apache Kafka. Yield each node id after its restart."""
+    """Migrate each node to kwire, then each node back. Yield the id of a node after its restart."""
     for kind in (Kwire, SmallKafka):
         for node_id in cluster.nodes:
             wait_for_progress()

@@ -1,6 +1,6 @@
-"""Brokers of both kinds in one cluster follow, lead, are killed and return, with identical logs."""
+"""A cluster with both kinds of brokers, which follow, lead, are killed, and return with identical logs."""
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT_S = 30.0
 
 
 def send(cluster: Cluster, topic: str, partition: int, name: str) -> list[bytes]:
-    """Produce COUNT records with acks=all with each of two clients. Return them in order."""
+    """Produce COUNT records with acks=all with each of two client libraries. Return the values in order."""
     sent = [b"%s %d" % (name.encode(), number) for number in range(2 * COUNT)]
     failed: list[Any] = []
 
@@ -40,7 +40,7 @@ def send(cluster: Cluster, topic: str, partition: int, name: str) -> list[bytes]
 
 
 def read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
-    """Read this many records with two clients, which must agree."""
+    """Read this many records with two client libraries, and check that both get the same values."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reads", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[bytes] = []
@@ -67,7 +67,7 @@ def read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes
 def test_replicas_stay_identical_as_brokers_fail_and_return(cluster_kind: str) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind]).start() as cluster:
         brokers = cluster.brokers
-        # The leader of partition n is broker n + 1.
+        # Broker n + 1 leads partition n.
         assigned = [brokers[at:] + brokers[:at] for at in range(len(brokers))]
         cluster.make_topic("t", assigned, **{"segment.bytes": "1048576"})
         sent = {at: send(cluster, "t", at, "first") for at in range(len(brokers))}

@@ -1,6 +1,6 @@
-"""Kafka's admin tools on a cluster of three: their output for kwire equals that for Apache Kafka.
+"""Kafka's admin tools on a cluster of three nodes: the output must be the same for kwire and Apache Kafka.
 
-Partitions are added, records and offsets deleted, replicas throttled, and leaders elected uncleanly.
+The tools add partitions, delete records and offsets, throttle replicas, and elect leaders uncleanly.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def throttle(session: ToolSession) -> None:
     with a_file(json.dumps({"version": 1, "topics": [{"topic": "c"}]})) as wanted:
         given = ("--topics-to-move-json-file", wanted, "--broker-list", "1,2,3", "--generate")
         output = session.run(REASSIGN, *given)
-        # The proposed placement is random.
+        # The replica placement that the tool proposes is random.
         session.seen["proposed"] = [line for line in output if "Proposed" not in line][:2]
     with a_file(a_plan([1], "c")) as plan:
         of_it = ("--reassignment-json-file", plan)
@@ -163,7 +163,7 @@ def delete_records(session: ToolSession) -> None:
         "group deleted again": ("--delete", "--group", "g"),
     }.items():
         output = session.run(GROUPS, *arguments)
-        # Any broker may be the coordinator.
+        # The coordinator may be any of the brokers.
         session.seen[label] = [
             re.sub(r"127\.0\.0\.1\S* *(<port>)? *\(\d\)", "<coordinator>", line) for line in output
         ]
@@ -239,6 +239,6 @@ SETTINGS = {"unclean.leader.election.interval.ms": "1000"}
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # compared with the record of Apache Kafka
+)  # "kafka" runs first, because the others are compared with its record
 def test_admin_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.more_tools", cluster_kind, record, SETTINGS)

@@ -1,4 +1,4 @@
-"""Nodes that are disconnected in one or both directions. Clients reach every node all the time."""
+"""Nodes that are disconnected from each other in one or both directions. Clients reach all nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ MEMBERS = {
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 LATE = "Detected non-monotonic update of fetch offset|TransactionCoordinatorFencedException"
-"""Packets from before a disconnection arrive after later ones, or after another coordinator took over."""
+"""Messages caused by packets that arrive late.
+
+A packet from before a disconnection may arrive after later packets, or after another coordinator took over.
+"""
 OFFSET_OUT_OF_RANGE = 1
 
 
@@ -67,9 +70,9 @@ def test_cluster_survives_a_disconnected_leader(cluster_kind: str, network: Netw
 def test_truncated_records_are_out_of_range_for_a_fetch_without_epoch(
     cluster_kind: str, network: Network
 ) -> None:
-    """A former leader returns OFFSET_OUT_OF_RANGE after truncation to a fetch without epoch (KIP-392).
+    """Check that a former leader returns OFFSET_OUT_OF_RANGE if a fetch of a truncated offset has no epoch.
 
-    So a client without KIP-320 may start over, although no committed record is lost.
+    So a client without KIP-320 may reset its offset, although no committed record is lost.
     """
     with Cluster(MEMBERS[cluster_kind], SETTINGS, network=network).start() as cluster:
         [controller] = cluster.controllers
@@ -135,7 +138,7 @@ CUTS: dict[str, Callable[[Network, int, list[int], int], None]] = {
 
 
 def check_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -> None:
-    """Check that the disconnected leader does not acknowledge a record that only it has."""
+    """Check that the disconnected leader does not acknowledge a record that it could not replicate."""
     value = f"cut off {title}".encode()
     load.history.on_send("lonely", ("t", 0), value)
     records = Batch([Record(value=value)]).encode()

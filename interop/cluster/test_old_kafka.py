@@ -1,6 +1,6 @@
-"""An Apache Kafka 4.0 node in a kwire cluster joins, leads, replicates and is replaced.
+"""A node of Apache Kafka 4.0 that joins a kwire cluster, becomes leader, replicates, and is replaced.
 
-Then the metadata version is upgraded beyond what the old node supports.
+After that, the metadata version is upgraded to a version that Apache Kafka 4.0 does not support.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
 def until_it_leads(cluster: Cluster) -> None:
     """Make the old node the active controller.
 
-    The third controller is paused and the active one stops. It names the voter with the longest log as its
-    preferred successor. Among equals, the lowest id would win, which the old node never has.
+    The third controller is paused, and the active controller stops. When it stops, it names the voter with
+    the longest log as its preferred successor. With equal logs it would name the voter with the lowest id,
+    which the old node never has. So the third controller must not have the longest log.
     """
     active = cluster.active_controller()
     if active == OLD:

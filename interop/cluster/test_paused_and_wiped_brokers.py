@@ -1,4 +1,4 @@
-"""A leader is paused until another one is elected, then resumed; a broker loses its directory."""
+"""A leader that is paused until another one is elected, and a broker that loses its directory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Consumers that fetch from the follower in their rack (KIP-392), in mixed clusters.
+"""Consumers in mixed clusters that fetch from the follower in their rack (KIP-392).
 
-A leader does not prefer a lagging follower. A consumer returns to the leader if its follower is killed.
+The leader does not name a lagging follower as preferred read replica. If a consumer's follower is killed, the
+consumer returns to the leader.
 """
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "broker.session.timeout.ms": "20000",
 }
-"""A paused broker leaves the ISR before its session expires."""
+"""With these settings, a paused broker leaves the ISR before its session times out."""
 VERSION = 12
 COUNT = 300
 WAIT_S = 30.0
 
 
 def fetch(cluster: Cluster, queried_id: int, index: int, offset: int, rack: str = "") -> Fields:
-    """Fetch from a broker as a consumer in this rack, and return the partition's response."""
+    """Send a Fetch request with this rack to a broker, and return the partition in the response."""
     partition = {
         "Partition": index,
         "CurrentLeaderEpoch": -1,
@@ -68,7 +69,7 @@ def preferred(cluster: Cluster, queried_id: int, index: int, offset: int, rack: 
 
 
 def write(cluster: Cluster, name: str, *partitions: int) -> list[bytes]:
-    """Produce COUNT records to each of these partitions with acks=all."""
+    """Produce COUNT records to each of these partitions with acks=all. Return the values."""
     values = [b"%s %d" % (name.encode(), number) for number in range(COUNT)]
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
     for index in partitions:
@@ -98,7 +99,7 @@ class Reader:
                 "statistics.interval.ms": 200,
                 "stats_cb": self._told,
                 "topic.metadata.refresh.interval.ms": 1000,
-                # By default it waits a minute for a paused broker's response.
+                # By default, the consumer waits a minute for the response of a paused broker.
                 "socket.timeout.ms": 10_000,
                 "log_level": 0,
             }
@@ -164,7 +165,7 @@ def test_consumers_fetch_from_the_replica_in_their_rack(cluster_kind: str) -> No
         )
         assert len(java.stdout.splitlines()) == 3 * COUNT, java.stderr
 
-        # A lagging follower is not preferred, and its consumers return to the leader.
+        # The leader stops preferring a lagging follower, so the follower's consumers return to the leader.
         cluster.nodes[3].pause()
         wait_until(
             lambda: all(

@@ -1,7 +1,7 @@
-"""A broker of one kind joins brokers of the other kind, takes over all partitions and gives them back.
+"""A broker of one kind joins two brokers of the other kind, takes over all partitions, and gives them back.
 
-While it has all partitions, the others are restarted, the controller last. Then all three are replicas with
-identical logs.
+While the new broker has all partitions, the other two are restarted, the controller last. At the end, all
+three brokers are replicas with identical logs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rolling restart of all nodes under stock clients, which report no error."""
+"""A rolling restart of all nodes under unmodified clients, which must report no error."""
 
 from __future__ import annotations
 

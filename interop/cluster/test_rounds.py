@@ -1,7 +1,7 @@
-"""Faults of a quorum, one per round, in an order that a seed determines.
+"""Faults of a controller quorum, one in each round, in a random order that depends on a seed.
 
-There are a few rounds by default: for others set `INTEROP_ROUNDS=1000 INTEROP_SEED=7`. Each round begins and
-ends with a healthy cluster, and nothing may be lost.
+There are few rounds by default. For more, set `INTEROP_ROUNDS=1000 INTEROP_SEED=7`. The cluster is healthy at
+the start and at the end of each round, and no record may be lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ MEMBERS = {
 }
 SETTINGS = {
     **SOON_ELECTED,
-    # Brokers must not all be fenced while they look for a new controller.
+    # A session must last until the brokers have found the new controller. Otherwise all brokers could be
+    # fenced.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     **SNAPSHOTS_OFTEN,
@@ -61,22 +62,26 @@ SETTINGS = {
     "controller.socket.timeout.ms": "5000",
 }
 ON_A_DISK = 1
-"""A controller that is no broker. Its disk fails."""
+"""The node with the small disk, which is a controller but not a broker. The disk faults hit this node."""
 AWAY_S = 6.0
-"""Longer than broker.session.timeout.ms."""
+"""The duration of a disconnection, longer than broker.session.timeout.ms."""
 KEPT = 5
-"""The number of existing topics. Older ones are deleted."""
+"""The number of topics that exist at a time. The oldest topic is deleted first."""
 
 
 class Attentive(AioWriter):
-    """aiokafka with frequent metadata updates. It only asks known brokers, even if all of them are down."""
+    """aiokafka with frequent metadata updates.
+
+    aiokafka sends requests only to brokers that it knows. Without frequent updates, all known brokers could
+    be down.
+    """
 
     metadata_max_age_ms = 500
 
 
 CLIENTS = [Attentive if kind is AioWriter else kind for kind in BESIDE]
 HEARD_S = 1.0
-"""The time that clients need to learn of all brokers."""
+"""The time in which clients learn of all brokers, in seconds."""
 
 
 class Trial(NamedTuple):
@@ -87,15 +92,15 @@ class Trial(NamedTuple):
 
 
 Fault = Callable[[Trial], AbstractContextManager[list[int]]]
-"""A fault that lasts as long as the block. It yields the affected nodes."""
+"""A context manager that causes a fault until the end of its block. It yields the affected node ids."""
 
 
 @contextmanager
 def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
-    """Stop, kill or pause the active controller and others. At most one of them is a broker."""
+    """Stop, kill or pause `number` controllers, the active one first. At most one is also a broker."""
     cluster = trial.cluster
     while how == "pause" and cluster.active_controller() == cluster.leader("t"):
-        # Clients wait for a paused leader as long as it is paused.
+        # A client waits for a paused partition leader as long as the leader is paused.
         force_election(cluster)
     active = cluster.active_controller()
     lost = [active, *(each for each in cluster.controllers if each != active)][:number]
@@ -112,7 +117,7 @@ def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
 
 @contextmanager
 def without_leader(trial: Trial) -> Iterator[list[int]]:
-    """Kill the leader of the clients' partition."""
+    """Kill the broker that leads the partition of the load's clients."""
     leader = trial.cluster.leader("t")
     trial.cluster.nodes[leader].kill()
     trial.cluster.wait_for_another_leader("t", 0, than=leader)
@@ -122,7 +127,7 @@ def without_leader(trial: Trial) -> Iterator[list[int]]:
 
 @contextmanager
 def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Iterator[list[int]]:
-    """Disconnect the active controller in one or both directions."""
+    """Disconnect the active controller from other nodes, in one or both directions."""
     cluster = trial.cluster
     active = cluster.active_controller()
     cut(trial.network, active, cluster)
@@ -131,19 +136,19 @@ def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Itera
     until = time.monotonic() + AWAY_S
     while time.monotonic() < until:
         if active in cluster.brokers:
-            # A broker that is disconnected does not know the new leader, so its clients may wait.
+            # A disconnected broker does not learn of a new leader, so its clients may have to wait.
             time.sleep(0.1)
         else:
             trial.load.wait_until_all_write()
     if cut is from_brokers:
-        trial.network.heal()  # Brokers could not forward requests until now.
+        trial.network.heal()  # While disconnected, brokers cannot forward requests to the controller.
     yield [active]
     trial.network.heal()
 
 
 @contextmanager
 def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
-    """Fill or fail the disk of the active controller."""
+    """Make the node with the small disk the active controller, then fill the disk or make it fail."""
     cluster, node = trial.cluster, trial.cluster.nodes[ON_A_DISK]
     while cluster.active_controller() != ON_A_DISK:
         force_election(cluster, last=ON_A_DISK)
@@ -152,7 +157,7 @@ def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
 
     def has_ended() -> bool:
         if way == "full":
-            trial.small.fill()  # Deleted segments free space.
+            trial.small.fill()  # The node may have deleted segments, which frees space.
         return node.process is not None and node.process.poll() == 1
 
     wait_until(has_ended, f"node {ON_A_DISK} works on")
@@ -163,7 +168,7 @@ def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
 
 @contextmanager
 def wiped(trial: Trial) -> Iterator[list[int]]:
-    """Wipe the active controller's directory, and let it return as another voter."""
+    """Wipe the directory of the active controller, and let the node return as a new voter."""
     cluster = trial.cluster
     victim = cluster.active_controller()
     node, lost_id = cluster.nodes[victim], directory_id(cluster, victim)
@@ -171,7 +176,7 @@ def wiped(trial: Trial) -> Iterator[list[int]]:
     cluster.active_controller(than=victim)
     cluster.wait_until_out_of_sync(victim)
     yield [victim]
-    for path in node.log_dir.iterdir():  # The directory itself may be a mount point.
+    for path in node.log_dir.iterdir():  # Keep the directory itself, which may be a mount point.
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     format_node(node, *FEATURES, "--no-initial-controllers")
     cluster.start_node(victim)
@@ -194,7 +199,7 @@ FAULTS: dict[str, Fault] = {
     "wiped": wiped,
 }
 MAY_WAIT = [title for title in FAULTS if title.startswith("cut")]
-"""Faults during which clients may ask a broker with outdated metadata."""
+"""Faults during which clients may have to wait, because their broker has outdated metadata."""
 ROUNDS = int(os.environ.get("INTEROP_ROUNDS", str(len(FAULTS))))
 SEED = int(os.environ.get("INTEROP_SEED", "1"))
 
@@ -227,7 +232,7 @@ def test_nothing_is_lost_in_rounds_of_faults(cluster_kind: str, network: Network
 
 
 def fault_order(dice: random.Random, rounds: int) -> list[str]:
-    """Return each fault equally often in random order."""
+    """Return the faults in random order, each of them about equally often."""
     found: list[str] = []
     while len(found) < rounds:
         found += dice.sample(list(FAULTS), len(FAULTS))
@@ -243,7 +248,7 @@ def create_topic(cluster: Cluster, name: str, but: list[int]) -> None:
 
 
 def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
-    """Wait until every broker has the last created topics and no others."""
+    """Wait until every broker has exactly the last KEPT topics that were created."""
     first = max(0, number - KEPT + 1)
     if first:
         name = {"Name": f"made-{first - 1}", "TopicId": bytes(16)}
@@ -262,7 +267,7 @@ def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
 def wait_until_done(
     cluster: Cluster, queried_id: int, api: str, version: int, wanted: Fields, done_before: int
 ) -> None:
-    """Wait until a request succeeds. A previous one may have succeeded without a response."""
+    """Send a request until it succeeds. The error `done_before` means that an earlier attempt succeeded."""
 
     def is_so() -> bool:
         with suppress(EOFError), RawClient(cluster.nodes[queried_id].bootstrap) as client:

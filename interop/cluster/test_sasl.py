@@ -1,7 +1,7 @@
 """Clusters whose brokers and controllers authenticate to each other with SASL.
 
-Replication, failover and restarts work as without SASL. A node with a wrong password does not join, and logs
-the reason.
+Replication, failover and restarts must work as they do without SASL. A node with a wrong password must not
+join the cluster, and must log the reason.
 """
 
 from __future__ import annotations
@@ -48,22 +48,25 @@ UNAUTHENTICATED: dict[str, tuple[type[Broker], type[Broker]]] = {
     "kafka to kafka": (SmallKafka, SmallKafka),
 }
 INVALID_CREDENTIALS = f"due to invalid credentials with SASL mechanism {SCRAM}"
-"""Common to first authentication and reauthentication. kwire logs whichever fails first."""
+"""The common part of the messages about failed authentication and failed reauthentication.
+
+kwire logs the failure that happens first.
+"""
 CREDENTIALS_NOT_LOADED = (
     rf"failed authentication due to: .*{INVALID_CREDENTIALS}"
     "|(request|failed) due to authentication error|of an authentication exception"
     "|NETWORK_EXCEPTION in FETCH response"
 )
-"""Apache Kafka's controller accepts connections before it has loaded SCRAM credentials.
+"""Errors while Apache Kafka's controller accepts connections but has not loaded SCRAM credentials yet.
 
-Its log has "Awaiting socket connections" before "initializing ScramPublisher".
+The controller logs "Awaiting socket connections" before "initializing ScramPublisher".
 """
 
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_failover_and_restart_with_sasl(cluster_kind: str, mechanism: str) -> None:
-    """Check that the only controller knows the users in its metadata from the start."""
+    """Check that a sole controller, after its restart, authenticates the users in its metadata at once."""
     with Cluster(CLUSTER_KINDS[cluster_kind], logins=logins(mechanism, mechanism)).start() as cluster:
         [controller] = cluster.controllers
         others = [each for each in cluster.brokers if each != controller]
@@ -87,7 +90,7 @@ def test_failover_and_restart_with_sasl(cluster_kind: str, mechanism: str) -> No
 @pytest.mark.parametrize("roles", [COMBINED, CONTROLLER])
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
 def test_controller_election_with_sasl(cluster_kind: str, roles: str) -> None:
-    """Elect controllers, combined or not. They vote before any metadata is loaded, so they use PLAIN."""
+    """Elect controllers. They use PLAIN, because they vote before they have loaded any SCRAM users."""
     members = [Member(kind, roles) for kind in VOTER_KINDS[cluster_kind]]
     if roles == CONTROLLER:
         members += [Member(kind) for kind in VOTER_KINDS[cluster_kind][:2]]
@@ -108,7 +111,7 @@ def test_controller_election_with_sasl(cluster_kind: str, roles: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", VOTER_KINDS)
 def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
-    """Check that the metadata has SASL_PLAINTEXT (2) as the protocol of every controller's endpoint."""
+    """Let voters join, and check that all endpoints in the metadata have the protocol SASL_PLAINTEXT (2)."""
     members = tuple(Member(kind, COMBINED) for kind in VOTER_KINDS[cluster_kind])
     settings = {"controller.quorum.auto.join.enable": "true"}
     with Cluster(
@@ -128,7 +131,7 @@ def test_voters_join_automatically_with_sasl(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_sasl_is_enabled_by_a_rolling_restart(cluster_kind: str) -> None:
-    """Enable SASL node by node: first all nodes listen with SASL, then all use it."""
+    """Enable SASL with two rolling restarts: first all nodes get a SASL listener, then all nodes use it."""
     known = logins(PLAIN, PLAIN)
     settings = known.properties()
     switches = {"inter.broker.listener.name": settings.pop("inter.broker.listener.name")}
@@ -159,7 +162,7 @@ def test_sasl_is_enabled_by_a_rolling_restart(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
-    """Check that an old password is rejected as soon as the session expires."""
+    """Change a broker's password, and check that the old password is rejected when the session expires."""
     settings = {"connections.max.reauth.ms": "2000", "replica.lag.time.max.ms": "3000"}
     known = logins(SCRAM, PLAIN)
     client = known.client
@@ -192,7 +195,7 @@ def test_replication_stops_with_an_old_password(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_reauthentication_keeps_followers_in_sync(cluster_kind: str) -> None:
-    """Check that no connection is lost and no follower falls behind (KIP-368)."""
+    """Check that reauthentication closes no connection and that no follower falls behind (KIP-368)."""
     settings = {"connections.max.reauth.ms": "1500", "replica.lag.time.max.ms": "3000"}
     with Cluster(CLUSTER_KINDS[cluster_kind], settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -208,7 +211,7 @@ def test_reauthentication_keeps_followers_in_sync(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", UNAUTHENTICATED)
 def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind: str) -> None:
-    """A broker with a wrong controller password does not register until its password is correct."""
+    """Start a broker with a wrong controller password. It registers only after the password was corrected."""
     known, joining = UNAUTHENTICATED[cluster_kind]
     members = (Member(known, COMBINED), Member(known), Member(joining))
     with Cluster(members, logins=logins(PLAIN, PLAIN)).start(without=[3]) as cluster:
@@ -230,7 +233,7 @@ def test_broker_with_a_wrong_controller_password_does_not_register(cluster_kind:
 
 @pytest.mark.parametrize("cluster_kind", UNAUTHENTICATED)
 def test_broker_with_a_wrong_replication_password_stays_out_of_the_isr(cluster_kind: str) -> None:
-    """The controller accepts the broker, but other brokers do not let it replicate."""
+    """Start a broker with a wrong replication password. It registers, but cannot fetch from other brokers."""
     known, joining = UNAUTHENTICATED[cluster_kind]
     members = (Member(known, COMBINED), Member(known), Member(joining))
     with Cluster(members, TWO_BROKERS, logins=logins(SCRAM, PLAIN)).start(without=[3]) as cluster:

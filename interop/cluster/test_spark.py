@@ -1,4 +1,4 @@
-"""Spark streams and batches while partition leaders are killed in turn."""
+"""Spark streams and batch reads while the brokers that lead the partitions are killed in turn."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PARTITIONS: Final = 2
 KILLS: Final = 3
 JOB_SECONDS: Final = 600.0
 Values = dict[int, list[str]]
-"""The values of each partition in the order of their offsets."""
+"""The values of each partition, in the order of their offsets."""
 
 
 class Seen(NamedTuple):
-    """The contents of the topics when the streams have processed the source."""
+    """The content of the topics once the streams have processed all records of the source topic."""
 
     source: Values
     copy: Values
     counts: dict[int, int]
-    """The last count of each partition."""
+    """The last count that the stream wrote for each partition."""
 
 
 def seen(job: SparkJob) -> Seen:
@@ -46,7 +46,8 @@ def values(rows: dict[str, list[Any]]) -> Values:
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_spark_streams_survive_leader_kills(cluster_kind: str, tmp_path: Path, record: Record) -> None:
     with Cluster(CLUSTER_KINDS[cluster_kind], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
-        # The controller is never killed and is the last replica, so the other two brokers take turns.
+        # The controller is never killed and is the last replica, so only the other two brokers take turns as
+        # leader.
         for topic in ("in", "out"):
             cluster.make_topic(topic, [[2, 3, 1], [3, 2, 1]])
         cluster.make_topic("counts", [[2, 3, 1]])
@@ -72,7 +73,7 @@ def test_spark_streams_survive_leader_kills(cluster_kind: str, tmp_path: Path, r
                 acknowledged = load.history.acknowledged_count
                 began = time.monotonic()
                 cluster.nodes[victim].kill()
-                # This starts before another leader is elected.
+                # This batch read starts before another leader is elected.
                 assert sum(map(len, seen(job).source.values())) >= acknowledged
                 took.append(round(time.monotonic() - began, 1))
                 load.wait_until_all_write()
@@ -87,7 +88,7 @@ def test_spark_streams_survive_leader_kills(cluster_kind: str, tmp_path: Path, r
         for (_, partition), _, value in read_all(cluster.bootstrap, "in", PARTITIONS):
             written[partition].append(value.decode())
         assert last.source == written
-        # The sink may write a record again if a task is retried, but no task was retried.
+        # If Spark retries a task, the sink may write a record again. No task was retried here.
         assert last.copy == written
         assert last.counts == {partition: len(found) for partition, found in written.items()}
         record.save(f"cluster.spark.{cluster_kind}", {"seconds until the streams have passed a kill": took})

@@ -1,6 +1,6 @@
-"""Pipeline jobs on a cluster while a leader of their partitions is killed."""
+"""Jobs of the pipeline on a cluster, while a broker that leads their partitions is killed."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ RECORDS: Final = 12_000
 BEGAN_MS: Final = 1_700_000_000_000
 PARTITIONS: Final = 2
 SOURCE: Final = {
-    # Small steps, so that a job is in the middle of one when the broker is killed.
+    # The micro-batches are small, so that the broker is killed in the middle of one.
     "maxOffsetsPerTrigger": "1000",
-    # The same as in interop/spark_jobs/stream_failover.py.
+    # These timeouts are the same as in interop/spark_jobs/stream_failover.py.
     "kafka.request.timeout.ms": "10000",
     "kafka.default.api.timeout.ms": "10000",
 }
@@ -34,7 +34,7 @@ SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication
 
 
 def fill(cluster: Cluster) -> None:
-    """Write plain records, and others that leave gaps between offsets."""
+    """Write plain records, and transactions whose markers and aborts leave gaps between offsets."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(RECORDS):
         value = b"%d %s" % (number, b"x" * (number % 50))
@@ -47,17 +47,17 @@ def fill(cluster: Cluster) -> None:
 
 
 def records(cluster: Cluster, topic: str) -> Records:
-    """Return the committed records."""
+    """Return the committed records of a topic."""
     return {place: list(found.values()) for place, found in read(cluster, topic).items()}
 
 
 def contents(found: Records) -> dict[int, list[tuple[Any, ...]]]:
-    """Return the contents by partition, in order."""
+    """Return the contents of the records by partition, in the order of their offsets."""
     return {partition: [record.content for record in of] for (_, partition), of in found.items()}
 
 
 def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callable[[], bool]) -> None:
-    """Kill a leader of the topic once the job has begun. The job must succeed."""
+    """Kill a broker that leads a partition of the topic once the job has begun. The job must succeed."""
     deadline = time.monotonic() + JOB_SECONDS
     while not has_begun():
         assert not job.has_ended, job.tail()

@@ -1,6 +1,6 @@
-"""Kafka's tools on a cluster of three: their output for kwire equals that for Apache Kafka.
+"""Kafka's tools on a cluster of three nodes: the output for kwire must equal the output for Apache Kafka.
 
-One broker is stopped and restarted on the way.
+One broker is stopped and restarted between the tools.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 ELECTION = f"{TOOLS}.LeaderElectionCommand"
 OBSERVERS = re.compile(r"CurrentObservers: \[\{(.*)\}\]")
 IN_SYNC = re.compile(r"(?<=Isr: )\d+(?:,\d+)+")
-"""The order of the ISR depends on which follower was slow, so it is compared as a set."""
+"""A list of in-sync replicas. Its order depends on which follower was slow, so it is sorted."""
 SLOW = "20000"
-"""Bytes per second, so slow that a reassignment is still running when it is described."""
+"""A throttle in bytes per second. A reassignment is so slow that it still runs when a tool describes it."""
 
 
 class ToolSession:
-    """Runs tools against a cluster and records their output."""
+    """Runs tools against a cluster and records the output of each tool."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -53,13 +53,13 @@ class ToolSession:
         return normalize_lines(lines_of(run(main, *tool_options)))
 
     def record_output(self, label: str, main: str, *arguments: str, stdin: str = "") -> list[str]:
-        """Record a tool's output."""
+        """Run a tool and record its output."""
         lines = self.run(main, *arguments, stdin=stdin)
         self.seen[label] = lines
         return lines
 
     def record_when(self, label: str, main: str, *arguments: str, shows: Callable[[str], bool]) -> None:
-        """Record a tool's output once it satisfies a condition."""
+        """Run a tool repeatedly until its output satisfies a condition, and record that output."""
 
         def is_so() -> bool:
             return shows("\n".join(self.record_output(label, main, *arguments)))
@@ -68,17 +68,17 @@ class ToolSession:
 
 
 def tool_arguments(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments in the order that the tool expects: ClusterTool takes the address last."""
+    """Return the arguments in the order that the tool expects. ClusterTool expects the address at the end."""
     return (*arguments, *whom) if main == CLUSTER else (*whom, *arguments)
 
 
 def is_at_rest(text: str) -> bool:
-    """Return whether a topic is neither reassigned nor throttled, as a broker sees it."""
+    """Return whether the described topic is neither being reassigned nor throttled."""
     return "Adding" not in text and "throttled" not in text
 
 
 def normalize_lines(lines: list[str]) -> list[str]:
-    """Remove ports from tables, and the broker's own values from topic configurations."""
+    """Remove the ports from tables, and remove broker-specific values from topic configurations."""
     lines = [re.sub(r"(127\.0\.0\.1) \d+", r"\1 <port>", line) for line in lines]
     lines = [
         re.sub(
@@ -113,7 +113,7 @@ def describe_the_cluster(session: ToolSession) -> None:
         )
         for what in ("--status", "--replication"):
             output = tell(QUORUM, "describe", what)
-            # Offsets and times vary. Voters and observers do not.
+            # Offsets and times vary from run to run. Voters and observers do not.
             output = [
                 re.sub(r"\d{3,}", "<n>", re.sub(r"(?<=[ \t])\d+(?= ms| ago)", "<n>", line)) for line in output
             ]
@@ -159,7 +159,7 @@ def create_topics(session: ToolSession) -> None:
         "t",
     )
     found = json.loads(output.stdout.splitlines()[-1])
-    # Sizes depend on how the records were batched.
+    # Sizes depend on how the producer put the records into batches.
     session.seen["log dirs"] = sorted(
         (broker["broker"], each["partition"], each["offsetLag"], each["isFuture"])
         for broker in found["brokers"]
@@ -169,14 +169,14 @@ def create_topics(session: ToolSession) -> None:
 
 
 def find_transactions(session: ToolSession) -> None:
-    """Ask each broker about all its replicas. It leads some of them."""
+    """Look for hanging transactions on each broker. The tool examines leaders and followers."""
     transactions = f"{TOOLS}.TransactionsCommand"
     for broker_id in ("1", "2", "3"):
         output = session.run(transactions, "find-hanging", "--broker-id", broker_id)
         session.seen[f"hanging transactions of {broker_id}"] = output
         one = ("--topic", "t", "--partition", "0", "--broker-id", broker_id)
         output = session.run(transactions, "describe-producers", *one)
-        # Producer ids and times vary.
+        # Producer ids and times vary from run to run.
         session.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in output]
 
 
@@ -298,7 +298,7 @@ def moves(session: ToolSession) -> None:
 
 
 def verify_replicas(session: ToolSession) -> None:
-    """Read four reports of kafka-replica-verification, which runs until it is killed."""
+    """Read four reports of kafka-replica-verification. The tool runs until it is killed."""
     tool_options = (
         "--broker-list",
         session.cluster.bootstrap,
@@ -349,7 +349,7 @@ def run_parts(
     record: Record,
     settings: dict[str, str] | None = None,
 ) -> None:
-    """Run the parts on a cluster, and compare the output with Apache Kafka's recorded output."""
+    """Run the parts on a cluster, and compare their output with the recorded output for Apache Kafka."""
     with Cluster(CLUSTER_KINDS[cluster_kind], settings).start() as cluster:
         session = ToolSession(cluster)
         try:
@@ -366,6 +366,6 @@ def run_parts(
 
 @pytest.mark.parametrize(
     "cluster_kind", sorted(CLUSTER_KINDS, key="kafka".__ne__)
-)  # compared with the record of Apache Kafka
+)  # "kafka" runs first, because the others are compared with its record
 def test_tools_print_the_same_as_for_apache_kafka(cluster_kind: str, record: Record) -> None:
     run_parts(PARTS, "cluster.tools", cluster_kind, record)

@@ -1,4 +1,4 @@
-"""Users and delegation tokens, created through any broker and valid on each (KIP-48, KIP-554)."""
+"""Users and delegation tokens, created through one broker and valid on all brokers (KIP-48, KIP-554)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OWNER_MISMATCH = 63
 
 
 class Users:
-    """A cluster, and a connection of alice to each of its brokers."""
+    """A cluster, and for each broker a connection that is authenticated as alice."""
 
     def __init__(self, cluster: Cluster, alices: list[TokenClient]) -> None:
         self.addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
         self.alices = alices
 
     def come(self, name: str, secret: str, extensions: str = "") -> list[bool]:
-        """Return for each broker whether the user can authenticate."""
+        """Try to authenticate on each broker. Return for each broker whether the user could authenticate."""
         found = []
         for address in self.addresses:
             with Talk(address) as talk:
@@ -32,7 +32,7 @@ class Users:
         return found
 
     def tokens_by(self, alice: TokenClient, another: TokenClient) -> None:
-        """Create tokens through one broker, check them on all, and expire them through another."""
+        """Create tokens through one broker, use them on all brokers, and expire them through another."""
         zoes, own = alice.create(owner="zoe"), alice.create()
         assert (zoes["ErrorCode"], zoes["TokenRequesterPrincipalName"]) == (0, "alice")
         wait_until(
@@ -46,7 +46,7 @@ class Users:
         wait_until(lambda: not any(self.come(*shown)), "a token is taken that has ended")
 
     def passwords_by(self, alice: TokenClient) -> None:
-        """Set and delete a password through one broker, and check it on all."""
+        """Set and delete a password through one broker, and check on all brokers whether it is valid."""
         given = upsertion(USER, SHA_256, SaltedPassword=salted(SCRAM, USERS_SECRET))
         assert alter(alice.client, [], [given])["Results"][0]["ErrorCode"] == 0
         wait_until(lambda: all(self.come(USER, USERS_SECRET)), "a broker does not hear of a user")
@@ -58,7 +58,7 @@ class Users:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_users_and_tokens_reach_every_broker(cluster_kind: str) -> None:
-    """Check that each broker forwards the principal to the controller, and that all learn of the changes."""
+    """Check that brokers forward the principal to the controller, and that changes reach all brokers."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], SECRET, logins=logins(SCRAM, PLAIN)).start() as cluster,
         ExitStack() as stack,

@@ -1,4 +1,4 @@
-"""A quorum that grows and shrinks under load, with Kafka's tool or automatically."""
+"""A controller quorum that grows and shrinks under load, with Kafka's tool or automatically."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_voters_are_added_and_removed_under_load(cluster_kind: str) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_voters_join_automatically(cluster_kind: str) -> None:
-    """Use `controller.quorum.auto.join.enable`. A voter that lost its directory replaces itself."""
+    """Let voters join automatically. A voter that lost its directory replaces its old voter entry."""
     members = tuple(Member(kind, COMBINED) for kind in CLUSTER_KINDS[cluster_kind])
     joins = {"controller.quorum.auto.join.enable": "true"}
     with Cluster(members, joins, voters_in_log=True, first_voters=[1]).start() as cluster:

@@ -1,4 +1,4 @@
-"""A static quorum becomes dynamic and removes a voter, as docs/cluster.md describes."""
+"""A static quorum that becomes a dynamic quorum and removes a voter, as docs/cluster.md describes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_static_quorum_becomes_dynamic(cluster_kind: str) -> None:
 
 
 def is_raised(cluster: Cluster) -> bool:
-    """Return whether the upgrade succeeded. Some voters may not have reported their directory ids yet."""
+    """Return whether the upgrade succeeded. It fails until all voters have reported their directory ids."""
     response = run(
         FEATURES, "--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "kraft.version=1"
     )

@@ -1,4 +1,4 @@
-"""A Streams application that counts words exactly once, in two instances, while input arrives."""
+"""A Kafka Streams application that counts words exactly once, in two instances, while input arrives."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from interop.scenarios import streams
 
 TOPICS: Final = (streams.NAME, f"{streams.NAME}-counts")
 PARTITIONS: Final = streams.PARTITIONS
-"""The number of partitions of each topic. The caller creates the topics first."""
+"""The number of partitions of each topic. The caller must create the topics before `word_count`."""
 WORDS_PER_LINE, VOCABULARY = 3, 50
 LINES_PER_SECOND = 100
 WORKS_S = 90.0
-"""The time without progress after a kill: sessions and transactions time out, JVMs start."""
+"""The longest time without progress after a kill: sessions and transactions time out, JVMs start."""
 
 
 def line(number: int) -> str:
-    """Return the input line with that number. Some words are more frequent."""
+    """Return the input line with that number. Some words occur more often than others."""
     rng = random.Random(number)
     return " ".join(f"word{int(rng.triangular(0, VOCABULARY, 0))}" for _ in range(WORDS_PER_LINE))
 
 
 class WordCount:
-    """The running application. Each instance is a standby of the other."""
+    """The running application. Each of its two instances has the standby tasks of the other."""
 
     def __init__(self, bootstrap: str, directory: Path, output: streams.Output, programs: ExitStack) -> None:
         self._bootstrap = bootstrap
@@ -55,19 +55,22 @@ class WordCount:
         self._running.append(self._programs.enter_context(program))
 
     def replace_one(self) -> None:
-        """Kill the older instance and start a new one with empty state."""
+        """Kill the older instance, and start a new instance with empty state."""
         self._running.pop(0).kill()
         self._start()
 
     def wait_for_more(self, count: int = 300) -> None:
-        """Wait until this many more words are counted."""
+        """Wait until `count` more words are counted."""
         self._until(self._output.total + count)
 
     def _until(self, count: int) -> None:
         self._running[-1].until(lambda: self._output.total >= count, f"{count} are counted", WORKS_S)
 
     def end(self) -> int:
-        """Stop the input and return the number of words. AssertionError unless every count is exact."""
+        """Stop the input and return the number of words.
+
+        Raises AssertionError if a count is wrong.
+        """
         written = self._feeding.end()
         self._until(written * WORDS_PER_LINE)
         ended = [program.stop() for program in self._running]
@@ -90,7 +93,7 @@ class WordCount:
 
 @contextmanager
 def word_count(bootstrap: str) -> Iterator[WordCount]:
-    """Run the instances and their input until the end of the block."""
+    """Run the instances and write their input until the end of the block."""
     with (
         tempfile.TemporaryDirectory(prefix="interop-streams-", ignore_cleanup_errors=True) as directory,
         streams.Output(bootstrap, TOPICS[1]) as output,
