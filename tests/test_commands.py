@@ -147,7 +147,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
                 )
 
 
-def use(bootstrap: str, *, has_orders: bool) -> None:
+def create_example_data(bootstrap: str, *, has_orders: bool) -> None:
     """Topics with a record each, a group that has read one of them, and users."""
     with Kafka(bootstrap) as kafka:
         for topic in ("orders", "old") if has_orders else ("old",):
@@ -173,7 +173,7 @@ def test_pages_have_blocks_to_run() -> None:
 
 @pytest.mark.parametrize("name", list(BLOCKS))
 def test_a_block_of_commands_runs(name: str, environment: dict[str, str], tmp_path: Path) -> None:
-    use(environment["BOOTSTRAP"], has_orders="topics create orders" not in BLOCKS[name])
+    create_example_data(environment["BOOTSTRAP"], has_orders="topics create orders" not in BLOCKS[name])
     block = BLOCKS[name] if shutil.which("jq") else BLOCKS[name].replace(FILTER, "")
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],

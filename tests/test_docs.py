@@ -60,20 +60,20 @@ PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
 """It shows a bug, which its test is to find."""
 
 
-def told_by_pytest(code: str, place: Path) -> subprocess.CompletedProcess[str]:
+def run_pytest(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run an example as a suite of its own, with kwire's fixtures alone."""
-    (place / "test_example.py").write_text(code.replace(*CONTAINER))
+    (directory / "test_example.py").write_text(code.replace(*CONTAINER))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "kwire.testing.plugin", "-p", "no:cacheprovider", "."],
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=place,
+        cwd=directory,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
 
 
-def test_who_starts_has_an_example_for_every_client() -> None:
+def test_getting_started_has_an_example_for_each_client() -> None:
     found = "\n".join(
         code for name, code in EXAMPLES.items() if name.startswith("start.md") and ADDRESS in code
     )
@@ -84,16 +84,16 @@ def test_who_starts_has_an_example_for_every_client() -> None:
     }
 
 
-def test_no_example_stands_without_what_it_needs() -> None:
+def test_examples_with_tests_are_complete() -> None:
     """What only defines a test, and cannot run it, would pass here whatever it says."""
     tests = {name for name, code in EXAMPLES.items() if re.search(r"^def test_", code, re.MULTILINE)}
     assert tests == {name for name, code in EXAMPLES.items() if TESTS.search(code)}
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != PLANTED])
-def test_an_example_runs(name: str, tmp_path: Path) -> None:
+def test_example_runs(name: str, tmp_path: Path) -> None:
     if TESTS.search(EXAMPLES[name]):
-        told = told_by_pytest(EXAMPLES[name], tmp_path)
+        told = run_pytest(EXAMPLES[name], tmp_path)
         assert told.returncode == 0, told.stdout
         return
     with Broker() as broker:
@@ -105,7 +105,7 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("properties", properties_of(DOCS / "security.md"))
-def test_settings_that_are_shown_are_good(properties: dict[str, str], tmp_path: Path) -> None:
+def test_properties_in_the_pages_are_valid(properties: dict[str, str], tmp_path: Path) -> None:
     if "sasl.enabled.mechanisms" in properties:
         first = properties_of(DOCS / "security.md")[0]
         whole = properties if "listeners" in properties else first | properties
@@ -118,15 +118,15 @@ def test_settings_that_are_shown_are_good(properties: dict[str, str], tmp_path: 
         assert parse_security(properties).credentials is not None
 
 
-def test_a_suite_moves_by_the_line_that_is_shown() -> None:
+def test_migration_example_works() -> None:
     before, after = CONTAINER
     page = (DOCS / "moving.md").read_text()
     assert f"-{before}\n+{after}\n" in page
     assert page.count(before) == 2, "in the suite before, and in the change"
 
 
-def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> None:
-    told = told_by_pytest(EXAMPLES[PLANTED], tmp_path)
+def test_planted_bug_is_found_with_the_shown_output(tmp_path: Path) -> None:
+    told = run_pytest(EXAMPLES[PLANTED], tmp_path)
     assert re.search("^1 failed", told.stdout, re.MULTILINE)
     words = (
         r"unread: billing did not read orders-0 offsets \[0\] \(1 in total\): "
@@ -136,15 +136,15 @@ def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> N
     assert re.search(words, (DOCS / "testing.md").read_text())
 
 
-def test_without_the_planted_bug_the_same_test_passes(tmp_path: Path) -> None:
+def test_example_passes_without_the_planted_bug(tmp_path: Path) -> None:
     first, _, rest = EXAMPLES[PLANTED].partition(EARLY)
     before, polled, behind = rest.partition(LATE)
     line, _, after = behind.partition("\n")
-    told = told_by_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
+    told = run_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
     assert told.returncode == 0, told.stdout
 
 
-def test_the_page_of_apis_has_each_once_and_what_changed_it() -> None:
+def test_apis_page_lists_each_api_once_with_its_kips() -> None:
     spec = importlib.util.spec_from_file_location("pages", DOCS / "site" / "pages.py")
     assert spec is not None
     assert spec.loader is not None

@@ -27,7 +27,7 @@ THEIRS = ("broker", "coordinator", "pipeline")
 CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka")
 DIST_INFO = f"kwire-{PROJECT['version']}.dist-info"
 
-LOOK = """\
+IMPORT_SCRIPT = """\
 import broker, coordinator, pipeline
 import kwire, kwire.testing, kwire.wire, kwire.cli.main, kwire.broker.net.serve
 print(kwire.__file__)
@@ -80,14 +80,14 @@ def test_confluent_kafka(kwire, kwire_topic, kwire_group):
 """
 
 
-def built(backend: str, source: Path, place: Path) -> Path:
+def build(backend: str, source: Path, directory: Path) -> Path:
     """What the build backend makes of a source tree."""
     ran = subprocess.run(
         [
             sys.executable,
             "-c",
             f"import hatchling.build, sys; print(hatchling.build.{backend}(sys.argv[1]))",
-            place,
+            directory,
         ],
         cwd=source,
         capture_output=True,
@@ -95,28 +95,28 @@ def built(backend: str, source: Path, place: Path) -> Path:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    return place / ran.stdout.split()[-1]
+    return directory / ran.stdout.split()[-1]
 
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked sdist."""
-    place = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(built("build_sdist", ROOT, place)) as archive:
-        archive.extractall(place, filter="data")
-    return place / f"kwire-{PROJECT['version']}"
+    directory = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(build("build_sdist", ROOT, directory)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory / f"kwire-{PROJECT['version']}"
 
 
 @pytest.fixture(scope="module")
 def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of packages that has the wheel alone."""
-    place = tmp_path_factory.mktemp("wheel")
-    with ZipFile(built("build_wheel", sdist, place)) as wheel:
-        wheel.extractall(place / "site-packages")
-    return place / "site-packages"
+    directory = tmp_path_factory.mktemp("wheel")
+    with ZipFile(build("build_wheel", sdist, directory)) as wheel:
+        wheel.extractall(directory / "site-packages")
+    return directory / "site-packages"
 
 
-def needed_by(*requirements: str) -> set[str]:
+def requirement_closure(*requirements: str) -> set[str]:
     """The distributions that a package index would give with these, by what each declares."""
     found: set[str] = set()
     left = [Requirement(text) for text in requirements]
@@ -132,26 +132,26 @@ def needed_by(*requirements: str) -> set[str]:
     return found
 
 
-class Empty:
+class EmptyEnvironment:
     """A virtual environment with a wheel and what that declares, and no more."""
 
-    def __init__(self, place: Path, wheel: Path) -> None:
-        venv.create(place, symlinks=True)
-        self.bin = place / "bin"
-        [self._packages] = place.glob("lib/*/site-packages")
+    def __init__(self, directory: Path, wheel: Path) -> None:
+        venv.create(directory, symlinks=True)
+        self.bin = directory / "bin"
+        [self._packages] = directory.glob("lib/*/site-packages")
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install"]
         subprocess.run([*pip, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
-        self.gets(*PROJECT["dependencies"])
+        self.install(*PROJECT["dependencies"])
 
-    def gets(self, *requirements: str) -> None:
+    def install(self, *requirements: str) -> None:
         """As `pip install` does, but from what the tests are run with: nothing is fetched."""
-        for name in needed_by(*requirements):
+        for name in requirement_closure(*requirements):
             for file in distribution(name).files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts:
                     (self._packages / file).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file.locate(), self._packages / file)
 
-    def told(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """What a command of it says, which sees nothing of ours."""
         return subprocess.run(
             [self.bin / command[0], *command[1:]],
@@ -170,20 +170,20 @@ class Empty:
         }
 
 
-def files_below(place: Path) -> set[str]:
+def files_below(directory: Path) -> set[str]:
     return {
-        str(path.relative_to(place))
-        for path in place.rglob("*")
-        if path.is_file() and not {"__pycache__", "target"} & set(path.parts[len(place.parts) :])
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and not {"__pycache__", "target"} & set(path.parts[len(directory.parts) :])
     }
 
 
-def test_the_sdist_has_what_a_wheel_is_built_from_and_no_more(sdist: Path) -> None:
+def test_sdist_has_exactly_the_files_of_the_build(sdist: Path) -> None:
     ours = {"kwire", "pyproject.toml", "README.md", "LICENSE"}
     assert {path.name for path in sdist.iterdir()} == {*ours, "PKG-INFO", ".gitignore"}
 
 
-def test_the_wheel_has_one_package_and_all_of_it(installed: Path) -> None:
+def test_wheel_has_one_complete_package(installed: Path) -> None:
     assert {path.name for path in installed.iterdir()} == {"kwire", DIST_INFO}
     found = files_below(installed / "kwire")
     assert found == files_below(ROOT / "kwire")
@@ -195,16 +195,14 @@ def test_the_wheel_has_one_package_and_all_of_it(installed: Path) -> None:
     }
 
 
-def test_the_wheel_says_what_it_is(installed: Path) -> None:
+def test_wheel_metadata(installed: Path) -> None:
     assert "kwire = kwire.cli.main:main" in (installed / DIST_INFO / "entry_points.txt").read_text()
     metadata = (installed / DIST_INFO / "METADATA").read_text()
     for needed in PROJECT["dependencies"]:
         assert f"Requires-Dist: {needed}" in metadata
 
 
-def test_the_wheel_gives_pytest_its_fixtures_and_clients_their_broker(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_installed_wheel_provides_pytest_fixtures(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(SUITE)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
@@ -217,11 +215,11 @@ def test_the_wheel_gives_pytest_its_fixtures_and_clients_their_broker(
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_packages_of_the_same_names_stay_what_they_are(installed: Path, tmp_path: Path) -> None:
+def test_local_packages_with_the_same_names_are_unaffected(installed: Path, tmp_path: Path) -> None:
     for name in THEIRS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("WHOSE = 'theirs'\n")
-    (tmp_path / "look.py").write_text(LOOK)
+    (tmp_path / "look.py").write_text(IMPORT_SCRIPT)
     told = []
     for arguments in (["-m", "kwire", "--version"], ["look.py"]):
         ran = subprocess.run(
@@ -238,15 +236,15 @@ def test_packages_of_the_same_names_stay_what_they_are(installed: Path, tmp_path
     assert told == [f"kwire {PROJECT['version']}", ours, "theirs theirs theirs"]
 
 
-def test_an_empty_environment_has_all_that_a_user_is_promised(sdist: Path, tmp_path: Path) -> None:
-    empty = Empty(tmp_path / "env", built("build_wheel", sdist, tmp_path))
-    assert empty.told("kwire", "--version", cwd=tmp_path).stdout == f"kwire {PROJECT['version']}\n"
-    lacking = empty.told("kwire", "serve", "--console", cwd=tmp_path)
+def test_extras_install_everything_they_promise(sdist: Path, tmp_path: Path) -> None:
+    empty = EmptyEnvironment(tmp_path / "env", build("build_wheel", sdist, tmp_path))
+    assert empty.run("kwire", "--version", cwd=tmp_path).stdout == f"kwire {PROJECT['version']}\n"
+    lacking = empty.run("kwire", "serve", "--console", cwd=tmp_path)
     assert (lacking.returncode, lacking.stderr.count("\n")) == (1, 1)
     assert "pip install 'kwire[console]'" in lacking.stderr
-    empty.gets(*PROJECT["optional-dependencies"]["console"], "pytest", *CLIENTS)
+    empty.install(*PROJECT["optional-dependencies"]["console"], "pytest", *CLIENTS)
     (tmp_path / "test_it.py").write_text(SUITE)
-    ran = empty.told("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", cwd=tmp_path)
+    ran = empty.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     with subprocess.Popen(
         [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import ADDRESS, examples_of, told_by_pytest
+from tests.test_docs import ADDRESS, examples_of, run_pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST, CLIENT = examples_of(ROOT / "README.md")
@@ -33,14 +33,14 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
             assert broker.wait(30) == 0
 
 
-def test_the_test_has_ten_lines_and_passes(tmp_path: Path) -> None:
+def test_test_example_has_ten_lines_and_passes(tmp_path: Path) -> None:
     assert len(TEST.splitlines()) <= 10
-    told = told_by_pytest(TEST, tmp_path)
-    assert told.returncode == 0, told.stdout
-    assert "1 passed" in told.stdout
+    result = run_pytest(TEST, tmp_path)
+    assert result.returncode == 0, result.stdout
+    assert "1 passed" in result.stdout
 
 
-def test_the_client_prints_what_it_sent(bootstrap: str) -> None:
+def test_client_example_prints_its_record(bootstrap: str) -> None:
     assert ADDRESS in CLIENT
     ran = subprocess.run(
         [sys.executable, "-c", CLIENT.replace(ADDRESS, bootstrap)],

@@ -40,7 +40,7 @@ def connection_to(servers: str, security: Security, clock: Clock | None = None) 
     return Connection(host, int(port), "test", 5, security, now=lambda: clock.now)
 
 
-def of(login: ClientConfig) -> Security:
+def security_of(login: ClientConfig) -> Security:
     return Security(None, Credentials(login.mechanism, login.username, login.password, login.is_token))
 
 
@@ -48,45 +48,45 @@ def send(connection: Connection) -> int:
     return len(connection.send(MetadataRequest(topics=[]), MetadataResponse).brokers)
 
 
-def test_who_is_not_believed_is_told_of_it(secured: Broker) -> None:
+def test_failed_authentication_raises_with_the_reason(secured: Broker) -> None:
     login = secured.client_config()._replace(password="guessed")
     with pytest.raises(
         ApiError, match=r"user alice at .*: Authentication failed: Invalid username"
     ) as raised:
-        connection_to(secured.bootstrap_servers, of(login))
+        connection_to(secured.bootstrap_servers, security_of(login))
     assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "guessed" not in str(raised.value)
 
 
-def test_a_mechanism_that_is_not_taken_is_told_with_those_that_are(secured: Broker) -> None:
+def test_disabled_mechanism_raises_with_the_enabled_ones(secured: Broker) -> None:
     login = secured.client_config(mechanism="SCRAM-SHA-512")
     with pytest.raises(
         SecurityMismatch, match=r"does not support sasl.mechanism=SCRAM-SHA-512, but"
     ) as raised:
-        connection_to(secured.bootstrap_servers, of(login))
+        connection_to(secured.bootstrap_servers, security_of(login))
     assert "PLAIN" in str(raised.value)
     assert "SCRAM-SHA-256" in str(raised.value)
 
 
-def test_who_says_nothing_is_told_what_is_wanted(secured: Broker) -> None:
+def test_plaintext_client_at_a_sasl_listener_raises_security_mismatch(secured: Broker) -> None:
     mismatch = pytest.raises(SecurityMismatch, match=r"requires authentication with .*SASL_PLAINTEXT, sasl.")
     # The versions are told to everybody.
     with connection_to(secured.bootstrap_servers, PLAINTEXT) as connection, mismatch:
         send(connection)
 
 
-def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
+def test_sasl_client_at_a_plaintext_listener_raises_security_mismatch() -> None:
     login = ClientConfig("", "alice", "alice-secret")
     with (
         Broker() as broker,
         pytest.raises(SecurityMismatch, match=r"requires no authentication: use security.protocol=PLAINTEXT"),
     ):
-        connection_to(broker.bootstrap_servers, of(login))
+        connection_to(broker.bootstrap_servers, security_of(login))
 
 
-def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
+def test_connection_reauthenticates_before_the_session_ends(secured: Broker) -> None:
     clock = Clock()
-    with connection_to(secured.bootstrap_servers, of(secured.client_config()), clock) as connection:
+    with connection_to(secured.bootstrap_servers, security_of(secured.client_config()), clock) as connection:
         assert send(connection) == 1
         before = len(secured.requests.find("SaslAuthenticate", client_id="test"))
         clock.now = 80
@@ -97,9 +97,9 @@ def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
             assert len(secured.requests.find("SaslAuthenticate", client_id="test")) == before + times
 
 
-def test_a_short_session_is_not_begun_anew_before_the_broker_takes_it(secured: Broker) -> None:
+def test_short_session_is_not_reauthenticated_too_early(secured: Broker) -> None:
     token, clock = secured.create_token(max_lifetime_ms=1_000), Clock()
-    with connection_to(secured.bootstrap_servers, of(token), clock) as connection:
+    with connection_to(secured.bootstrap_servers, security_of(token), clock) as connection:
         clock.now = 0.9
         assert send(connection) == 1
         secured.advance(1_000)
@@ -107,10 +107,10 @@ def test_a_short_session_is_not_begun_anew_before_the_broker_takes_it(secured: B
             send(connection)
 
 
-def test_a_token_that_has_expired_is_told_of(secured: Broker) -> None:
+def test_expired_token_raises(secured: Broker) -> None:
     token = secured.create_token(max_lifetime_ms=1_000)
-    with connection_to(secured.bootstrap_servers, of(token)) as connection:
+    with connection_to(secured.bootstrap_servers, security_of(token)) as connection:
         assert send(connection) == 1
     secured.advance(1_001)
     with pytest.raises(ApiError, match=f"DELEGATION_TOKEN_EXPIRED: token {token.username} at "):
-        connection_to(secured.bootstrap_servers, of(token))
+        connection_to(secured.bootstrap_servers, security_of(token))

@@ -17,7 +17,7 @@ from kwire.testing.cluster import Cluster as Brokers
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tests.client.asking import cluster_at
+from tests.client.clients import connect_cluster
 
 
 def free_address() -> str:
@@ -36,15 +36,15 @@ class Clock:
         self.now += seconds
 
 
-def waiting(clock: Clock, **options: Any) -> ClusterClient:
+def client_waiting(clock: Clock, **options: Any) -> ClusterClient:
     return ClusterClient(
         (), client_id="test", timeout_seconds=1, now=lambda: clock.now, sleep=clock.sleep, **options
     )
 
 
-def test_what_passes_is_tried_again_until_the_time_is_over() -> None:
+def test_retriable_error_is_retried_until_the_timeout() -> None:
     clock = Clock()
-    cluster = waiting(clock)
+    cluster = client_waiting(clock)
     errors: list[Exception] = [Disconnected("away"), ApiError(ErrorCode.NOT_CONTROLLER)]
 
     def attempt() -> str:
@@ -63,9 +63,9 @@ def test_what_passes_is_tried_again_until_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_first_broker_is_waited_for_where_that_is_asked_for(waits: bool) -> None:
+def test_first_broker_is_awaited_only_with_the_option(waits: bool) -> None:
     clock = Clock()
-    _fails(waiting(clock, retry_first_connection=waits), NoReachableBroker("a:1: refused"))
+    _fails(client_waiting(clock, retry_first_connection=waits), NoReachableBroker("a:1: refused"))
     assert (clock.now >= 1) == waits
 
 
@@ -78,8 +78,8 @@ def _fails(cluster: ClusterClient, error: Exception) -> None:
     assert raised.value is error
 
 
-def test_servers_that_are_down_are_passed_over(broker: Broker) -> None:
-    with cluster_at(f"{free_address()},{broker.bootstrap_servers}") as cluster:
+def test_unreachable_bootstrap_servers_are_skipped(broker: Broker) -> None:
+    with connect_cluster(f"{free_address()},{broker.bootstrap_servers}") as cluster:
         assert list(cluster.brokers()) == [1]
         answer = cluster.send_to_node(1, DescribeClusterRequest(), DescribeClusterResponse)
         assert answer.brokers[0].broker_id == 1
@@ -87,32 +87,35 @@ def test_servers_that_are_down_are_passed_over(broker: Broker) -> None:
             cluster.send_to_node(9, DescribeClusterRequest(), DescribeClusterResponse)
 
 
-def test_who_knows_a_coordinator_knows_the_others_too() -> None:
-    with Brokers(size=2) as brokers, cluster_at(brokers.bootstrap_servers) as cluster:
+def test_metadata_with_brokers_replaces_bootstrap_servers() -> None:
+    with Brokers(size=2) as brokers, connect_cluster(brokers.bootstrap_servers) as cluster:
         assert cluster.retry(lambda: cluster.coordinator("group")) in (1, 2)
         assert sorted(cluster.brokers()) == [1, 2]
 
 
-def test_where_none_was_ever_there_that_is_told() -> None:
+def test_no_reachable_broker_raises() -> None:
     address = free_address()
     with (
-        cluster_at(address) as cluster,
+        connect_cluster(address) as cluster,
         pytest.raises(NoReachableBroker, match=f"^{address}: connection refused$"),
     ):
         cluster.metadata([])
 
 
-def test_who_has_not_heard_of_a_change_is_not_asked_for_ever(broker: Broker) -> None:
+def test_stale_metadata_is_not_retried_forever(broker: Broker) -> None:
     topic = broker.new_topic()
-    with Broker() as other, cluster_at(f"{other.bootstrap_servers},{broker.bootstrap_servers}") as cluster:
+    with (
+        Broker() as other,
+        connect_cluster(f"{other.bootstrap_servers},{broker.bootstrap_servers}") as cluster,
+    ):
         with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             cluster.leader(topic, 0)
         assert cluster.retry(lambda: cluster.leader(topic, 0)) == 1
 
 
-def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: Broker) -> None:
+def test_missing_partition_raises_with_the_existing_ones(broker: Broker) -> None:
     one, three = broker.new_topic(), broker.new_topic(partitions=3)
-    with cluster_at(broker.bootstrap_servers) as cluster:
+    with connect_cluster(broker.bootstrap_servers) as cluster:
         assert cluster.leaders([(three, 2), (one, 0), (three, 0)]) == {1: [(three, 2), (one, 0), (three, 0)]}
         with pytest.raises(UnknownPartition, match=f"topic {one} has only partition 0, not 1"):
             cluster.leader(one, 1)
@@ -121,13 +124,13 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: Broke
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])
-def test_a_broker_that_is_away_for_a_moment_is_waited_for(tmp_path: Path, acks: str) -> None:
+def test_restarting_broker_is_awaited(tmp_path: Path, acks: str) -> None:
     address = free_address()
     settings = {"listeners": f"PLAINTEXT://{address}", "advertised.listeners": f"PLAINTEXT://{address}"}
     broker = Broker(settings, log_dir=tmp_path)
     broker.start()
     topic = broker.new_topic()
-    with cluster_at(address) as cluster:
+    with connect_cluster(address) as cluster:
         sending = TopicProducer(cluster, topic, ACKS[acks], Codec.NONE)
         sending.send({0: [(1, None, b"before", [])]})
         broker.stop()

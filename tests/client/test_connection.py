@@ -20,14 +20,14 @@ from kwire.wire.registry import encode_response
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[int]:
+def responding_peer(*responses: bytes) -> Iterator[int]:
     """A peer that answers whatever it is asked with these bytes, and closes; its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             peer, _ = server.accept()
             with peer:
-                for answer in answers:
+                for answer in responses:
                     peer.recv(65536)
                     peer.sendall(answer)
 
@@ -46,7 +46,7 @@ def _connect(port: int) -> Connection:
     return Connection("127.0.0.1", port, "test", 5)
 
 
-def test_the_newest_version_that_both_speak_is_used(broker: Broker) -> None:
+def test_newest_common_version_is_used(broker: Broker) -> None:
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with Connection(host, int(port), "test", 5) as connection:
         assert connection.version(ApiKey.METADATA) == 13
@@ -54,11 +54,11 @@ def test_the_newest_version_that_both_speak_is_used(broker: Broker) -> None:
         assert connection.send(MetadataRequest(topics=[]), MetadataResponse).brokers[0].port == int(port)
 
 
-def test_an_old_broker_is_asked_in_its_own_versions() -> None:
+def test_old_broker_gets_its_own_versions() -> None:
     old = ApiVersionsResponse(error_code=35, api_keys=[])
     known = ApiVersionsResponse(api_keys=[ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=7)])
     known.api_keys += [ApiVersion(api_key=key, min_version=0, max_version=2) for key in (1, 10)]
-    with answering(_versions(1, 0, old), _versions(2, 0, known)) as port, _connect(port) as connection:
+    with responding_peer(_versions(1, 0, old), _versions(2, 0, known)) as port, _connect(port) as connection:
         assert connection.version(ApiKey.METADATA) == 7
         assert connection.version(ApiKey.FIND_COORDINATOR) == 2
         with pytest.raises(ApiError, match="Fetch in versions 0 to 2, this client in versions 4 to 12"):
@@ -67,19 +67,19 @@ def test_an_old_broker_is_asked_in_its_own_versions() -> None:
             connection.version(ApiKey.DESCRIBE_CLUSTER)
 
 
-def test_what_is_no_broker_is_told() -> None:
+def test_peer_that_is_no_broker_raises() -> None:
     with (
-        answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
+        responding_peer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
         pytest.raises(WireError, match="does not respond like a Kafka broker"),
     ):
         _connect(port)
-    with answering(b"\0\0\0\x10ab") as port, pytest.raises(Disconnected, match="closed the connection"):
+    with responding_peer(b"\0\0\0\x10ab") as port, pytest.raises(Disconnected, match="closed the connection"):
         _connect(port)
 
 
-def test_an_answer_to_something_else_is_not_taken() -> None:
+def test_wrong_correlation_id_raises() -> None:
     with (
-        answering(_versions(7, 3, ApiVersionsResponse())) as port,
+        responding_peer(_versions(7, 3, ApiVersionsResponse())) as port,
         pytest.raises(WireError, match="request 7"),
     ):
         _connect(port)

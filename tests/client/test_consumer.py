@@ -14,18 +14,18 @@ from kwire.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tests.client.asking import cluster_at
+from tests.client.clients import connect_cluster
 
 
 def values(reader: Consumer) -> list[bytes | None]:
     return [record.value for _, record in reader.poll()]
 
 
-def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
+def test_fetch_is_retried_after_not_leader(broker: Broker) -> None:
     topic = broker.new_topic(partitions=2)
     broker.produce(topic, "a")
     broker.produce(topic, "b", partition=1)
-    with cluster_at(broker.bootstrap_servers, retry_seconds=0.01) as cluster:
+    with connect_cluster(broker.bootstrap_servers, retry_seconds=0.01) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0, (topic, 1): 0}, committed=False)
         fault = broker.faults.return_error("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2)
         assert values(reader) == [b"a", b"b"]
@@ -33,20 +33,20 @@ def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
         assert reader.positions == {(topic, 0): 1, (topic, 1): 1}
 
 
-def test_what_is_refused_for_good_is_raised(broker: Broker) -> None:
+def test_fatal_fetch_error_is_raised(broker: Broker) -> None:
     topic = broker.new_topic()
-    with cluster_at(broker.bootstrap_servers) as cluster:
+    with connect_cluster(broker.bootstrap_servers) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0}, committed=False)
         broker.faults.return_error("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic=topic)
         with pytest.raises(ApiError, match=f"TOPIC_AUTHORIZATION_FAILED: {topic}-0"):
             values(reader)
 
 
-def test_where_records_have_gone_it_goes_on_at_the_first_that_is_there(broker: Broker) -> None:
+def test_consumer_continues_at_the_log_start_after_deletion(broker: Broker) -> None:
     topic = broker.new_topic()
     notes: list[str] = []
     broker.produce(topic, "a", "b", "c")
-    with cluster_at(broker.bootstrap_servers) as cluster:
+    with connect_cluster(broker.bootstrap_servers) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0}, committed=False, note=notes.append)
         _trim(cluster, topic, 2)
         assert values(reader) == []

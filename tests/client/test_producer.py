@@ -6,15 +6,15 @@ import pytest
 
 from kwire.client.producer import TopicProducer
 from kwire.testing import Broker
-from tests.client.asking import cluster_at
+from tests.client.clients import connect_cluster
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_an_answer_that_is_lost_writes_twice_only_where_nobody_has_an_id(
+def test_lost_response_duplicates_records_only_without_a_producer_id(
     broker: Broker, idempotent: bool
 ) -> None:
     topic = broker.new_topic()
-    with cluster_at(broker.bootstrap_servers) as cluster:
+    with connect_cluster(broker.bootstrap_servers) as cluster:
         sending = TopicProducer(cluster, topic, idempotent=idempotent)
         broker.faults.drop_response("Produce", topic=topic)
         sending.send({0: [(1, None, b"first", [])]})

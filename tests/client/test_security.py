@@ -15,7 +15,7 @@ BY_PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-def test_nothing_is_plaintext() -> None:
+def test_no_properties_mean_plaintext() -> None:
     assert parse_security({}) == PLAINTEXT
     assert parse_security({"security.protocol": "plaintext", "sasl.mechanism": "GSSAPI"}) == PLAINTEXT
     assert PLAINTEXT.protocol == "PLAINTEXT"
@@ -23,7 +23,7 @@ def test_nothing_is_plaintext() -> None:
 
 @pytest.mark.parametrize("is_token", [False, True])
 @pytest.mark.parametrize(("username", "password"), [("alice", "alice-secret"), ("a\\ b", "\"'\\n;ü")])
-def test_a_login_that_was_written_is_read(username: str, password: str, is_token: bool) -> None:
+def test_jaas_config_round_trip(username: str, password: str, is_token: bool) -> None:
     text = jaas_config("SCRAM-SHA-512", username, password, is_token=is_token)
     properties = {**BY_PLAIN, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": text}
     credentials = Credentials("SCRAM-SHA-512", username, password, is_token)
@@ -33,7 +33,7 @@ def test_a_login_that_was_written_is_read(username: str, password: str, is_token
 
 
 @pytest.mark.parametrize(
-    ("properties", "sentence"),
+    ("properties", "message"),
     [
         (
             {"security.protocol": "TLS"},
@@ -53,12 +53,12 @@ def test_a_login_that_was_written_is_read(username: str, password: str, is_token
         ({"sasl.login.class": "x"}, "sasl.login.class is not supported"),
     ],
 )
-def test_what_is_wrong_is_said(properties: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_security_properties_raise(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_security({**BY_PLAIN, **properties})
 
 
-def test_no_password_is_told_of_what_is_wrong() -> None:
+def test_error_messages_contain_no_password() -> None:
     with pytest.raises(ValueError, match="=PLAIN needs") as raised:
         parse_security(
             {**BY_PLAIN, "sasl.jaas.config": jaas_config("SCRAM-SHA-256", "alice", "alice-secret")}
@@ -66,7 +66,7 @@ def test_no_password_is_told_of_what_is_wrong() -> None:
     assert "alice-secret" not in str(raised.value)
 
 
-def test_what_lets_somebody_in_is_not_shown_with_what_holds_it() -> None:
+def test_repr_hides_credentials() -> None:
     alice = Principal("User", "alice")
     assert repr(Token("t", b"proof", alice, alice, (), 1, 2, 3)) == (
         "Token(t, [hidden], owner=User:alice, expires_ms=2)"

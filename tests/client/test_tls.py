@@ -25,7 +25,7 @@ CHAIN = f"-----BEGIN CERTIFICATE-----{CHAIN}"
 
 
 @contextmanager
-def behind(proxy: TlsProxy) -> Iterator[TlsProxy]:
+def broker_behind(proxy: TlsProxy) -> Iterator[TlsProxy]:
     """A broker that clients are to reach by the proxy."""
     with Broker({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as broker:
         proxy.upstream = int(broker.bootstrap_servers.rpartition(":")[2])
@@ -34,15 +34,15 @@ def behind(proxy: TlsProxy) -> Iterator[TlsProxy]:
 
 
 @pytest.fixture(scope="module")
-def trusted() -> Iterator[TlsProxy]:
-    with behind(TlsProxy()) as proxy:
+def proxy() -> Iterator[TlsProxy]:
+    with broker_behind(TlsProxy()) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
-def curious() -> Iterator[TlsProxy]:
+def client_auth_proxy() -> Iterator[TlsProxy]:
     """It wants to see a certificate."""
-    with behind(TlsProxy(wants_certificate=True)) as proxy:
+    with broker_behind(TlsProxy(wants_certificate=True)) as proxy:
         yield proxy
 
 
@@ -54,26 +54,26 @@ def send(proxy: TlsProxy, security: Security) -> int:
 
 
 @pytest.mark.parametrize("own", [AUTHORITY, CERTIFICATES / "joined.pem"], ids=["lines", "joined"])
-def test_who_is_trusted_is_asked(trusted: TlsProxy, own: Path, tmp_path: Path) -> None:
+def test_trusted_broker_is_reached(proxy: TlsProxy, own: Path, tmp_path: Path) -> None:
     if own.name == "joined.pem":
         own = tmp_path / "joined.pem"
         own.write_text(AUTHORITY.read_text().replace("\n", " "))
-    assert send(trusted, parse_security({**TRUSTING, "ssl.truststore.location": str(own)})) == 1
+    assert send(proxy, parse_security({**TRUSTING, "ssl.truststore.location": str(own)})) == 1
 
 
-def test_an_authority_may_stand_in_the_properties(trusted: TlsProxy) -> None:
+def test_authority_may_be_inline_in_the_properties(proxy: TlsProxy) -> None:
     inline = {**TRUSTING, "ssl.truststore.certificates": AUTHORITY.read_text()}
     del inline["ssl.truststore.location"]
-    assert send(trusted, parse_security(inline)) == 1
+    assert send(proxy, parse_security(inline)) == 1
 
 
-def test_who_is_not_trusted_is_not_asked(trusted: TlsProxy) -> None:
+def test_untrusted_broker_is_refused(proxy: TlsProxy) -> None:
     with pytest.raises(SecurityMismatch, match=r"has a certificate that is not trusted \(.*ssl.truststore"):
-        send(trusted, parse_security({"security.protocol": "SSL"}))
+        send(proxy, parse_security({"security.protocol": "SSL"}))
 
 
-def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> None:
-    with behind(TlsProxy(CERTIFICATES / "elsewhere.pem")) as proxy:
+def test_wrong_host_name_is_accepted_only_without_endpoint_identification() -> None:
+    with broker_behind(TlsProxy(CERTIFICATES / "elsewhere.pem")) as proxy:
         with pytest.raises(SecurityMismatch, match="has a certificate for another name"):
             send(proxy, parse_security(TRUSTING))
         assert send(proxy, parse_security({**TRUSTING, "ssl.endpoint.identification.algorithm": ""})) == 1
@@ -88,30 +88,32 @@ def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> 
     ],
     ids=["file", "locked", "inline"],
 )
-def test_a_certificate_is_shown(curious: TlsProxy, own: dict[str, str]) -> None:
-    assert send(curious, parse_security({**SHOWING, **own})) == 1
+def test_client_sends_its_certificate(client_auth_proxy: TlsProxy, own: dict[str, str]) -> None:
+    assert send(client_auth_proxy, parse_security({**SHOWING, **own})) == 1
 
 
 @pytest.mark.parametrize("protocols", ["TLSv1.2", "TLSv1.2,TLSv1.3"])
-def test_who_wants_to_see_one_is_told_of(curious: TlsProxy, protocols: str) -> None:
+def test_missing_client_certificate_raises_with_the_reason(
+    client_auth_proxy: TlsProxy, protocols: str
+) -> None:
     with pytest.raises(
         SecurityMismatch, match=r"requires a client certificate that it trusts|handshake failure"
     ):
-        send(curious, parse_security({**TRUSTING, "ssl.enabled.protocols": protocols}))
+        send(client_auth_proxy, parse_security({**TRUSTING, "ssl.enabled.protocols": protocols}))
 
 
-def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) -> None:
+def test_plaintext_client_at_a_tls_listener_raises_with_the_fix(proxy: TlsProxy) -> None:
     with pytest.raises(SecurityMismatch, match=r"requires TLS: set security.protocol=SSL in"):
-        send(trusted, PLAINTEXT)
+        send(proxy, PLAINTEXT)
     plain = TlsProxy()
     plain.close()
-    plain.port = trusted.upstream
+    plain.port = proxy.upstream
     with pytest.raises(SecurityMismatch, match=r"does not use TLS: set security.protocol=PLAINTEXT"):
         send(plain, parse_security(TRUSTING))
 
 
 @pytest.mark.parametrize(
-    ("properties", "sentence"),
+    ("properties", "message"),
     [
         ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not supported: .*keytool -list -rfc"),
         (
@@ -133,6 +135,6 @@ def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) ->
         ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not supported"),
     ],
 )
-def test_what_is_wrong_with_the_properties_is_said(properties: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_tls_properties_raise(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_security({**TRUSTING, **properties})

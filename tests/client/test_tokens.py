@@ -15,11 +15,11 @@ from kwire.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from tests.client.asking import cluster_at
+from tests.client.clients import connect_cluster
 
 
 @pytest.mark.parametrize("error", [Disconnected("a:1: no answer in time"), ErrorCode.REQUEST_TIMED_OUT])
-def test_a_token_whose_answer_is_lost_is_not_made_again(
+def test_lost_create_token_response_is_not_retried(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Disconnected | ErrorCode
 ) -> None:
     asked: list[CreateDelegationTokenRequest] = []
@@ -28,7 +28,7 @@ def test_a_token_whose_answer_is_lost_is_not_made_again(
     assert len(asked) == 1
 
 
-def test_one_that_was_refused_by_who_leads_no_more_is_asked_for_again(
+def test_create_token_is_retried_after_not_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[CreateDelegationTokenRequest] = []
@@ -45,7 +45,7 @@ def _correlation_id(
     """The id of a token of which the first request fails so, and the second does not."""
     ask = Connection.send
 
-    def answered(self: Connection, request: Any, *more: Any) -> Any:
+    def send_with_fault(self: Connection, request: Any, *more: Any) -> Any:
         if not isinstance(request, CreateDelegationTokenRequest):
             return ask(self, request, *more)
         asked.append(request)
@@ -55,6 +55,6 @@ def _correlation_id(
             raise error
         return CreateDelegationTokenResponse(error_code=error)
 
-    monkeypatch.setattr(Connection, "send", answered)
-    with cluster_at(broker.bootstrap_servers) as cluster:
+    monkeypatch.setattr(Connection, "send", send_with_fault)
+    with connect_cluster(broker.bootstrap_servers) as cluster:
         return create_token(cluster).token_id

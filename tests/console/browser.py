@@ -82,12 +82,14 @@ class Browser:
         self._home.cleanup()
 
     def tab(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> Tab:
-        context = self.ask("Target.createBrowserContext")["browserContextId"]
-        target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
-        session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        context = self.send_command("Target.createBrowserContext")["browserContextId"]
+        target = self.send_command("Target.createTarget", url="about:blank", browserContextId=context)[
+            "targetId"
+        ]
+        session = self.send_command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         return Tab(self, session, target, width, height, dark=dark)
 
-    def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+    def send_command(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """What a command is answered. RuntimeError with what the browser has against it."""
         self._asked += 1
         number = self._asked
@@ -139,8 +141,8 @@ class Tab:
         """Errors of scripts, and what the browser has refused to load or run, as of the last look."""
         self._loads = 0
         for domain in ("Page", "Runtime", "Log", "Network", "DOM", "Accessibility"):
-            self.ask(f"{domain}.enable")
-        self.ask(
+            self.send_command(f"{domain}.enable")
+        self.send_command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
@@ -148,26 +150,26 @@ class Tab:
             mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.send_command("Emulation.setEmulatedMedia", features=[scheme])
 
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        return self._browser.ask(method, self._session, **params)
+    def send_command(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._browser.send_command(method, self._session, **params)
 
     def close(self) -> None:
-        self._browser.ask("Target.closeTarget", targetId=self._target)
+        self._browser.send_command("Target.closeTarget", targetId=self._target)
 
-    def go(self, url: str) -> None:
+    def load(self, url: str) -> None:
         """Load a page, and wait for it."""
-        self.loads(lambda: self.ask("Page.navigate", url=url))
+        self.wait_for_load(lambda: self.send_command("Page.navigate", url=url))
 
-    def loads(self, act: Callable[[], object]) -> None:
+    def wait_for_load(self, act: Callable[[], object]) -> None:
         """Do what has another page loaded, and wait for that."""
-        self.look()
+        self.console_errors()
         before = self._loads
         act()
-        self.until(lambda: (self.look(), self._loads)[1] > before)
+        self.wait_until(lambda: (self.console_errors(), self._loads)[1] > before)
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         """Wait for something to be so. TimeoutError."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
@@ -177,7 +179,9 @@ class Tab:
 
     def run(self, expression: str) -> Any:
         """The value of an expression of the page's language. RuntimeError for what it throws."""
-        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.send_command(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["exception"].get("description", "an exception"))
         return answer["result"].get("value")
@@ -186,13 +190,15 @@ class Tab:
         """A key with a name."""
         code, text = KEYS[key]
         told = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
-        self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **told, text=text)
-        self.ask("Input.dispatchKeyEvent", type="keyUp", **told)
+        self.send_command(
+            "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **told, text=text
+        )
+        self.send_command("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def type(self, text: str) -> None:
         """Text, into what has the focus."""
         for letter in text:
-            self.ask("Input.dispatchKeyEvent", type="char", text=letter)
+            self.send_command("Input.dispatchKeyEvent", type="char", text=letter)
 
     def text(self) -> str:
         """What is to be read on the page."""
@@ -200,19 +206,19 @@ class Tab:
 
     def screenshot(self, path: Path) -> None:
         """A picture of what is to be seen without scrolling."""
-        data = self.ask("Page.captureScreenshot", format="png")["data"]
+        data = self.send_command("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
-    def read_out(self) -> list[dict[str, Any]]:
+    def accessibility_nodes(self) -> list[dict[str, Any]]:
         """What a screen reader is given: role and name of each node, in their order."""
-        nodes = self.ask("Accessibility.getFullAXTree")["nodes"]
+        nodes = self.send_command("Accessibility.getFullAXTree")["nodes"]
         return [
             {"role": node["role"]["value"], "name": node.get("name", {}).get("value", "")}
             for node in nodes
             if not node["ignored"]
         ]
 
-    def look(self) -> list[str]:
+    def console_errors(self) -> list[str]:
         """The complaints up to now."""
         for event in self._browser.events(self._session):
             params = event["params"]

@@ -28,12 +28,12 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True)
-def _searches_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_search_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a search finds must not hang on how fast the machine is."""
     monkeypatch.setattr("kwire.console.messages.SEARCH_SECONDS", 600.0)
 
 
-class Client(NamedTuple):
+class ConsoleClient(NamedTuple):
     """Who asks a console for pages."""
 
     http: httpx.AsyncClient
@@ -52,7 +52,7 @@ class Client(NamedTuple):
         headers = {"origin": BASE, "sec-fetch-site": "same-origin"}
         return await self.http.post(f"/console{path}", data={"token": TOKEN, **fields}, headers=headers)
 
-    async def sent(self, path: str, **fields: str) -> str:
+    async def submit(self, path: str, **fields: str) -> str:
         """Where a form that was sent leads to."""
         answer = await self.send(path, **fields)
         assert answer.status_code == 303, text_of(answer.text)
@@ -65,12 +65,12 @@ def text_of(page: str) -> str:
 
 
 @asynccontextmanager
-async def console_at(place: ConsoleSettings) -> AsyncIterator[Client]:
+async def run_console(settings: ConsoleSettings) -> AsyncIterator[ConsoleClient]:
     """Who asks a console of one's own."""
-    with Console(place, TOKEN) as console:
+    with Console(settings, TOKEN) as console:
         transport = httpx.ASGITransport(console.app())
         async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=60) as client:
-            yield Client(client)
+            yield ConsoleClient(client)
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +90,8 @@ def producer(broker: Broker) -> Producer:
 
 
 @pytest.fixture
-async def console(broker: Broker) -> AsyncIterator[Client]:
-    async with console_at(
+async def console(broker: Broker) -> AsyncIterator[ConsoleClient]:
+    async with run_console(
         ConsoleSettings(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True)
     ) as asked:
         yield asked

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.console.browser import Browser, Tab, chromium
 
@@ -52,7 +52,7 @@ class Site(NamedTuple):
 
     def tab(self, path: str, size: tuple[int, int] = DESKTOP, *, dark: bool = False) -> Tab:
         tab = self.browser.tab(*size, dark=dark)
-        tab.go(f"{self.url}{path}")
+        tab.load(f"{self.url}{path}")
         return tab
 
 
@@ -100,7 +100,7 @@ def _fill(bootstrap: str) -> None:
         payer.commit_transaction(10) if commits else payer.abort_transaction(10)
 
 
-def focused(tab: Tab) -> str:
+def focused_name(tab: Tab) -> str:
     """What has the focus, by its name."""
     return str(
         tab.run(
@@ -115,7 +115,7 @@ def tab_to(tab: Tab, name: str) -> None:
     passed = []
     for _ in range(150):
         tab.press("Tab")
-        if (found := focused(tab)) == name:
+        if (found := focused_name(tab)) == name:
             assert tab.run("document.activeElement.matches(':focus-visible')"), (
                 f"{name} is not seen to have it"
             )
@@ -124,13 +124,13 @@ def tab_to(tab: Tab, name: str) -> None:
     raise AssertionError(f"{name} is not reached by Tab, but {passed}")
 
 
-def test_a_visit_with_nothing_but_a_keyboard(site: Site) -> None:
+def test_console_is_usable_by_keyboard(site: Site) -> None:
     tab = site.tab("/")
     tab.press("Tab")
-    assert focused(tab) == "Skip to the content"
+    assert focused_name(tab) == "Skip to the content"
     tab.press("Enter")
     tab_to(tab, "orders")
-    tab.loads(lambda: tab.press("Enter"))
+    tab.wait_for_load(lambda: tab.press("Enter"))
     assert tab.run("document.querySelector('h1').innerText") == "orders"
     tab_to(tab, "Key")
     tab_to(tab, "Key")  # the first is that of the search
@@ -140,26 +140,26 @@ def test_a_visit_with_nothing_but_a_keyboard(site: Site) -> None:
     tab_to(tab, "Value")
     tab.type("typed, not clicked")
     tab_to(tab, "Produce")
-    tab.loads(lambda: tab.press("Enter"))
+    tab.wait_for_load(lambda: tab.press("Enter"))
     page = tab.text()
     assert "The message was written" in page
     assert "typed, not clicked" in page
     tab_to(tab, "Partition 1")
-    tab.loads(lambda: tab.press("Enter"))
+    tab.wait_for_load(lambda: tab.press("Enter"))
     assert "by-keyboard" in tab.text()
     assert tab.complaints == []
     tab.close()
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_are_well_made(site: Site, path: str) -> None:
+def test_pages_have_no_errors_and_are_accessible(site: Site, path: str) -> None:
     """Nothing that the browser has against them; what a screen reader needs; nothing wider than a phone."""
     for size in (DESKTOP, PHONE):
         tab = site.tab(path, size)
         expected = 1 if path == "/topics/none" else 0  # the answer's own status
         assert len(tab.complaints) == expected, tab.complaints
         assert tab.run("document.documentElement.scrollWidth") <= size[0]
-        nodes = tab.read_out()
+        nodes = tab.accessibility_nodes()
         roles = [node["role"] for node in nodes]
         assert roles.count("main") == 1
         assert tab.run("document.querySelectorAll('h1').length") == 1
@@ -172,18 +172,18 @@ def test_pages_are_well_made(site: Site, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_text_stands_out_from_its_ground_in_light_and_dark(site: Site, path: str) -> None:
+def test_text_contrast_in_light_and_dark(site: Site, path: str) -> None:
     """At least 4.5 to 1, as WCAG 2 asks for."""
     grounds: list[Any] = []
     for dark in (False, True):
         tab = site.tab(path, dark=dark)
-        assert tab.run(FAINT_TEXT) == []
+        assert tab.run(LOW_CONTRAST_SCRIPT) == []
         grounds.append(tab.run("getComputedStyle(document.body).backgroundColor"))
         tab.close()
     assert grounds[0] != grounds[1]
 
 
-FAINT_TEXT = """
+LOW_CONTRAST_SCRIPT = """
 (() => {
   const numbers = text => text.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => {
@@ -211,13 +211,13 @@ FAINT_TEXT = """
 """
 
 
-def test_a_live_tail_shows_what_comes(site: Site) -> None:
+def test_live_tail_shows_new_messages(site: Site) -> None:
     tab = site.tab("/topics/orders/live")
-    tab.until(lambda: "Live." in tab.text())
+    tab.wait_until(lambda: "Live." in tab.text())
     producer = Producer({"bootstrap.servers": site.bootstrap})
     producer.produce("orders", "<script>window.ran = 4</script>", "came", partition=0)
     producer.flush(10)
-    tab.until(lambda: "came" in tab.text())
+    tab.wait_until(lambda: "came" in tab.text())
     assert "<script>window.ran = 4</script>" in tab.text()
     assert tab.run("typeof window.ran") == "undefined"
     assert "1 shown" in tab.text()
@@ -227,7 +227,7 @@ def test_a_live_tail_shows_what_comes(site: Site) -> None:
     producer.produce("orders", "meanwhile", partition=0)
     producer.flush(10)
     tab.press("Enter")
-    tab.until(lambda: "Live." in tab.text())
+    tab.wait_until(lambda: "Live." in tab.text())
     assert "meanwhile" not in tab.text()
     assert tab.complaints == []
     tab.close()
@@ -237,9 +237,9 @@ def test_offsets_are_reset_by_keyboard(site: Site) -> None:
     tab = site.tab("/group?id=readers")
     tab_to(tab, "New position")
     tab.type("beginning")
-    tab.loads(lambda: tab.press("Enter"))
+    tab.wait_for_load(lambda: tab.press("Enter"))
     tab_to(tab, "Reset to these offsets")
-    tab.loads(lambda: tab.press("Enter"))
+    tab.wait_for_load(lambda: tab.press("Enter"))
     assert "The offsets were reset" in tab.text()
     tab.close()
 
@@ -287,21 +287,19 @@ def other_site(site: Site) -> Iterator[str]:
         thread.join()
 
 
-def test_a_page_of_another_site_gets_nothing(site: Site, other_site: str) -> None:
+def test_another_site_cannot_submit_forms_or_embed_pages(site: Site, other_site: str) -> None:
     tab = site.browser.tab()
-    tab.go(other_site)
-    tab.until(lambda: any("frame-ancestors" in text for text in tab.look()))
+    tab.load(other_site)
+    tab.wait_until(lambda: any("frame-ancestors" in text for text in tab.console_errors()))
     script = f"fetch('{site.url}/').then(a => a.text()).catch(e => 'refused: ' + e)"
     assert str(tab.run(script)).startswith("refused: ")
-    tab.loads(lambda: tab.run("document.forms[0].submit()"))
+    tab.wait_for_load(lambda: tab.run("document.forms[0].submit()"))
     assert "nothing was changed" in tab.text()
     tab.close()
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pictures_are_taken_of_each_page_at_two_widths_in_light_and_dark(
-    site: Site, path: str, tmp_path: Path
-) -> None:
+def test_screenshots_of_each_page(site: Site, path: str, tmp_path: Path) -> None:
     taken = set()
     for number, (size, dark) in enumerate(product((DESKTOP, PHONE), (False, True))):
         tab = site.tab(path, size, dark=dark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.fetching import Batch, BatchStatus, LogOffsets
@@ -14,11 +14,11 @@ from kwire.console.rates import Rates
 from kwire.testing import Broker
 from kwire.testing.cluster import Cluster
 from kwire.wire.batch import build, read_header
-from tests.console.conftest import Client, console_at, text_of
+from tests.console.conftest import ConsoleClient, run_console, text_of
 
 
-async def test_configurations_with_source_and_documentation(
-    console: Client, admin: AdminClient, broker: Broker
+async def test_configurations_have_source_and_documentation(
+    console: ConsoleClient, admin: AdminClient, broker: Broker
 ) -> None:
     admin.create_topics([NewTopic("kept", 1, 1, config={"retention.ms": "7000000"})])["kept"].result(10)
     assert "kept" in await console.page("/configs")
@@ -40,7 +40,7 @@ async def test_configurations_with_source_and_documentation(
         await console.page(f"/configs?{path}", status)
 
 
-async def test_the_cluster(console: Client, broker: Broker) -> None:
+async def test_cluster_page(console: ConsoleClient, broker: Broker) -> None:
     page = await console.page("/cluster")
     assert f"1 {broker.bootstrap_servers}" in page
     assert "Active controller Node 1" in page
@@ -48,8 +48,8 @@ async def test_the_cluster(console: Client, broker: Broker) -> None:
     assert "1 leader" in page
 
 
-async def test_a_log_of_several_segments_is_drawn(
-    console: Client, admin: AdminClient, producer: Producer
+async def test_log_page_of_several_segments(
+    console: ConsoleClient, admin: AdminClient, producer: Producer
 ) -> None:
     config = {"segment.bytes": "1048576"}
     admin.create_topics([NewTopic("segments", 1, 1, config=config)])["segments"].result(10)
@@ -70,7 +70,7 @@ async def test_a_log_of_several_segments_is_drawn(
     assert "offset 9 is out of range" in await console.page("/topics/segments/0/log?from=9", 400)
 
 
-async def test_a_log_without_anything_is_drawn(console: Client, admin: AdminClient) -> None:
+async def test_log_page_of_an_empty_log(console: ConsoleClient, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("nothing", 1, 1)])["nothing"].result(10)
     assert "There are no batches" in await console.page("/topics/nothing/0/log")
 
@@ -81,7 +81,7 @@ def batch(offset: int, records: int = 1, epoch: int = 0, producer: int = -1) -> 
     return Batch(read_header(data), BatchStatus.PLAIN, data, 0)
 
 
-def test_the_overview_is_to_scale() -> None:
+def test_log_overview_is_to_scale() -> None:
     segments = [Segment(0, 40, 1), Segment(40, 100, 1)]
     drawn = overview(LogOffsets(20, 90, 100), segments, [(0, 0), (3, 50)], [batch(80, 10)])
     assert [(bar.x, bar.width) for bar in drawn.segments] == [(0, 384), (384, 576)]
@@ -90,12 +90,12 @@ def test_the_overview_is_to_scale() -> None:
     assert drawn.window == (768, 96)
 
 
-def test_the_overview_of_an_empty_log_is_no_division_by_zero() -> None:
+def test_log_overview_of_an_empty_log() -> None:
     assert overview(LogOffsets(5, 5, 5), [], [], []).lines[0].x == 0
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_batches_go_on_in_rows_within_the_width(count: int) -> None:
+def test_batches_wrap_within_the_width(count: int) -> None:
     batches = [batch(100 * number, 100, epoch=number // 20, producer=number % 3) for number in range(count)]
     drawn = detail(LogOffsets(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, {0: 0, 1: 1, 2: 2})
     assert len(drawn.boxes) == count
@@ -109,7 +109,7 @@ def test_batches_go_on_in_rows_within_the_width(count: int) -> None:
     )
 
 
-def test_rates_are_over_what_was_seen_before() -> None:
+def test_rates_are_differences_between_samples() -> None:
     now = [100.0]
     rates = Rates(lambda: now[0])
     assert rates.update({("a", 0): 10}) == {}
@@ -123,13 +123,13 @@ def test_rates_are_over_what_was_seen_before() -> None:
     assert rates.update({("a", 0): 50}) == {}
 
 
-async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_its_segments(
+async def test_log_page_of_a_remote_replica_has_no_segments(
     broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("elsewhere", 1, 1)])["elsewhere"].result(10)
     producer.produce("elsewhere", "x", partition=0)
     producer.flush(10)
-    async with console_at(
+    async with run_console(
         ConsoleSettings(broker.bootstrap_servers, 7, ("/none",), may_write=False)
     ) as console:
         source = await console.source("/topics/elsewhere/0/log")
@@ -139,13 +139,13 @@ async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_it
     assert source.count('class="batch plain"') == 1
 
 
-async def test_what_is_left_of_a_cluster_is_shown() -> None:
+async def test_pages_work_with_a_stopped_broker() -> None:
     with Cluster(3) as cluster:
         topic = cluster.new_topic("left", partitions=3)
         for partition in range(3):
             cluster.produce(topic, "x", partition=partition)
         place = ConsoleSettings(cluster.bootstrap_servers, 1, (), may_write=False)
-        async with console_at(place) as console:
+        async with run_console(place) as console:
             cluster.brokers[2].crash()
             before = await console.page(f"/topics/{topic}")
             assert "2 not in sync" in before or "Broker 2 did not respond" in before

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.testing import Broker
-from tests.console.conftest import Client, text_of
+from tests.console.conftest import ConsoleClient, text_of
 
 STRANGE = "a/b?<i>&é"
 
@@ -54,7 +54,7 @@ def member(request: pytest.FixtureRequest, broker: Broker) -> Iterator[str]:
     consumer.close()
 
 
-async def test_a_group_with_its_members_and_lag(console: Client, member: str) -> None:
+async def test_group_page_has_members_and_lag(console: ConsoleClient, member: str) -> None:
     kind = member.removeprefix("live-")
     assert f"{member} Stable {kind.capitalize()} consumer" in (await console.page("/groups")).replace(
         f" {kind} ", f" {kind.capitalize()} "
@@ -71,28 +71,30 @@ async def test_a_group_with_its_members_and_lag(console: Client, member: str) ->
 @pytest.mark.parametrize(
     ("to", "offset"), [("beginning", 0), ("end", 10), ("4", 4), ("-3", 7), ("1970-01-01T00:16:40.002", 2)]
 )
-async def test_offsets_are_shown_first_and_then_set(
-    console: Client, broker: Broker, admin: AdminClient, to: str, offset: int
+async def test_offset_reset_is_previewed_then_applied(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, to: str, offset: int
 ) -> None:
     commit(broker, "moved", 5)
     assert f"ten-0 5 {offset} 10" in await console.page(f"/group?id=moved&to={to}")
     assert committed(admin, "moved") == [5]
-    place = await console.sent("/group/offsets", id="moved", to=to)
+    place = await console.submit("/group/offsets", id="moved", to=to)
     assert committed(admin, "moved") == [offset]
     assert "The offsets were reset" in await console.page(place)
 
 
-async def test_a_group_of_a_strange_name(console: Client, broker: Broker, admin: AdminClient) -> None:
+async def test_group_with_special_characters_in_its_name(
+    console: ConsoleClient, broker: Broker, admin: AdminClient
+) -> None:
     commit(broker, STRANGE, 3)
     assert "<i>" not in await console.source("/groups")
     assert STRANGE in await console.page("/groups")
-    place = await console.sent("/group/offsets", id=STRANGE, to="end", topic="ten:0")
+    place = await console.submit("/group/offsets", id=STRANGE, to="end", topic="ten:0")
     assert committed(admin, STRANGE) == [10]
     assert STRANGE in await console.page(place)
     assert "<i>" not in await console.source(place)
 
 
-async def test_what_is_wrong_is_said(console: Client, broker: Broker) -> None:
+async def test_group_errors_are_shown(console: ConsoleClient, broker: Broker) -> None:
     commit(broker, "wrong", 1)
     assert "there is no group 'wron', did you mean 'wrong'?" in await console.page("/group?id=wron", 404)
     for fields, status, sentence in (
@@ -109,7 +111,7 @@ async def test_what_is_wrong_is_said(console: Client, broker: Broker) -> None:
     assert answer.status_code == 403
 
 
-async def test_transactions(console: Client, broker: Broker, admin: AdminClient) -> None:
+async def test_transactions_page(console: ConsoleClient, broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("paid", 1, 1)])["paid"].result(10)
     producers = {}
     for name in ("pay-1", "pay-2", "pay-3"):

@@ -20,7 +20,7 @@ REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(
+async def handover_to_app(
     entered: trio.Event, goes_on: trio.Event, page: str = "a page"
 ) -> AsyncIterator[Callable[[], trio.SocketStream]]:
     """What makes a connection to an application that answers once it `goes_on`."""
@@ -63,10 +63,10 @@ async def text_of(stream: trio.SocketStream) -> str:
             return b"".join([part async for part in stream]).decode()
 
 
-async def test_a_connection_is_answered_and_closed_and_its_descriptor_given_back() -> None:
+async def test_connection_gets_a_response_and_its_descriptor_is_closed() -> None:
     goes_on = trio.Event()
     goes_on.set()
-    async with serving(trio.Event(), goes_on) as connect:
+    async with handover_to_app(trio.Event(), goes_on) as connect:
         for _ in range(3):
             async with connect() as stream:
                 with trio.fail_after(5):
@@ -80,10 +80,10 @@ async def test_a_connection_is_answered_and_closed_and_its_descriptor_given_back
                         await stream.send_all(b"more")
 
 
-async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_connections_get_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "MAX_REQUESTS", 1)
     entered, goes_on = trio.Event(), trio.Event()
-    async with serving(entered, goes_on) as connect:
+    async with handover_to_app(entered, goes_on) as connect:
         first = connect()
         await entered.wait()
         assert "close some of its pages" in await text_of(connect())
@@ -93,13 +93,13 @@ async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyP
         assert (await text_of(connect())).endswith("a page")
 
 
-async def test_who_takes_nothing_of_a_page_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "MAX_REQUESTS", 1)
     monkeypatch.setattr("kwire.http.connections.SEND_TIMEOUT_SECONDS", 0.1)
     entered, goes_on = trio.Event(), trio.Event()
     goes_on.set()
     large = "x" * 50_000_000
-    async with serving(entered, goes_on, large) as connect, connect():
+    async with handover_to_app(entered, goes_on, large) as connect, connect():
         await entered.wait()
         with trio.fail_after(10):
             while not (await text_of(connect())).endswith(large):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
 from kwire.cli.shared.command_client import CommandClient
@@ -19,10 +19,10 @@ from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import CorruptBatch
 from tests.broker.observe.conftest import ObservedNode, serve_observed
-from tests.console.conftest import Client, console_at
+from tests.console.conftest import ConsoleClient, run_console
 
 
-class Heard:
+class EventStream:
     """An answer that goes on, and its events."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -52,11 +52,11 @@ class Heard:
 
 
 @asynccontextmanager
-async def followed(node: ObservedNode, path: str) -> AsyncIterator[Heard]:
+async def follow_topic(node: ObservedNode, path: str) -> AsyncIterator[EventStream]:
     """A tail, for as long as the block lasts."""
     stream = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
     async with stream:
-        heard = Heard(stream)
+        heard = EventStream(stream)
         await heard.begin(path)
         yield heard
 
@@ -66,12 +66,12 @@ def small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kwire.console.live.ROWS_AT_ONCE", 3)
 
 
-async def test_what_comes_is_sent_on_and_who_has_gone_is_let_go() -> None:
+async def test_tail_sends_new_messages_and_ends_with_the_connection() -> None:
     async with serve_observed({"num.partitions": "2"}, console=True) as node:
         producer = Producer({"bootstrap.servers": node.running.bootstrap})
         await trio.to_thread.run_sync(_send, producer, "orders", 0, ["before"])
         events = "/console/topics/orders/live/events"
-        async with followed(node, events) as heard:
+        async with follow_topic(node, events) as heard:
             assert b"content-type: text/event-stream" in heard.head
             for text in ("first", "second <b>"):
                 await trio.to_thread.run_sync(_send, producer, "orders", 1, [text])
@@ -81,7 +81,7 @@ async def test_what_comes_is_sent_on_and_who_has_gone_is_let_go() -> None:
             head = b""
             with trio.fail_after(30):
                 while b" 200" not in head:
-                    async with followed(node, events) as heard:
+                    async with follow_topic(node, events) as heard:
                         head = heard.head
                     await trio.sleep(0.1)
 
@@ -92,7 +92,7 @@ def _send(producer: Producer, topic: str, partition: int, texts: list[str]) -> N
     producer.flush(10)
 
 
-async def test_no_more_are_followed_than_there_are_threads_for() -> None:
+async def test_number_of_tails_is_limited() -> None:
     async with serve_observed(console=True) as node, trio.open_nursery() as nursery:
         producer = Producer({"bootstrap.servers": node.running.bootstrap})
         await trio.to_thread.run_sync(_send, producer, "orders", 0, ["x"])
@@ -100,7 +100,7 @@ async def test_no_more_are_followed_than_there_are_threads_for() -> None:
         follows: list[bool] = []
 
         async def follow() -> None:
-            async with followed(node, events) as heard:
+            async with follow_topic(node, events) as heard:
                 follows.append(b" 200" in heard.head)
                 await trio.sleep_forever()
 
@@ -117,7 +117,7 @@ async def test_no_more_are_followed_than_there_are_threads_for() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClient) -> None:
+async def test_invalid_tail_is_an_error(console: ConsoleClient, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("followed", 1, 1)])["followed"].result(10)
     assert "Live tails need JavaScript" in await console.page("/topics/followed/live")
     assert "there is no topic 'none'" in await console.page("/topics/none/live/events", 404)
@@ -129,7 +129,7 @@ async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClie
 
 
 @pytest.mark.usefixtures("small_tails")
-def test_where_too_much_comes_it_is_left_out_and_counted(
+def test_tail_skips_and_counts_messages_over_the_limit(
     broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("flood", 1, 1)])["flood"].result(10)
@@ -144,7 +144,7 @@ def test_where_too_much_comes_it_is_left_out_and_counted(
     tail.close()
 
 
-def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: AdminClient) -> None:
+def test_oversized_compressed_batch_is_not_followed(broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("large", 1, 1)])["large"].result(10)
     cluster = CommandClient(ClientSettings(servers_of(broker.bootstrap_servers)))
     tail = Tail(cluster, partitions_of(cluster, "large", None))
@@ -166,7 +166,7 @@ def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: Adm
     tail.close()
 
 
-async def test_who_finds_no_broker_is_told_as_on_other_pages() -> None:
-    async with console_at(ConsoleSettings("127.0.0.1:1", -1, (), may_write=False)) as console:
+async def test_tail_without_a_broker_is_an_error() -> None:
+    async with run_console(ConsoleSettings("127.0.0.1:1", -1, (), may_write=False)) as console:
         for path in ("/topics/orders/live", "/topics/orders/live/events"):
             assert "no broker is reachable" in await console.page(path, 502)

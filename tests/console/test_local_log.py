@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import RealDisk, RealFile
@@ -19,8 +19,9 @@ from kwire.console.local_log import LocalLog, local_directory
 from kwire.console.page import CLIENT_ID, ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import HEADER_BYTES, batches, build
+from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_harness import NOW_MS, LogHarness
-from tests.console.conftest import Client, console_at
+from tests.console.conftest import ConsoleClient, run_console
 
 TOPIC = "searched"
 COUNT = 3_000
@@ -30,12 +31,12 @@ KEY = b"wanted"
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Broker]:
+def own_broker() -> Iterator[Broker]:
     """A partition of several segments: records of every codec, and transactions that are void."""
     with Broker({"log.segment.bytes": 1024 * 1024}) as running:
         servers = {"bootstrap.servers": running.bootstrap_servers}
         config = {"index.interval.bytes": "4096"}
-        admin = AdminClient(servers)
+        admin = AdminClient({**servers})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
         draw = Random(1)
         codecs = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -64,13 +65,11 @@ def directory(broker: Broker) -> Path:
     return Path(broker.log_dir) / f"{TOPIC}-0"
 
 
-def searched(
-    broker: Broker, offset: int = 0, end: int = 1 << 40, max_bytes: int = 1 << 40
-) -> tuple[int, int]:
-    return own_log(directory(broker)).skip(offset, end, max_bytes)
+def search(broker: Broker, offset: int = 0, end: int = 1 << 40, max_bytes: int = 1 << 40) -> tuple[int, int]:
+    return open_local_log(directory(broker)).skip(offset, end, max_bytes)
 
 
-def own_log(path: Path, is_out_of_time: Callable[[], bool] = lambda: False) -> LocalLog:
+def open_local_log(path: Path, is_out_of_time: Callable[[], bool] = lambda: False) -> LocalLog:
     return LocalLog(str(path), KEY, is_out_of_time)
 
 
@@ -78,15 +77,15 @@ def fetches(broker: Broker) -> int:
     return len(broker.requests.find("Fetch", client_id=CLIENT_ID))
 
 
-async def test_what_is_found_is_what_the_broker_tells_and_what_is_not_is_not_asked_for(own: Broker) -> None:
-    place = ConsoleSettings(own.bootstrap_servers, 1, (str(own.log_dir),), may_write=True)
-    assert len(list(directory(own).glob("*.log"))) > 2
+async def test_local_search_finds_the_same_with_fewer_fetches(own_broker: Broker) -> None:
+    place = ConsoleSettings(own_broker.bootstrap_servers, 1, (str(own_broker.log_dir),), may_write=True)
+    assert len(list(directory(own_broker).glob("*.log"))) > 2
     pages, counts = [], []
     for asks in (place, place._replace(log_dirs=()), place._replace(node_id=2)):
-        before = fetches(own)
-        async with console_at(asks) as console:
+        before = fetches(own_broker)
+        async with run_console(asks) as console:
             pages.append(await _rows(console))
-        counts.append(fetches(own) - before)
+        counts.append(fetches(own_broker) - before)
     assert pages[0] == pages[1]
     assert pages[0] == pages[2].replace("Broker 2 at", "Broker 1 at")
     assert [f"value {number} " in pages[0] for number in WANTED] == [True] * len(WANTED)
@@ -94,25 +93,25 @@ async def test_what_is_found_is_what_the_broker_tells_and_what_is_not_is_not_ask
     assert counts[1] == counts[2] > 2 * counts[0]
 
 
-async def _rows(console: Client) -> str:
+async def _rows(console: ConsoleClient) -> str:
     return await console.page(f"/topics/{TOPIC}/0?from=beginning&key=wanted")
 
 
-def test_each_offset_leads_to_the_next_that_is_wanted(own: Broker) -> None:
-    found = wanted(own)
-    end = own.end_offsets(TOPIC)[0]
+def test_next_matching_offset_is_found_from_each_offset(own_broker: Broker) -> None:
+    found = matching_offsets(own_broker)
+    end = own_broker.end_offsets(TOPIC)[0]
     assert len(found) == len(WANTED)
     for offset in range(0, end, 37):
-        to, read_bytes = searched(own, offset, end)
+        to, read_bytes = search(own_broker, offset, end)
         coming = next((one for one in found if one >= offset), end)
         # In front of the batch that has the record, which may have begun before.
         assert offset <= to <= coming
         assert (read_bytes > 0) == (to > offset)
-        assert searched(own, to, end) == (to, 0)
-    assert searched(own, found[-1] + 1, end)[0] == end
+        assert search(own_broker, to, end) == (to, 0)
+    assert search(own_broker, found[-1] + 1, end)[0] == end
 
 
-def wanted(broker: Broker) -> list[int]:
+def matching_offsets(broker: Broker) -> list[int]:
     """The offsets of the records that have the key, by a stock consumer."""
     consumer = Consumer(
         {
@@ -127,37 +126,40 @@ def wanted(broker: Broker) -> list[int]:
     while True:
         message = consumer.poll(10)
         assert message is not None
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF
             break
         if message.key() == KEY:
-            found.append(message.offset())
+            offset = message.offset()
+            assert offset is not None
+            found.append(offset)
     consumer.close()
     return found
 
 
-def test_a_search_is_bounded(own: Broker) -> None:
+def test_search_is_bounded(own_broker: Broker) -> None:
     offset = 100
-    to, _ = searched(own, offset)
+    to, _ = search(own_broker, offset)
     assert to > 2 * offset
-    assert offset < searched(own, offset, end=to // 2)[0] <= to // 2
-    half, read_bytes = searched(own, offset, max_bytes=300_000)
+    assert offset < search(own_broker, offset, end=to // 2)[0] <= to // 2
+    half, read_bytes = search(own_broker, offset, max_bytes=300_000)
     assert offset < half < to
     assert 300_000 <= read_bytes < 400_000
-    assert own_log(directory(own), lambda: True).skip(offset, to, 1 << 40) == (offset, 0)
+    assert open_local_log(directory(own_broker), lambda: True).skip(offset, to, 1 << 40) == (offset, 0)
 
 
-def _cut(path: Path) -> None:
+def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _spoil(path: Path) -> None:
+def _corrupt(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
     path.write_bytes(content)
 
 
-def _mislead(path: Path) -> None:
+def _redirect_index_entries(path: Path) -> None:
     """Each entry leads to where the last one does."""
     content = path.read_bytes()
     path.write_bytes(b"".join(content[at : at + 4] + content[-4:] for at in range(0, len(content), 8)))
@@ -167,54 +169,54 @@ def _mislead(path: Path) -> None:
     ("suffix", "damage"),
     [
         (".log", Path.unlink),
-        (".log", _cut),
-        (".log", _spoil),
+        (".log", _truncate),
+        (".log", _corrupt),
         (".index", Path.unlink),
-        (".index", _cut),
-        (".index", _spoil),
-        (".index", _mislead),
+        (".index", _truncate),
+        (".index", _corrupt),
+        (".index", _redirect_index_entries),
         (".index", lambda path: path.write_bytes(b"")),
         (".index", lambda path: path.write_bytes(path.read_bytes()[:-3])),
         (".index", lambda path: path.write_bytes(b"\xff" * path.stat().st_size)),
         (".log", lambda path: shutil.copy(path.with_suffix(".index"), path)),
     ],
 )
-def test_what_is_wanted_is_not_passed_over_whatever_has_become_of_a_file(
-    own: Broker, tmp_path: Path, suffix: str, damage: Callable[[Path], object]
+def test_damaged_files_hide_no_matching_record(
+    own_broker: Broker, tmp_path: Path, suffix: str, damage: Callable[[Path], object]
 ) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(directory(own), copy)
-    found = wanted(own)
+    shutil.copytree(directory(own_broker), copy)
+    found = matching_offsets(own_broker)
     for path in sorted(copy.glob(f"*{suffix}"))[:-1]:
         damage(path)
     for offset in range(0, found[-1], 211):
-        to, _ = own_log(copy).skip(offset, 1 << 40, 1 << 40)
+        to, _ = open_local_log(copy).skip(offset, 1 << 40, 1 << 40)
         assert offset <= to <= next(one for one in found if one >= offset)
 
 
-def test_a_damaged_batch_is_not_passed(own: Broker, tmp_path: Path) -> None:
+def test_damaged_batch_is_not_skipped(own_broker: Broker, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(directory(own), copy)
+    shutil.copytree(directory(own_broker), copy)
     first = sorted(copy.glob("*.log"))[0]
     content = bytearray(first.read_bytes())
     places = [(at, header) for at, header in batches(content) if header.base_offset > 100]
     at, header = places[5]
     content[at + HEADER_BYTES - 20] ^= 1  # what only the CRC tells: its producer
     first.write_bytes(content)
-    assert own_log(copy).skip(100, 1 << 40, 1 << 40)[0] == header.base_offset
+    assert open_local_log(copy).skip(100, 1 << 40, 1 << 40)[0] == header.base_offset
 
 
-def test_a_record_of_more_headers_than_are_held_is_left_to_the_broker(tmp_path: Path) -> None:
+def test_record_with_too_many_headers_is_left_to_the_broker(tmp_path: Path) -> None:
     bench = LogHarness(RealDisk(), str(tmp_path))
     log = bench.open()
     for headers in (0, MAX_HEADERS, MAX_HEADERS + 1, 0):
         batch = build([(NOW_MS, b"other-wanted", b"", [("", None)] * headers)])
         log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
-    assert own_log(Path(bench.directory)).skip(0, 4, 1 << 40)[0] == 2
+    assert open_local_log(Path(bench.directory)).skip(0, 4, 1 << 40)[0] == 2
 
 
-def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_bytes_are_read_before_an_offset(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index leads to it, in the segment that is written to as well, whose index has room left."""
     read: list[tuple[str, int]] = []
 
@@ -224,7 +226,7 @@ def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: 
 
     read_at = RealFile.read_at
     monkeypatch.setattr(RealFile, "read_at", read_noted)
-    paths = sorted(directory(own).glob("*.log"))
+    paths = sorted(directory(own_broker).glob("*.log"))
     for path in paths:
         places = list(batches(path.read_bytes()))
         # The last entries of the index that is written to are only in the broker's memory.
@@ -233,7 +235,7 @@ def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: 
         for number in (before, len(places) - 1):
             read.clear()
             header = places[number][1]
-            searched(own, header.base_offset, header.next_offset)
+            search(own_broker, header.base_offset, header.next_offset)
             logs = [(name, position) for name, position in read if name.endswith(".log")]
             assert logs[0][0] == str(path)
             least = min(position for name, position in logs if name == str(path))
@@ -241,7 +243,7 @@ def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_log_that_was_cut_is_not_misread(tmp_path: Path, seed: int) -> None:
+def test_truncated_log_with_stale_index_is_read_correctly(tmp_path: Path, seed: int) -> None:
     """Its index has entries of what was there before, which lead into the midst of batches."""
     draw = Random(seed)
     bench = LogHarness(
@@ -269,22 +271,22 @@ def test_a_log_that_was_cut_is_not_misread(tmp_path: Path, seed: int) -> None:
     add(draw.randrange(80, 140), [1800, 5000, 174])
     end = log.log_end_offset
     for offset in range(end):
-        to, _ = own_log(Path(bench.directory)).skip(offset, end, 1 << 40)
+        to, _ = open_local_log(Path(bench.directory)).skip(offset, end, 1 << 40)
         assert to <= next((one for one in found if one >= offset), end), offset
 
 
-def test_only_the_directory_of_this_very_topic_counts(own: Broker, tmp_path: Path) -> None:
-    topic_id = read_topic_id(RealDisk(), str(directory(own)))
+def test_directory_of_another_topic_id_is_ignored(own_broker: Broker, tmp_path: Path) -> None:
+    topic_id = read_topic_id(RealDisk(), str(directory(own_broker)))
     assert topic_id is not None
-    dirs = (str(tmp_path), str(own.log_dir))
-    assert local_directory(dirs, TOPIC, 0, topic_id) == str(directory(own))
-    assert local_directory(dirs, TOPIC, 0, bytes(16)) is None
+    dirs = (str(tmp_path), str(own_broker.log_dir))
+    assert local_directory(dirs, TOPIC, 0, topic_id) == str(directory(own_broker))
+    assert local_directory(dirs, TOPIC, 0, Uuid(bytes(16))) is None
     assert local_directory(dirs, TOPIC, 1, topic_id) is None
     # As a directory has it that has failed, when the broker has made the partition anew.
     (tmp_path / f"{TOPIC}-0").mkdir()
     assert local_directory(dirs, TOPIC, 0, topic_id) is None
 
 
-def test_there_is_nothing_to_pass_where_nothing_is_kept(tmp_path: Path) -> None:
+def test_missing_directory_skips_nothing(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        assert own_log(path).skip(5, 10, 1 << 40) == (5, 0)
+        assert open_local_log(path).skip(5, 10, 1 << 40) == (5, 0)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.cli.records.partitioner import partition_for_key
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
 from kwire.cli.shared.command_client import CommandClient
 from kwire.console.fetching import fetch, fetch_messages
 from kwire.testing import Broker
-from tests.console.conftest import Client
+from tests.console.conftest import ConsoleClient
 
 
-def written(broker: Broker, admin: AdminClient, producer: Producer, topic: str, count: int) -> None:
+def create_topic_with_messages(
+    broker: Broker, admin: AdminClient, producer: Producer, topic: str, count: int
+) -> None:
     """A topic of two partitions whose first has so many messages."""
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
     for number in range(count):
@@ -24,10 +26,10 @@ def written(broker: Broker, admin: AdminClient, producer: Producer, topic: str, 
     producer.flush(10)
 
 
-async def test_a_topic_is_listed_with_its_shape(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_topic_is_listed_with_partitions_and_sizes(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    written(broker, admin, producer, "shape", 7)
+    create_topic_with_messages(broker, admin, producer, "shape", 7)
     assert "shape 2 1 7" in await console.page("/")
     assert "shape" not in await console.page("/?q=unheard")
     assert "There are no topics with unheard in their name" in await console.page("/?q=unheard")
@@ -37,7 +39,7 @@ async def test_a_topic_is_listed_with_its_shape(
     assert "0 0 7" in page
 
 
-async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: AdminClient) -> None:
+async def test_missing_topic_is_an_error(console: ConsoleClient, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("there", 1, 1)])["there"].result(10)
     assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
     assert "topic there has only partition 0, not 7" in await console.page("/topics/there/7", 404)
@@ -45,10 +47,10 @@ async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: Admi
     assert "there is no page /console/elsewhere for GET" in await console.page("/elsewhere", 404)
 
 
-async def test_messages_by_page(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_messages_are_paged(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    written(broker, admin, producer, "paged", 120)
+    create_topic_with_messages(broker, admin, producer, "paged", 120)
     newest = await console.page("/topics/paged/0")
     assert "value 119" in newest
     assert "value 69" not in newest
@@ -63,10 +65,10 @@ async def test_messages_by_page(
     assert "There are no messages" in await console.page("/topics/paged/1")
 
 
-async def test_messages_of_a_log_whose_beginning_is_gone(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_messages_after_deleted_records(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    written(broker, admin, producer, "trimmed", 60)
+    create_topic_with_messages(broker, admin, producer, "trimmed", 60)
     admin.delete_records([TopicPartition("trimmed", 0, 55)])[TopicPartition("trimmed", 0)].result(10)
     gone = "was deleted: showing messages from the log start offset 55."
     for query, notes in (
@@ -88,19 +90,19 @@ async def test_messages_of_a_log_whose_beginning_is_gone(
     assert "There are no messages from offset 60 on" in beyond
 
 
-async def test_messages_by_time(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_messages_are_found_by_time(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    written(broker, admin, producer, "timed", 10)
+    create_topic_with_messages(broker, admin, producer, "timed", 10)
     page = await console.page("/topics/timed/0?from=1970-01-01T00:16:40.004")
     assert "value 4" in page
     assert "value 3" not in page
 
 
-async def test_messages_by_key(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_messages_are_found_by_key(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    written(broker, admin, producer, "keyed", 10)
+    create_topic_with_messages(broker, admin, producer, "keyed", 10)
     page = await console.page("/topics/keyed/0?from=beginning&key=key%201")
     assert [f"value {number}" in page for number in range(10)] == [number % 3 == 1 for number in range(10)]
     in_hex = await console.page(f"/topics/keyed/0?from=beginning&form=hex&key={b'key 1'.hex()}")
@@ -114,8 +116,8 @@ async def test_messages_by_key(
     assert found.headers["location"].startswith(f"/console/topics/keyed/{partition}?")
 
 
-async def test_a_search_stops_and_offers_to_go_on(
-    console: Client, admin: AdminClient, producer: Producer, monkeypatch: pytest.MonkeyPatch
+async def test_search_stops_and_offers_to_continue(
+    console: ConsoleClient, admin: AdminClient, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.create_topics([NewTopic("long", 1, 1)])["long"].result(10)
     for _ in range(8):
@@ -127,9 +129,9 @@ async def test_a_search_stops_and_offers_to_go_on(
     assert "Continue the search from 3" in page
 
 
-async def test_what_is_produced_is_there(console: Client, admin: AdminClient, broker: Broker) -> None:
+async def test_produced_message_is_shown(console: ConsoleClient, admin: AdminClient, broker: Broker) -> None:
     admin.create_topics([NewTopic("typed", 2, 1)])["typed"].result(10)
-    place = await console.sent(
+    place = await console.submit(
         "/topics/typed/messages", key="k", value="two\r\nlines", headers="a=1\r\nb=x=y", partition="1"
     )
     assert place == "/topics/typed/1/0?written=1"
@@ -138,14 +140,14 @@ async def test_what_is_produced_is_there(console: Client, admin: AdminClient, br
     (record,) = broker.records("typed")
     assert (record.partition, record.key, record.value) == (1, b"k", b"two\nlines")
     assert list(record.headers) == [("a", b"1"), ("b", b"x=y")]
-    place = await console.sent("/topics/typed/messages", key="00ff", key_form="hex", null="1")
+    place = await console.submit("/topics/typed/messages", key="00ff", key_form="hex", null="1")
     number = partition_for_key(b"\x00\xff", 2)
     assert place.startswith(f"/topics/typed/{number}/")
     assert [one.value for one in broker.records("typed") if one.key == b"\x00\xff"] == [None]
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("fields", "message"),
     [
         ({"value": "{", "value_form": "json"}, "the value is not JSON"),
         ({"key": "xy", "key_form": "hex"}, "the key is not hexadecimal digits"),
@@ -155,19 +157,19 @@ async def test_what_is_produced_is_there(console: Client, admin: AdminClient, br
         ({"value_form": "avro"}, "expected text, json, hex"),
     ],
 )
-async def test_what_cannot_be_produced_is_said(
-    console: Client, admin: AdminClient, broker: Broker, fields: dict[str, str], sentence: str
+async def test_invalid_message_is_an_error(
+    console: ConsoleClient, admin: AdminClient, broker: Broker, fields: dict[str, str], message: str
 ) -> None:
     if "refused" not in admin.list_topics().topics:
         admin.create_topics([NewTopic("refused", 2, 1)])["refused"].result(10)
     answer = await console.send("/topics/refused/messages", **fields)
     assert answer.status_code == 400
-    assert sentence in answer.text.replace("&#39;", "'")
+    assert message in answer.text.replace("&#39;", "'")
     assert broker.records("refused") == []
 
 
-async def test_a_record_that_a_broker_refuses_is_wrongly_asked_for(
-    console: Client, admin: AdminClient, broker: Broker
+async def test_record_refused_by_the_broker_is_a_bad_request(
+    console: ConsoleClient, admin: AdminClient, broker: Broker
 ) -> None:
     compacted = NewTopic("keyless", 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([compacted])["keyless"].result(10)
@@ -176,12 +178,12 @@ async def test_a_record_that_a_broker_refuses_is_wrongly_asked_for(
     assert "cannot accept message without key" in answer.text
 
 
-async def test_internal_topics_are_read_and_not_written(
-    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+async def test_internal_topics_are_read_only(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
     from confluent_kafka import Consumer
 
-    written(broker, admin, producer, "committed", 1)
+    create_topic_with_messages(broker, admin, producer, "committed", 1)
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
     consumer.commit(offsets=[TopicPartition("committed", 0, 1)], asynchronous=False)
     consumer.close()
@@ -193,7 +195,7 @@ async def test_internal_topics_are_read_and_not_written(
     assert "is an internal topic" in answer.text
 
 
-def test_a_search_looks_at_the_time_within_a_batch(broker: Broker, admin: AdminClient) -> None:
+def test_search_checks_the_time_limit_within_a_batch(broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("searched", 1, 1)])["searched"].result(10)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1000})
     for _ in range(2_500):

@@ -87,46 +87,46 @@ def check(files: list[Path], home: Path) -> int:
     print(f"built the image from docker/Dockerfile in {time.monotonic() - began:.1f} s", flush=True)
     for number, path in enumerate(files):
         began = time.monotonic()
-        place = home / f"run{number}"
-        place.mkdir()
-        run(path, image, place)
+        directory = home / f"run{number}"
+        directory.mkdir()
+        run(path, image, directory)
         shown = path.relative_to(TOP) if path.is_relative_to(TOP) else path
         print(f"{shown}: served, and stopped, in {time.monotonic() - began:.1f} s", flush=True)
     return 0
 
 
-def run(path: Path, image: Image, place: Path) -> None:
+def run(path: Path, image: Image, directory: Path) -> None:
     """Start the services of a file, use them through the ports they publish, stop those that can leave."""
     services = read(path)
     for service in services:
-        if not service.is_node and not service.is_errand:
+        if not service.is_node and not service.is_command:
             print(
                 f"{path.name}: {service.name} is left out, for {service.image} is not built here", flush=True
             )
-    (place / "volumes").mkdir()
-    with running(services, image, place / "containers", place / "volumes", path.parent) as containers:
+    (directory / "volumes").mkdir()
+    with running(services, image, directory / "containers", directory / "volumes", path.parent) as containers:
         for container in containers:
             assert container.check_health() == 0, f"{container.service.name} is not healthy"
-        exchange([f"localhost:{one.port}" for service in services for one in service.for_clients])
-        for one in (one for service in services for one in service.for_browsers):
+        exchange([f"localhost:{one.port}" for service in services for one in service.client_ports])
+        for one in (one for service in services for one in service.http_ports):
             assert is_ready(f"localhost:{one.port}")
         if any(volume.target == MEMORY for volume in containers[0].service.volumes):
-            containers[0].kill_and_start_again()
-            assert "ApiVersions" in asked_last(containers[0]), containers[0].said()
+            containers[0].kill_and_restart()
+            assert "ApiVersions" in last_requested_apis(containers[0]), containers[0].stderr_text()
         by_name = {container.service.name: container for container in containers}
-        for name in leaving([container.service for container in containers]):
-            assert by_name[name].stop(STOP_SECONDS) == 0, by_name[name].said()
+        for name in stoppable_services([container.service for container in containers]):
+            assert by_name[name].stop(STOP_SECONDS) == 0, by_name[name].stderr_text()
 
 
-def asked_last(container: Container) -> set[str]:
+def last_requested_apis(container: Container) -> set[str]:
     """The APIs that a container's flight record names, which tells of the one before it that was killed."""
-    (record,) = container.at(container.environment["KAFKA_LOG_DIRS"]).glob("kwire-flight-*.jsonl")
+    (record,) = container.host_path(container.environment["KAFKA_LOG_DIRS"]).glob("kwire-flight-*.jsonl")
     head, *requests = map(json.loads, record.read_text().splitlines())
     assert head["end"].startswith("killed"), head
     return {request["api"] for request in requests}
 
 
-def leaving(services: list[Service]) -> list[str]:
+def stoppable_services(services: list[Service]) -> list[str]:
     """Who can leave in an orderly way, for the controllers that stay are a majority."""
     brokers = [one.name for one in services if one.environment.get("KAFKA_PROCESS_ROLES") == "broker"]
     return brokers or [services[-1].name]

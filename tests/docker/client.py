@@ -26,7 +26,7 @@ def exchange(addresses: Sequence[str], topic: str = "numbers") -> None:
     """Produce numbers, acknowledged by all, and consume them in a group. AssertionError."""
     servers = {"bootstrap.servers": ",".join(addresses)}
     values = [b"%d" % number for number in range(COUNT)]
-    delivered: list[bytes] = []
+    delivered: list[bytes | None] = []
 
     def on_delivery(error: object, message: Message) -> None:
         assert error is None, error
@@ -40,16 +40,18 @@ def exchange(addresses: Sequence[str], topic: str = "numbers") -> None:
 
     consumer = Consumer({**servers, "group.id": f"readers-of-{topic}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    consumed: list[bytes] = []
-    said = "nothing"
+    consumed: list[bytes | None] = []
+    error_text = "nothing"
     deadline = time.monotonic() + CLIENT_SECONDS
     while len(consumed) < COUNT:
-        assert time.monotonic() < deadline, f"{len(consumed)} of {COUNT} records in time; last said: {said}"
+        assert time.monotonic() < deadline, (
+            f"{len(consumed)} of {COUNT} records in time; last error: {error_text}"
+        )
         message = consumer.poll(1)
         if message is None:
             continue
         if message.error():
-            said = str(message.error())  # a broker may not know the topic yet
+            error_text = str(message.error())  # a broker may not know the topic yet
         else:
             consumed.append(message.value())
     consumer.close()

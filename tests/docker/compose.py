@@ -62,18 +62,18 @@ class Service(NamedTuple):
         return self.image == OURS_IS and (self.command is None or "KAFKA_PROCESS_ROLES" in self.environment)
 
     @property
-    def for_clients(self) -> list[Published]:
+    def client_ports(self) -> list[Published]:
         """Ports of listeners."""
-        return [one for one in self.published if one not in self.for_browsers]
+        return [one for one in self.published if one not in self.http_ports]
 
     @property
-    def for_browsers(self) -> list[Published]:
+    def http_ports(self) -> list[Published]:
         """Ports where it answers over HTTP."""
         http = self.environment.get("KWIRE_HTTP", "")
         return [one for one in self.published if http.endswith(f":{one.container_port}")]
 
     @property
-    def is_errand(self) -> bool:
+    def is_command(self) -> bool:
         """Whether it runs one command of kwire's, and ends."""
         return self.image == OURS_IS and not self.is_node
 
@@ -81,7 +81,7 @@ class Service(NamedTuple):
 def read(path: Path) -> list[Service]:
     """The services of a compose file. ValueError where it is none."""
     content = yaml.safe_load(path.read_text())
-    known(path.name, content, AT_THE_TOP)
+    check_keys(path.name, content, AT_THE_TOP)
     named = content.get("volumes", {})
     services = []
     for name, one in content["services"].items():
@@ -102,7 +102,7 @@ def read(path: Path) -> list[Service]:
 
 
 def service(where: str, name: str, given: Mapping[str, Any]) -> Service:
-    known(where, given, OF_A_SERVICE)
+    check_keys(where, given, OF_A_SERVICE)
     if "stop_grace_period" in given and not DURATION.fullmatch(given["stop_grace_period"]):
         raise ValueError(
             f"{where}: stop_grace_period is {given['stop_grace_period']!r}, which is no duration"
@@ -133,7 +133,7 @@ def service(where: str, name: str, given: Mapping[str, Any]) -> Service:
     )
 
 
-def known(where: str, given: Mapping[str, Any], keys: set[str]) -> None:
+def check_keys(where: str, given: Mapping[str, Any], keys: set[str]) -> None:
     unknown = {key for key in given if key not in keys and not key.startswith("x-")}
     if unknown:
         raise ValueError(f"{where} has {', '.join(sorted(unknown))}")

@@ -67,12 +67,12 @@ class Container:
         for published in self.service.published:
             self._listeners.append(forward(published.port, (self.address, published.container_port)))
 
-    def kill_and_start_again(self) -> None:
+    def kill_and_restart(self) -> None:
         """As an engine does that was told to restart it: what no volume has is gone."""
         self.process.kill()
         self.process.wait()
         self._run()
-        self.until_serving()
+        self.wait_until_serving()
 
     def _run(self) -> None:
         self.log = self._home / "log"
@@ -96,7 +96,7 @@ class Container:
             )
         assert self.process.stdout is not None
         assert self.process.stdin is not None
-        assert self.process.stdout.readline() == "unshared\n", self.said()
+        assert self.process.stdout.readline() == "unshared\n", self.stderr_text()
         link = f"port{self._number}"
         # That of a process before goes with its network, which may take the kernel some time.
         subprocess.run(["ip", "link", "delete", link], check=False, stderr=subprocess.DEVNULL)
@@ -105,15 +105,15 @@ class Container:
         subprocess.run(["ip", "link", "set", link, "master", "engine", "up"], check=True)
         self.process.stdin.close()
 
-    def until_serving(self) -> None:
+    def wait_until_serving(self) -> None:
         """Wait until the broker says that clients may come. AssertionError where it ends before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("kwire serves on "):
                 return
-        raise AssertionError(f"{self.service.name}: {self.said()}")
+        raise AssertionError(f"{self.service.name}: {self.stderr_text()}")
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """What it has said on standard error."""
         return self.log.read_text()
 
@@ -124,7 +124,7 @@ class Container:
         own = [f"--setuid={self.uid}", f"--setgid={self.gid}", "/usr/bin/env", "-i", *variables]
         return subprocess.run([*into, *own, *self._image.health], check=False, timeout=60).returncode
 
-    def at(self, target: str) -> Path:
+    def host_path(self, target: str) -> Path:
         """Where this machine has what the container has there, in a volume. KeyError."""
         return Path({where: source for source, where in self._mounted()}[target])
 
@@ -194,12 +194,12 @@ def running(
             container.start(hosts)
             started.append(container)
         for container in nodes:
-            container.until_serving()
+            container.wait_until_serving()
         for container in containers:
-            if container.service.is_errand:
+            if container.service.is_command:
                 container.start(hosts)
                 started.append(container)
-                assert container.process.wait(ERRAND_SECONDS) == 0, container.said()
+                assert container.process.wait(ERRAND_SECONDS) == 0, container.stderr_text()
         yield nodes
     finally:
         for container in started:

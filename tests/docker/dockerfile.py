@@ -55,11 +55,11 @@ class Context:
     def find(self, source: str) -> Path:
         """A file or directory by its name in COPY. FileNotFoundError."""
         path = self.top / source
-        if not path.exists() or self.leaves_out(source):
+        if not path.exists() or self.excludes(source):
             raise FileNotFoundError(f"COPY {source}: the context has no such file")
         return path
 
-    def leaves_out(self, name: str) -> bool:
+    def excludes(self, name: str) -> bool:
         """The last rule that matches the name, or a directory above it, decides."""
         above = [name, *(str(parent) for parent in Path(name).parents if str(parent) != ".")]
         is_out = False

@@ -22,10 +22,10 @@ from packaging.requirements import Requirement
 from tests.docker.dockerfile import Context, Step, read_steps
 from tests.docker.wheels import (
     SITE_PACKAGES,
-    locked_anew,
     make_wheel,
     pip_of_this_python,
-    with_what_it_needs,
+    rewrite_lock_file,
+    with_dependencies,
 )
 
 TOP = Path(__file__).resolve().parents[2]
@@ -114,16 +114,16 @@ def build(root: Path) -> Image:
     context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
     image = Image(root, {"PATH": PATH}, 0, 0, [], [], [])
     for step in read_steps(DOCKERFILE.read_text()):
-        image = _taken(image, step, context)
+        image = _apply_step(image, step, context)
     shutil.rmtree(root / "wheels")
     return image
 
 
-def _taken(image: Image, step: Step, context: Context) -> Image:
+def _apply_step(image: Image, step: Step, context: Context) -> Image:
     match step.instruction:
         case "FROM":
             make_root(image.root)
-            for package in with_what_it_needs(BACKEND):
+            for package in with_dependencies(BACKEND):
                 make_wheel(package, image.root / "wheels")
         case "RUN":
             subprocess.run(
@@ -153,28 +153,28 @@ def _taken(image: Image, step: Step, context: Context) -> Image:
 
 def _copy(image: Image, step: Step, context: Context) -> None:
     *sources, target = step.words
-    place = image.root / target.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    directory = image.root / target.lstrip("/")
+    directory.parent.mkdir(parents=True, exist_ok=True)
     if target.endswith("/"):
-        place.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
     uid, gid = ids(image.root, step.options.get("chown", "0:0"))
     for source in sources:
         path = context.find(source)
         if path.is_dir():
             shutil.copytree(
                 path,
-                place,
+                directory,
                 dirs_exist_ok=True,
                 ignore=lambda folder, names: [
                     name
                     for name in names
-                    if context.leaves_out(os.path.relpath(os.path.join(folder, name), context.top))
+                    if context.excludes(os.path.relpath(os.path.join(folder, name), context.top))
                 ],
             )
             continue
-        copied = Path(shutil.copy(path, place))
+        copied = Path(shutil.copy(path, directory))
         if path.suffix == ".lock":
-            copied.write_text(locked_anew(path.read_text(), image.root / "wheels"))
+            copied.write_text(rewrite_lock_file(path.read_text(), image.root / "wheels"))
         os.chown(copied, uid, gid)
 
 

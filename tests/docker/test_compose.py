@@ -23,7 +23,7 @@ from kwire.broker.config.broker import SUPPORTED_KEYS
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.properties import environment_settings
 from kwire.cli.server.container import DEFAULT_CLUSTER_ID
-from tests.docker.check import leaving
+from tests.docker.check import stoppable_services
 from tests.docker.client import CLIENT_SECONDS, exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read
 
@@ -41,7 +41,7 @@ def nodes(path: Path) -> list[Service]:
     return [service for service in read(path) if service.is_node]
 
 
-class Moved:
+class PortMapping:
     """Where the ports of all containers are on this machine."""
 
     def __init__(self, services: list[Service]) -> None:
@@ -79,7 +79,7 @@ class Moved:
 def running(path: Path, place: Path) -> Iterator[list[str]]:
     """The services of a file as processes. Gives the addresses of its brokers."""
     services = nodes(path)
-    moved = Moved(services)
+    moved = PortMapping(services)
     clients, browsers = [], []
     environments = {}
     for service in services:
@@ -89,7 +89,7 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
         environment = {
             variable: moved.text(service, value) for variable, value in service.environment.items()
         }
-        for one in service.for_browsers:
+        for one in service.http_ports:
             environment["KWIRE_HTTP"] = f"127.0.0.1:{moved.port(service.hostname, one.container_port)}"
             browsers.append(environment["KWIRE_HTTP"])
         for volume in service.volumes:
@@ -106,13 +106,13 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
             "PYTHONPATH": str(OURS.parent),
         }
         clients += [
-            f"127.0.0.1:{moved.port(service.hostname, one.container_port)}" for one in service.for_clients
+            f"127.0.0.1:{moved.port(service.hostname, one.container_port)}" for one in service.client_ports
         ]
     moved.release()
     logs = ExitStack()
     processes = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "kwire", "container", "run", *places(place / name)],
+            [sys.executable, "-m", "kwire", "container", "run", *broker_addresses(place / name)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=logs.enter_context((place / name / "log").open("w")),
@@ -122,38 +122,40 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
     }
     try:
         for name, process in processes.items():
-            said = process.stdout.readline()
-            assert said.startswith("formatted "), (place / name / "log").read_text()
-            said = process.stdout.readline()
-            assert said.startswith("kwire serves on "), (place / name / "log").read_text()
-            assert healthy(place / name, environments[name]).returncode == 0
-            says_so = "broker" in environments[name]["KAFKA_PROCESS_ROLES"]
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("formatted "), (place / name / "log").read_text()
+            line = process.stdout.readline()
+            assert line.startswith("kwire serves on "), (place / name / "log").read_text()
+            assert run_health_check(place / name, environments[name]).returncode == 0
+            becomes_unfenced = "broker" in environments[name]["KAFKA_PROCESS_ROLES"]
             if "KAFKA_LOG4J_ROOT_LOGLEVEL" not in environments[name]:
-                assert (UNFENCED in (place / name / "log").read_text()) == says_so
+                assert (UNFENCED in (place / name / "log").read_text()) == becomes_unfenced
         assert all(map(is_ready, browsers))
         yield clients
-        for name in leaving(services):
+        for name in stoppable_services(services):
             processes[name].send_signal(signal.SIGTERM)
             assert processes[name].wait(STOP_TIMEOUT_SECONDS) == 0
-            told = healthy(place / name, environments[name])
-            assert told.returncode == 1
-            assert told.stderr.startswith("kwire: not healthy: ")
-            assert told.stderr.count("\n") == 1
+            result = run_health_check(place / name, environments[name])
+            assert result.returncode == 1
+            assert result.stderr.startswith("kwire: not healthy: ")
+            assert result.stderr.count("\n") == 1
     finally:
         for process in processes.values():
             process.kill()
             process.wait()
-            process.stdout.close()
+            if process.stdout is not None:
+                process.stdout.close()
         logs.close()
 
 
-def places(home: Path) -> list[str]:
+def broker_addresses(home: Path) -> list[str]:
     return ["--mounted-configs-dir", str(home / "mounted"), "--default-configs-dir", str(OURS)]
 
 
-def healthy(home: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_health_check(home: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kwire", "container", "healthy", *places(home)],
+        [sys.executable, "-m", "kwire", "container", "healthy", *broker_addresses(home)],
         env=environment,
         capture_output=True,
         text=True,
@@ -163,7 +165,7 @@ def healthy(home: Path, environment: dict[str, str]) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_setting_is_one_of_kafkas_that_counts(path: Path) -> None:
+def test_every_setting_is_a_known_kafka_key(path: Path) -> None:
     for service in nodes(path):
         for name, (variable, _) in environment_settings(service.environment).items():
             assert name in BROKER_KEYS, f"{path.name}: {service.name} has {variable}"
@@ -171,7 +173,7 @@ def test_every_setting_is_one_of_kafkas_that_counts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_what_is_produced_to_the_services_is_consumed(path: Path, tmp_path: Path) -> None:
+def test_services_of_the_file_produce_and_consume(path: Path, tmp_path: Path) -> None:
     with running(path, tmp_path) as addresses:
         exchange(addresses)
         admin = AdminClient({"bootstrap.servers": ",".join(addresses)})

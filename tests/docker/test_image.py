@@ -11,7 +11,7 @@ from tests.docker.dockerfile import Context, read_steps
 from tests.docker.image import DOCKERFILE, TOP
 
 
-def test_who_may_not_build_is_told_in_one_line(
+def test_missing_permission_to_build_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -21,7 +21,7 @@ def test_who_may_not_build_is_told_in_one_line(
     assert told.count("\n") == 1
 
 
-def test_a_dockerfile_is_read_step_by_step() -> None:
+def test_dockerfile_steps_are_parsed() -> None:
     text = (
         'FROM a\n# no step\nCOPY --chown=u:g a b/ /c/\nRUN one \\\n  # neither\n  && two\nCMD ["x", "y z"]\n'
     )
@@ -34,13 +34,13 @@ def test_a_dockerfile_is_read_step_by_step() -> None:
         read_steps("ADD a b")
 
 
-def test_the_build_has_what_is_copied_and_not_what_was_built_before() -> None:
+def test_build_context_excludes_earlier_builds() -> None:
     context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
     for step in read_steps(DOCKERFILE.read_text()):
         if step.instruction == "COPY":
             for source in step.words[:-1]:
                 assert context.find(source).exists()
     for name in (".venv", "tests/docker", "docker/README.md", "kwire/broker/__pycache__"):
-        assert context.leaves_out(name), name
+        assert context.excludes(name), name
     with pytest.raises(FileNotFoundError, match="the context has no such file"):
         context.find("tests")

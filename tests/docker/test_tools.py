@@ -12,19 +12,19 @@ from tests.docker.compose import OURS
 TOPICS = OURS / "bin/kafka-topics.sh"
 
 
-def ran(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_script(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The script, where `kwire` is a script that prints what it is given, a line each."""
-    kwire = place / "kwire"
+    kwire = directory / "kwire"
     kwire.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     kwire.chmod(0o755)
-    path = f"{place}:/usr/bin:/bin"
+    path = f"{directory}:/usr/bin:/bin"
     return subprocess.run(
         [TOPICS, *arguments], env={"PATH": path}, capture_output=True, text=True, check=False, timeout=10
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "handed"),
+    ("given", "expected"),
     [
         ("--list", "list --internal --names"),
         ("--bootstrap-server a:1,b:2 --list --exclude-internal", "list --names --bootstrap-server a:1,b:2"),
@@ -36,13 +36,13 @@ def ran(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("--alter --topic t --partitions 4", "alter t --partitions 4"),
     ],
 )
-def test_the_options_of_kafka_topics_become_those_of_kwire(given: str, handed: str, tmp_path: Path) -> None:
-    told = ran(tmp_path, *given.split())
-    assert told.stdout.splitlines() == ["topics", *handed.split()]
+def test_kafka_topics_options_become_kwire_options(given: str, expected: str, tmp_path: Path) -> None:
+    told = run_script(tmp_path, *given.split())
+    assert told.stdout.splitlines() == ["topics", *expected.split()]
 
 
-def test_without_an_action_it_says_which_there_are(tmp_path: Path) -> None:
-    told = ran(tmp_path, "--topic", "a b", "--bootstrap-server", "a:1")
+def test_missing_action_lists_the_actions(tmp_path: Path) -> None:
+    told = run_script(tmp_path, "--topic", "a b", "--bootstrap-server", "a:1")
     assert told.returncode == 1
     assert told.stderr.startswith("kafka-topics.sh: give one of --list")
-    assert ran(tmp_path, "--describe", "--topic", "a b").stdout == "topics\ndescribe\na b\n"
+    assert run_script(tmp_path, "--describe", "--topic", "a b").stdout == "topics\ndescribe\na b\n"

@@ -36,24 +36,24 @@ def installed(requirement: Requirement) -> Distribution:
     return found
 
 
-def with_what_it_needs(requirement: Requirement) -> Iterator[Distribution]:
+def with_dependencies(requirement: Requirement) -> Iterator[Distribution]:
     """The package and all that it cannot do without."""
     found = installed(requirement)
     yield found
     for text in found.requires or ():
         needed = Requirement(text)
         if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-            yield from with_what_it_needs(needed)
+            yield from with_dependencies(needed)
 
 
-def make_wheel(package: Distribution, place: Path) -> Path:
+def make_wheel(package: Distribution, directory: Path) -> Path:
     """Put the files of an installed package into a wheel. Its scripts are made anew from its entry points."""
     told = package.read_text("WHEEL") or ""
     tags = [tag.strip().split("-") for tag in re.findall(r"(?m)^Tag: (.*)$", told)]
     assert tags, f"{package.name} says no tag"
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
     name = re.sub(r"[-_.]+", "_", package.name)
-    path = place / f"{name}-{package.version}-{tag}.whl"
+    path = directory / f"{name}-{package.version}-{tag}.whl"
     with ZipFile(path, "w") as wheel:
         for file in package.files or ():
             if ".." in file.parts or file.suffix == ".pyc" or file.name in MADE_BY_PIP:
@@ -62,11 +62,11 @@ def make_wheel(package: Distribution, place: Path) -> Path:
     return path
 
 
-def locked_anew(lock: str, place: Path) -> str:
+def rewrite_lock_file(lock: str, directory: Path) -> str:
     """A lock file of the same versions, with wheels made for them in a place."""
     lines = []
     for requirement in pinned(lock):
-        wheel = make_wheel(installed(requirement), place)
+        wheel = make_wheel(installed(requirement), directory)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         lines.append(f"{requirement} --hash=sha256:{digest}\n")
     return "".join(lines)

@@ -24,7 +24,7 @@ from kwire.http.hosts import is_known_name, is_local_name
         ("", False),
     ],
 )
-def test_which_hosts_are_this_machine(host: str, is_local: bool) -> None:
+def test_local_hosts(host: str, is_local: bool) -> None:
     assert is_local_name(host) == is_local
 
 
@@ -39,5 +39,5 @@ def test_which_hosts_are_this_machine(host: str, is_local: bool) -> None:
         ("", False),
     ],
 )
-def test_which_hosts_are_ours(host: str, is_ours: bool) -> None:
+def test_allowed_hosts(host: str, is_ours: bool) -> None:
     assert is_known_name(host, {"broker-1.Example"}) == is_ours

@@ -55,7 +55,7 @@ GONE = {"ZkMigrationStateRecord"}
 """Kafka 4 has no such record any more; logs that began under Kafka 3 still hold it."""
 
 
-def stored() -> dict[str, type[Message]]:
+def stored_messages() -> dict[str, type[Message]]:
     """What kwire declares beside requests and responses: the messages of Kafka's own logs and files."""
     found: dict[str, type[Message]] = {}
     # Structures inside messages have no versions of their own, and Message itself is no message.
@@ -68,18 +68,22 @@ def stored() -> dict[str, type[Message]]:
     return {name: found[name] for name in sorted(found.keys() - GONE)}
 
 
-def declared() -> dict[str, type[Message]]:
+def declared_messages() -> dict[str, type[Message]]:
     """Every message that kwire declares and Kafka 4.3.1 has, by name."""
     found: dict[str, type[Message]] = {}
     for api in API_VERSIONS.values():
         for message_class in (api.request_class, api.response_class):
             found[message_class.__name__] = message_class
-    return found | stored()
+    return found | stored_messages()
 
 
-def others() -> set[str]:
+def messages_missing_in_kafka_python() -> set[str]:
     """The requests and responses that kafka-python does not have."""
-    return {name for name in declared().keys() - stored().keys() if not kafka_json.in_kafka_python(name)}
+    return {
+        name
+        for name in declared_messages().keys() - stored_messages().keys()
+        if not kafka_json.in_kafka_python(name)
+    }
 
 
 def versions(message_class: type[Message]) -> range:
@@ -130,12 +134,12 @@ def with_nulls(value: Value, shape: Struct, version: int) -> Value:
     return changed
 
 
-def without_words(definition: Any) -> Any:
+def without_descriptions(definition: Any) -> Any:
     """A definition without the sentences about each field."""
     if isinstance(definition, dict):
-        return {key: without_words(one) for key, one in definition.items() if key != "about"}
+        return {key: without_descriptions(one) for key, one in definition.items() if key != "about"}
     if isinstance(definition, list):
-        return [without_words(one) for one in definition]
+        return [without_descriptions(one) for one in definition]
     return definition
 
 
@@ -144,7 +148,7 @@ def main() -> None:
 
     messages = kafka_messages()
     cases: list[dict[str, Any]] = []
-    for name, message_class in declared().items():
+    for name, message_class in declared_messages().items():
         shape = kafka_json.parse(messages[name].definition).struct
         for version in versions(message_class):
             full = representative(shape, version)
@@ -163,16 +167,16 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     MESSAGES.write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="ascii")
     definitions = {
-        name: without_words(json.loads(kafka_json.without_comments(message.definition)))
+        name: without_descriptions(json.loads(kafka_json.without_comments(message.definition)))
         for name, message in sorted(messages.items())
     }
-    requests = {name: definitions[name] for name in sorted(others())}
+    requests = {name: definitions[name] for name in sorted(messages_missing_in_kafka_python())}
     kafka_json.OTHERS.write_text(json.dumps(requests, indent=1) + "\n", encoding="ascii")
     # All of Kafka's records, so that one that kwire does not declare is noticed.
     definitions = {
         name: definition
         for name, definition in definitions.items()
-        if name in stored() or definition.get("type") in RECORD_TYPES
+        if name in stored_messages() or definition.get("type") in RECORD_TYPES
     }
     kafka_json.STORED.write_text(json.dumps(definitions, indent=1) + "\n", encoding="ascii")
     ERRORS.write_text("\n".join(java_errors()) + "\n", encoding="ascii")

@@ -45,7 +45,7 @@ RECORDS: list[NewRecord] = [
 ]
 
 
-def theirs() -> Any:
+def kafka_python_module() -> Any:
     """kafka-python's batch module."""
     return kafka_json.reference("kafka.record.default_records")
 
@@ -53,14 +53,16 @@ def theirs() -> Any:
 def built_by_kafka_python(
     codec: Codec, new_records: list[NewRecord] = RECORDS, *, transactional: bool = False
 ) -> bytes:
-    builder = theirs().DefaultRecordBatchBuilder(2, int(codec), transactional, 4711, 3, 99, 1 << 20)
+    builder = kafka_python_module().DefaultRecordBatchBuilder(
+        2, int(codec), transactional, 4711, 3, 99, 1 << 20
+    )
     for offset, (timestamp, key, value, headers) in enumerate(new_records):
         assert builder.append(offset, timestamp, key, value, list(headers)) is not None
     return bytes(builder.build())
 
 
 def read_by_kafka_python(batch: bytes) -> list[Record]:
-    found = theirs().DefaultRecordBatch(batch)
+    found = kafka_python_module().DefaultRecordBatch(batch)
     assert found.validate_crc()
     return [Record(one.offset, one.timestamp, one.key, one.value, list(one.headers)) for one in found]
 
@@ -78,7 +80,7 @@ def test_crc_is_castagnoli() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batches_of_kafka_python(codec: Codec) -> None:
+def test_batches_of_kafka_python_are_read(codec: Codec) -> None:
     batch = built_by_kafka_python(codec)
     [(position, header)] = batches(batch)
     assert position == 0
@@ -100,14 +102,14 @@ def test_batches_of_kafka_python(codec: Codec) -> None:
     assert list(records(batch, 0, header)) == expected()
 
 
-def test_uncompressed_bytes_are_the_same_as_kafka_pythons() -> None:
+def test_uncompressed_batch_equals_kafka_pythons() -> None:
     ours = build(RECORDS, producer_id=4711, producer_epoch=3, base_sequence=99, transactional=True)
     stamp(ours, 0, 0, 0)  # kafka-python writes leader epoch 0
     assert bytes(ours) == built_by_kafka_python(Codec.NONE, transactional=True)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_our_batches_read_by_kafka_python(codec: Codec) -> None:
+def test_kafka_python_reads_built_batches(codec: Codec) -> None:
     batch = build(RECORDS, base_offset=1000, codec=codec)
     header = read_header(batch)
     assert read_by_kafka_python(bytes(batch)) == expected(1000) == list(records(batch, 0, header))
@@ -140,7 +142,7 @@ def test_sequences_wrap() -> None:
     assert header.last_sequence == 1
 
 
-def test_log_append_time_is_that_of_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     batch = build(RECORDS, log_append_time=77)
     assert [record.timestamp for record in records(batch, 0, read_header(batch))] == [77] * 4
     assert [record.timestamp for record in read_by_kafka_python(bytes(batch))] == [77] * 4
@@ -178,7 +180,7 @@ def test_stamping_the_append_time() -> None:
     assert [record.timestamp for record in records(buffer, 1, after)] == [99] * 4
 
 
-def test_any_change_after_the_crc_is_noticed() -> None:
+def test_any_change_after_the_crc_is_detected() -> None:
     batch = build(RECORDS)
     for position in range(CRC_AT + 4, len(batch)):
         batch[position] ^= 1
@@ -187,7 +189,7 @@ def test_any_change_after_the_crc_is_noticed() -> None:
     assert crc_is_valid(batch, 0, read_header(batch))
 
 
-def test_batches_one_after_the_other() -> None:
+def test_consecutive_batches() -> None:
     pieces = [build(RECORDS[:count], base_offset=10 * count) for count in (1, 2, 3)]
     whole = b"??" + b"".join(pieces) + b"!"
     found = list(batches(whole, 2, len(whole) - 1))
@@ -198,7 +200,7 @@ def test_batches_one_after_the_other() -> None:
         list(batches(whole, 2))
 
 
-def test_a_torn_batch() -> None:
+def test_incomplete_batch() -> None:
     whole = build(RECORDS)
     for end in range(1, len(whole)):
         with pytest.raises(CorruptBatch):
@@ -208,7 +210,7 @@ def test_a_torn_batch() -> None:
 
 
 @pytest.mark.parametrize("length", [-0x80000000, -1, 0, 48, 0x7FFFFFFF])
-def test_lengths_that_lie(length: int) -> None:
+def test_wrong_batch_length_is_corrupt(length: int) -> None:
     batch = build(RECORDS)
     struct.pack_into(">i", batch, LENGTH_AT, length)
     with pytest.raises(CorruptBatch, match="has length"):
@@ -216,7 +218,7 @@ def test_lengths_that_lie(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_other_magics(magic: int) -> None:
+def test_other_magic_bytes_are_refused(magic: int) -> None:
     batch = build(RECORDS)
     struct.pack_into(">b", batch, MAGIC_AT, magic)
     with pytest.raises(CorruptBatch, match=f"magic {magic}"):
@@ -225,7 +227,7 @@ def test_other_magics(magic: int) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [-1, 0, 3, 5, 0x7FFFFFFF])
-def test_counts_that_lie(count: int, codec: Codec) -> None:
+def test_wrong_record_count_is_corrupt(count: int, codec: Codec) -> None:
     batch = build(RECORDS, codec=codec)
     header = read_header(batch)._replace(records_count=count)
     assert count_records(batch, 0, header, MOST) == (4 if count > 4 else max(count, 0) + 1)
@@ -253,13 +255,13 @@ def test_many_records() -> None:
     assert read_by_kafka_python(bytes(batch)) == expected(1 << 40, many)
 
 
-def test_what_cannot_be_built() -> None:
+def test_invalid_batch_cannot_be_built() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         build([])
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_compressed_batches_stay_within_a_bound(codec: Codec) -> None:
+def test_decompression_is_bounded(codec: Codec) -> None:
     batch = build([(0, None, bytes(MOST), [])], codec=codec)
     header = read_header(batch)
     with pytest.raises(CorruptBatch, match="does not decompress"):
@@ -308,7 +310,7 @@ GOOD = bytes.fromhex("0c 00 00 00 01 01 00")
         "0c 00 80 80 80 80 80",
     ],
 )
-def test_records_that_lie(payload: str) -> None:
+def test_malformed_records_are_corrupt(payload: str) -> None:
     batch, header = with_payload(bytes.fromhex(payload))
     with pytest.raises(CorruptBatch):
         list(records(batch, 0, header))
@@ -317,13 +319,13 @@ def test_records_that_lie(payload: str) -> None:
 @pytest.mark.parametrize(
     "payload", ["01", "0c 00 00", "ff ff ff ff ff 01", "80", "0c 00 00 00 01 01 00 0c", "fe ff ff ff 0f 00"]
 )
-def test_boundaries_that_lie(payload: str) -> None:
+def test_malformed_record_boundaries_are_corrupt(payload: str) -> None:
     batch, header = with_payload(bytes.fromhex(payload), 9)
     with pytest.raises(CorruptBatch):
         count_records(batch, 0, header, MOST)
 
 
-def test_boundaries() -> None:
+def test_record_boundaries() -> None:
     for count in (1, 2, 50):
         batch, header = with_payload(GOOD * count, count)
         assert count_records(batch, 0, header, MOST) == count == len(list(records(batch, 0, header)))
@@ -332,7 +334,7 @@ def test_boundaries() -> None:
     assert list(records(batch, 0, header)) == []
 
 
-def counted_one_by_one(payload: bytes, limit: int) -> int | str:
+def count_one_by_one(payload: bytes, limit: int) -> int | str:
     """What `count_records` has to find: how many records there are, or what is wrong."""
     at = count = 0
     while at < len(payload):
@@ -354,7 +356,7 @@ def counted_one_by_one(payload: bytes, limit: int) -> int | str:
     return count if at == len(payload) else f"record {count - 1} exceeds the batch"
 
 
-def test_runs_of_records_of_one_length() -> None:
+def test_records_of_equal_length_are_counted_correctly() -> None:
     """Counted together they are as many as one by one, whatever was changed in them."""
     choose = random.Random("runs")
     seen = set()
@@ -380,7 +382,7 @@ def test_runs_of_records_of_one_length() -> None:
         if choose.random() < 0.2:
             del payload[choose.randrange(len(payload)) :]
         limit = count + choose.choice((0, 0, 0, -1, 1, 100))
-        wanted = counted_one_by_one(bytes(payload), limit)
+        wanted = count_one_by_one(bytes(payload), limit)
         batch, header = with_payload(bytes(payload), limit)
         try:
             found: int | str = count_records(batch, 0, header, MOST)
@@ -392,7 +394,7 @@ def test_runs_of_records_of_one_length() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_records_from_an_offset_on(codec: Codec) -> None:
+def test_records_from_an_offset(codec: Codec) -> None:
     """They are those of all that have the offset, or one behind it, whatever compaction has taken."""
     choose = random.Random(f"from {codec}")
     for number in range(150):
@@ -410,7 +412,7 @@ def test_records_from_an_offset_on(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("payload", ["0c 00 00 00 01 01 00 0c", "01", "ff ff ff ff ff", ""])
-def test_what_is_passed_over_is_within_the_batch(payload: str) -> None:
+def test_skipped_records_are_validated(payload: str) -> None:
     batch, header = with_payload(bytes.fromhex(payload), 3)
     header = header._replace(last_offset_delta=2)
     for at in range(5):
@@ -422,7 +424,7 @@ def test_what_is_passed_over_is_within_the_batch(payload: str) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_noise(codec: Codec) -> None:
+def test_changed_batch_is_read_or_corrupt(codec: Codec) -> None:
     """A batch changed anywhere reads as records, or is refused as corrupt."""
     choose = random.Random(f"batch {codec}")
     batch = build(RECORDS, codec=codec)

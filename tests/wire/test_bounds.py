@@ -30,7 +30,7 @@ from tests.wire.interpreter import representative, to_message
 
 CASES = [
     pytest.param(message_class, version, id=f"{message_class.__name__}-{version}")
-    for message_class in golden.declared().values()
+    for message_class in golden.declared_messages().values()
     for version in range(message_class.VERSIONS[0], message_class.VERSIONS[1] + 1)
 ]
 APIS = [
@@ -68,7 +68,7 @@ def sample(message_class: type[Message], version: int) -> bytes:
     return encode(to_message(message_class, representative(shape, version)), version)
 
 
-def lying(data: bytes) -> Iterator[bytes]:
+def with_wrong_lengths(data: bytes) -> Iterator[bytes]:
     """Every lie in the place of what is there, and now and then one more in front of it."""
     for position in range(len(data)):
         for lie in LIES:
@@ -77,7 +77,7 @@ def lying(data: bytes) -> Iterator[bytes]:
             yield data[:position] + LIES[(position + turn) % len(LIES)] + data[position:]
 
 
-def survives(decodes: Decoder, data: bytes) -> Message | None:
+def decode_or_none(decodes: Decoder, data: bytes) -> Message | None:
     """The message in some bytes; None where they were refused as they should be."""
     try:
         message, end = decodes(data, 0, len(data))
@@ -89,25 +89,25 @@ def survives(decodes: Decoder, data: bytes) -> Message | None:
 
 
 @pytest.mark.parametrize(("message_class", "version"), CASES)
-def test_cut_short_anywhere(message_class: type[Message], version: int) -> None:
+def test_truncated_message_raises_wire_error(message_class: type[Message], version: int) -> None:
     data = sample(message_class, version)
     decodes = decoder(message_class, version)
-    assert survives(decodes, data) is not None
+    assert decode_or_none(decodes, data) is not None
     for end in range(len(data)):
         with pytest.raises(WireError):
             decodes(data[:end], 0, end)
 
 
 @pytest.mark.parametrize(("message_class", "version"), CASES)
-def test_lies_anywhere(message_class: type[Message], version: int) -> None:
+def test_wrong_length_anywhere_is_bounded(message_class: type[Message], version: int) -> None:
     data = sample(message_class, version)
     decodes = decoder(message_class, version)
-    survives(decodes, data)
+    decode_or_none(decodes, data)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for changed in lying(data):
-            survives(decodes, changed)
+        for changed in with_wrong_lengths(data):
+            decode_or_none(decodes, changed)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -115,7 +115,7 @@ def test_lies_anywhere(message_class: type[Message], version: int) -> None:
 
 
 @pytest.mark.parametrize(("message_class", "version"), CASES)
-def test_what_survives_a_change_is_a_message(message_class: type[Message], version: int) -> None:
+def test_changed_bytes_that_decode_can_be_encoded_again(message_class: type[Message], version: int) -> None:
     """If changed bytes still read as a message, it can be written, and reads the same again."""
     choose = random.Random(f"{message_class.__name__} {version}")
     data = sample(message_class, version)
@@ -124,23 +124,23 @@ def test_what_survives_a_change_is_a_message(message_class: type[Message], versi
         changed = bytearray(data + b"after")
         for _ in range(choose.randint(1, 3)):
             changed[choose.randrange(len(changed))] = choose.randrange(256)
-        message = survives(decodes, bytes(changed))
+        message = decode_or_none(decodes, bytes(changed))
         if message is not None:
             written = encode(message, version)
             assert decode(message_class, version, written) == (message, len(written))
 
 
 @pytest.mark.parametrize(("message_class", "version"), CASES)
-def test_noise(message_class: type[Message], version: int) -> None:
+def test_random_bytes_are_bounded(message_class: type[Message], version: int) -> None:
     choose = random.Random(version)
     decodes = decoder(message_class, version)
     for size in range(0, 200, 3):
-        survives(decodes, choose.randbytes(size))
-        survives(decodes, bytes(choose.choices((0, 1, 2, 3, 255), k=size)))
+        decode_or_none(decodes, choose.randbytes(size))
+        decode_or_none(decodes, bytes(choose.choices((0, 1, 2, 3, 255), k=size)))
 
 
 @pytest.mark.parametrize(("key", "version"), APIS)
-def test_a_request_frame_cut_or_changed(key: int, version: int) -> None:
+def test_truncated_or_changed_request_frame(key: int, version: int) -> None:
     """A whole frame, header included, as a broker reads it."""
     request_class = API_VERSIONS[key].request_class
     shape = kafka_json.definition(request_class.__name__).struct
@@ -165,7 +165,7 @@ def read_request(frame: bytes) -> object:
 
 
 @pytest.mark.parametrize(("key", "version"), APIS)
-def test_a_response_frame_cut_anywhere(key: int, version: int) -> None:
+def test_truncated_response_frame(key: int, version: int) -> None:
     response_class = API_VERSIONS[key].response_class
     response = sample(response_class, version)
     header = b"\x00\x00\x00\x07"
@@ -178,7 +178,7 @@ def test_a_response_frame_cut_anywhere(key: int, version: int) -> None:
             decode_response(response_class, version, frame[:end])
 
 
-def test_a_count_can_never_ask_for_more_than_is_there() -> None:
+def test_count_larger_than_the_frame_is_refused() -> None:
     """A Metadata request of eight bytes that claims two billion topics."""
     frame = b"\x7f\xff\xff\xff" + b"\x00" * 4
     tracemalloc.start()
@@ -194,12 +194,12 @@ def test_a_count_can_never_ask_for_more_than_is_there() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x80", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\xff", b"\x80" * 5 + b"\x00"]
 )
-def test_varints_that_do_not_end_or_are_too_long(data: bytes) -> None:
+def test_endless_or_too_long_varint_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         read_unsigned_varint(data, 0, len(data))
 
 
-def test_varints_at_their_edges() -> None:
+def test_varint_limits() -> None:
     for value, data in (
         (0, b"\x00"),
         (127, b"\x7f"),
@@ -211,7 +211,7 @@ def test_varints_at_their_edges() -> None:
         read_unsigned_varint(b"\xff\xff\xff\xff\x10", 0, 5)
 
 
-def test_noise_in_the_place_of_metadata_records() -> None:
+def test_random_bytes_as_metadata_records() -> None:
     choose = random.Random(1)
     for _ in range(2000):
         data = (

@@ -35,7 +35,7 @@ DATA = {
 }
 
 
-def theirs(name: str) -> Callable[[bytes], bytes]:
+def kafka_python_codec(name: str) -> Callable[[bytes], bytes]:
     """A function of kafka-python's codecs, called gzip_encode and the like."""
     found: Any = getattr(kafka_json.reference("kafka.codec"), name)
     return lambda data: bytes(found(data))
@@ -43,7 +43,7 @@ def theirs(name: str) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("codec", list(Codec))
-def test_back_and_forth(codec: Codec, name: str) -> None:
+def test_codec_round_trip(codec: Codec, name: str) -> None:
     data = DATA[name]
     for buffer in (data, bytearray(data), memoryview(data)):
         packed = compress(codec, buffer)
@@ -52,16 +52,16 @@ def test_back_and_forth(codec: Codec, name: str) -> None:
 
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("codec", CODECS)
-def test_kafka_python_reads_and_writes_the_same(codec: Codec, name: str) -> None:
+def test_codecs_are_compatible_with_kafka_python(codec: Codec, name: str) -> None:
     data = DATA[name]
     short = codec.name.lower()
     if data or codec is not Codec.SNAPPY:  # its reader takes a header without blocks for a raw block
-        assert theirs(f"{short}_decode")(compress(codec, data)) == data
-    assert decompress(codec, theirs(f"{short}_encode")(data), max_bytes=ENDLESS) == data
+        assert kafka_python_codec(f"{short}_decode")(compress(codec, data)) == data
+    assert decompress(codec, kafka_python_codec(f"{short}_encode")(data), max_bytes=ENDLESS) == data
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_levels(codec: Codec) -> None:
+def test_compression_levels(codec: Codec) -> None:
     choose = random.Random(1)
     data = b" ".join(choose.choice((b"kafka", b"log", b"%d" % turn)) for turn in range(20_000))
     low, high = compress(codec, data, 1), compress(codec, data, 9)
@@ -69,7 +69,7 @@ def test_levels(codec: Codec) -> None:
     assert decompress(codec, low, max_bytes=ENDLESS) == decompress(codec, high, max_bytes=ENDLESS) == data
 
 
-def test_snappy_raw_and_in_blocks() -> None:
+def test_snappy_raw_and_block_format() -> None:
     """Some clients send one raw block; Java's sends blocks of 32 KiB behind a header."""
     data = DATA["text"]
     raw: bytes = snappy.compress(data)
@@ -87,7 +87,7 @@ def test_snappy_raw_and_in_blocks() -> None:
     assert decompress(Codec.SNAPPY, XERIAL_HEADER, max_bytes=0) == b""
 
 
-def test_lz4_frames_as_java_reads_them() -> None:
+def test_lz4_frames_are_readable_by_java() -> None:
     """Java's reader knows independent blocks only; their greatest size is 64 KiB, as its writer has it."""
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, DATA["text"]))
     assert not info["block_linked"]
@@ -106,7 +106,7 @@ def test_lz4_frames_of_other_clients(linked: bool, checked: bool, sized: bool) -
     assert decompress(Codec.LZ4, frame, max_bytes=len(data)) == data
 
 
-def test_a_next_member_or_frame_follows() -> None:
+def test_concatenated_members_and_frames() -> None:
     """Java's gzip and zstd readers go on where one ends and another begins."""
     for codec in (Codec.GZIP, Codec.ZSTD):
         twice = compress(codec, b"first ") + compress(codec, b"second")
@@ -128,7 +128,7 @@ def test_zstd_frames_of_other_clients(checked: bool, sized: bool) -> None:
 
 @pytest.mark.parametrize("name", ["text", "noise", "zeros"])
 @pytest.mark.parametrize("codec", list(Codec))
-def test_exactly_as_much_as_is_allowed(codec: Codec, name: str) -> None:
+def test_output_of_exactly_the_limit_is_accepted(codec: Codec, name: str) -> None:
     data = DATA[name]
     packed = compress(codec, data)
     assert len(decompress(codec, packed, max_bytes=len(data))) == len(data)
@@ -151,7 +151,7 @@ def bomb(codec: Codec) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_bombs_do_not_go_off(codec: Codec) -> None:
+def test_decompression_bomb_is_bounded(codec: Codec) -> None:
     packed = bomb(codec)
     most = 1 << 20
     tracemalloc.start()
@@ -168,7 +168,7 @@ def test_bombs_do_not_go_off(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_generous_bound_allocates_nothing(codec: Codec) -> None:
+def test_large_limit_allocates_no_memory(codec: Codec) -> None:
     """What is allowed is a bound, not what is taken."""
     packed = compress(codec, DATA["text"])
     decompress(codec, packed, max_bytes=ENDLESS)
@@ -181,7 +181,7 @@ def test_a_generous_bound_allocates_nothing(codec: Codec) -> None:
     assert peak < 8 * len(DATA["text"])
 
 
-def test_snappy_lengths_that_lie() -> None:
+def test_wrong_snappy_length_is_refused() -> None:
     """The length in front of a block is what the library allocates: it must be possible."""
     for lie in (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"):
         with pytest.raises(CompressionError):
@@ -196,13 +196,13 @@ def test_snappy_lengths_that_lie() -> None:
 @pytest.mark.parametrize(
     "size", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x09", b"\x00\x00", b"\x00"]
 )
-def test_snappy_blocks_that_lie(size: bytes) -> None:
+def test_wrong_snappy_block_size_is_refused(size: bytes) -> None:
     with pytest.raises(CompressionError, match="a block of"):
         decompress(Codec.SNAPPY, XERIAL_HEADER + size, max_bytes=ENDLESS)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cut_short(codec: Codec) -> None:
+def test_truncated_data_is_refused(codec: Codec) -> None:
     """Every codec but snappy, whose framing has no end, knows when something is missing."""
     packed = compress(codec, DATA["text"])
     whole_blocks = set()
@@ -219,7 +219,7 @@ def test_cut_short(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_noise_and_changes(codec: Codec) -> None:
+def test_random_and_changed_data_is_bounded(codec: Codec) -> None:
     """Either the data is refused with CompressionError, or something comes out that is within the bound."""
     choose = random.Random(codec.name)
     packed = compress(codec, DATA["text"][:5000])

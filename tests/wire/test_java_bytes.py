@@ -20,7 +20,7 @@ from tests.wire import golden, kafka_json
 from tests.wire.kafka_json import snake_case
 from tests.wire.test_oracle import differences
 
-DECLARED = golden.declared()
+DECLARED = golden.declared_messages()
 
 
 @cache
@@ -58,19 +58,19 @@ def one(field: Field, given: Any) -> Any:
     return b64decode(given) if field.element in ("Bytes", "Records") else given
 
 
-def test_there_are_cases_of_every_version() -> None:
+def test_every_version_has_cases() -> None:
     assert cases().keys() == {
         (name, version)
         for name, message_class in DECLARED.items()
         for version in golden.versions(message_class)
     }
-    assert json.loads(kafka_json.STORED.read_text(encoding="ascii")).keys() == golden.stored().keys()
+    assert json.loads(kafka_json.STORED.read_text(encoding="ascii")).keys() == golden.stored_messages().keys()
     others = json.loads(kafka_json.OTHERS.read_text(encoding="ascii"))
-    assert others.keys() == golden.others()
+    assert others.keys() == golden.messages_missing_in_kafka_python()
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_bytes(name: str) -> None:
+def test_bytes_match_java(name: str) -> None:
     """kwire writes what Java writes, and reads it as the same value."""
     for version in golden.versions(DECLARED[name]):
         for value, data in cases()[name, version]:
@@ -79,8 +79,8 @@ def test_bytes(name: str) -> None:
             assert decode(DECLARED[name], version, data) == (message, len(data))
 
 
-@pytest.mark.parametrize("name", golden.stored())
-def test_definitions(name: str) -> None:
+@pytest.mark.parametrize("name", golden.stored_messages())
+def test_stored_definitions_match_kafka(name: str) -> None:
     """What Kafka stores, field by field; requests and responses are compared in `test_oracle.py`."""
     ours, theirs = DECLARED[name], kafka_json.definition(name)
     assert theirs.api_key == ours.API_KEY
@@ -90,7 +90,7 @@ def test_definitions(name: str) -> None:
         assert differences(ours, theirs.struct, theirs, version, name) == []
 
 
-def test_error_codes() -> None:
+def test_error_codes_match_kafka() -> None:
     rows = (line.split("\t") for line in golden.ERRORS.read_text(encoding="ascii").splitlines())
     assert {int(code): (code.name, code.retriable) for code in ErrorCode} == {
         int(code): (name, retriable == "true") for code, name, retriable in rows

@@ -32,7 +32,7 @@ def test_properties_are_read_as_java_reads_them(text: str, properties: dict[str,
 
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\u12g4", "\\u=1"])
-def test_a_malformed_escape_is_an_error(text: str) -> None:
+def test_malformed_escape_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"malformed \\u escape"):
         load(text)
 
@@ -57,12 +57,12 @@ def test_numbers_are_read_as_java_reads_them(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "1_0", "1.0", "x", "--1", "2147483648"])
-def test_what_java_takes_for_no_number_is_none(text: str) -> None:
+def test_text_that_java_rejects_as_a_number(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a number|does not fit"):
         parse_integer(text)
 
 
-def test_a_short_is_smaller() -> None:
+def test_short_has_a_smaller_range() -> None:
     assert parse_integer("32767", bits=16) == 32_767
     with pytest.raises(ValueError, match="does not fit 16 bits"):
         parse_integer("32768", bits=16)

@@ -7,7 +7,7 @@ import pytest
 from kwire.wire.java_strings import string_hash
 
 
-def test_strings() -> None:
+def test_string_hashes_match_java() -> None:
     assert string_hash("") == 0
     assert string_hash("hello") == 99162322
     assert string_hash("Hello World") == 2**32 - 862545276
@@ -23,5 +23,5 @@ def test_strings() -> None:
         ("x" * 32767, -2080510088),
     ],
 )
-def test_long_strings(text: str, printed: int) -> None:
+def test_long_string_hashes_match_java(text: str, printed: int) -> None:
     assert string_hash(text) == printed % 2**32

@@ -13,7 +13,7 @@ from kwire.wire.named_tuple import NamedTuple
 R = TypeVar("R")
 
 
-class Mine(NamedTuple):
+class KwireTuple(NamedTuple):
     """Said of it."""
 
     name: str | None
@@ -26,7 +26,7 @@ class Mine(NamedTuple):
         return 2 * self.size_bytes
 
 
-class Theirs(typing.NamedTuple):
+class TypingTuple(typing.NamedTuple):
     """Said of it."""
 
     name: str | None
@@ -39,11 +39,11 @@ class Theirs(typing.NamedTuple):
         return 2 * self.size_bytes
 
 
-class Carried(NamedTuple, Generic[R]):
+class GenericTuple(NamedTuple, Generic[R]):
     value: R
 
 
-@pytest.mark.parametrize("kind", [Mine, Theirs])
+@pytest.mark.parametrize("kind", [KwireTuple, TypingTuple])
 def test_fields_defaults_and_methods(kind: Any) -> None:
     made = kind("a")
     assert (made.name, made.size_bytes, made.double) == ("a", 7, 14)
@@ -72,17 +72,17 @@ def test_fields_defaults_and_methods(kind: Any) -> None:
         made.name = "b"
 
 
-def test_what_says_nothing_of_itself_tells_its_fields() -> None:
-    assert Carried.__doc__ == "Carried(value)"
+def test_default_docstring_lists_the_fields() -> None:
+    assert GenericTuple.__doc__ == "GenericTuple(value)"
 
 
-def test_annotations_are_told_when_they_are_asked_for() -> None:
+def test_annotations_are_evaluated_lazily() -> None:
     assert (
-        typing.get_type_hints(Mine)
-        == typing.get_type_hints(Theirs)
+        typing.get_type_hints(KwireTuple)
+        == typing.get_type_hints(TypingTuple)
         == {"name": str | None, "size_bytes": int}
     )
 
 
-def test_what_is_generic_takes_parameters() -> None:
-    assert Carried[int](3).value == 3
+def test_generic_tuple_accepts_parameters() -> None:
+    assert GenericTuple[int](3).value == 3

@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_versions_and_flexibility_are_kafkas(name: str) -> None:
+def test_versions_and_flexibility_match_kafka(name: str) -> None:
     ours, theirs = MESSAGES[name], kafka_json.definition(name)
     assert tuple(ours.VERSIONS) == (theirs.versions.first, theirs.versions.last)
     for version in range(ours.VERSIONS[0], ours.VERSIONS[1] + 1):
@@ -38,7 +38,7 @@ def test_versions_and_flexibility_are_kafkas(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", API_VERSIONS)
-def test_keys_and_names_are_kafkas(key: int) -> None:
+def test_keys_and_names_match_kafka(key: int) -> None:
     api = API_VERSIONS[key]
     assert api.key == key
     for message_class, side in ((api.request_class, "Request"), (api.response_class, "Response")):
@@ -47,7 +47,7 @@ def test_keys_and_names_are_kafkas(key: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), CASES)
-def test_fields_are_kafkas(name: str, version: int) -> None:
+def test_fields_match_kafka(name: str, version: int) -> None:
     definition = kafka_json.definition(name)
     assert differences(MESSAGES[name], definition.struct, definition, version, name) == []
 
@@ -67,8 +67,8 @@ def differences(
         everywhere = all(
             each in entry.versions for each in range(definition.versions.first, definition.versions.last + 1)
         )
-        expected = described_entry(entry, version, everywhere)
-        actual = described_field(field, version, everywhere)
+        expected = describe_entry(entry, version, everywhere)
+        actual = describe_field(field, version, everywhere)
         if actual != expected:
             found.append(f"{here}: {actual} for {expected}")
         if entry.struct is not None and field.message is not None:
@@ -76,7 +76,7 @@ def differences(
     return found
 
 
-def described_entry(entry: Entry, version: int, everywhere: bool) -> dict[str, object]:
+def describe_entry(entry: Entry, version: int, everywhere: bool) -> dict[str, object]:
     """What matters of a field in a version. A structure may have another name, which does not travel."""
     tagged = version in entry.tagged
     return {
@@ -89,7 +89,7 @@ def described_entry(entry: Entry, version: int, everywhere: bool) -> dict[str, o
     }
 
 
-def described_field(field: Field, version: int, everywhere: bool) -> dict[str, object]:
+def describe_field(field: Field, version: int, everywhere: bool) -> dict[str, object]:
     tagged = version in field.tagged
     return {
         "type": field.element if field.message is None else "struct",
@@ -108,7 +108,7 @@ def test_request_and_response_have_the_same_versions(key: int) -> None:
     assert (api.min_version, api.max_version) == tuple(api.request_class.VERSIONS)
 
 
-def test_no_field_is_of_our_own_making() -> None:
+def test_no_field_is_unknown_to_kafka() -> None:
     """No declaration names a field that Kafka's definition of the message has never had."""
     for name, message_class in MESSAGES.items():
         known = names(kafka_json.definition(name).struct)

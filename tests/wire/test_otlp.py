@@ -62,7 +62,7 @@ def _labels(attributes: Iterable[Any]) -> tuple[tuple[str, str], ...]:
 
 
 @pytest.mark.parametrize("path", PUSHED, ids=lambda path: path.stem)
-def test_what_clients_push(path: Any) -> None:
+def test_pushes_of_clients_match_protobuf(path: Any) -> None:
     data = path.read_bytes()
     points = read(data)
     assert repr(points) == repr(read_by_protobuf(data))  # a NaN is no NaN's equal
@@ -72,7 +72,7 @@ def test_what_clients_push(path: Any) -> None:
     assert all(point.is_monotonic for point in points if point.kind is PointKind.DELTA)
 
 
-def test_the_pushes_are_of_those_clients() -> None:
+def test_data_has_pushes_of_the_named_clients() -> None:
     assert [path.stem for path in PUSHED] == [
         "otlp-java-consumer",
         "otlp-java-producer",
@@ -80,7 +80,7 @@ def test_the_pushes_are_of_those_clients() -> None:
     ]
 
 
-def made_up(rng: random.Random) -> Any:
+def random_metrics(rng: random.Random) -> Any:
     """Metrics of every kind that OpenTelemetry has, with attributes of every type."""
     data = MetricsData()
     for _ in range(rng.randint(0, 3)):
@@ -139,22 +139,22 @@ def _fill(rng: random.Random, attributes: Any) -> None:
             value.bytes_value = b"\xff"
 
 
-def test_what_others_could_push() -> None:
+def test_random_pushes_match_protobuf() -> None:
     rng = random.Random(7)
     found = 0
     for _ in range(300):
-        data = made_up(rng).SerializeToString()
+        data = random_metrics(rng).SerializeToString()
         points = read(data)
         assert points == read_by_protobuf(data)
         found += len(points)
     assert found > 150
 
 
-def test_what_is_cut_short_is_refused_where_protobuf_refuses_it() -> None:
+def test_truncated_push_is_refused_as_by_protobuf() -> None:
     rng = random.Random(8)
     refused = 0
     for _ in range(20):
-        whole = made_up(rng).SerializeToString()
+        whole = random_metrics(rng).SerializeToString()
         for size in range(len(whole)):
             try:
                 expected = read_by_protobuf(whole[:size])
@@ -167,7 +167,7 @@ def test_what_is_cut_short_is_refused_where_protobuf_refuses_it() -> None:
     assert refused > 1_000
 
 
-def test_bytes_that_turn_over_are_refused_or_read() -> None:
+def test_changed_bytes_are_refused_or_read_as_by_protobuf() -> None:
     """Whatever comes, it is a WireError or numbers, and protobuf's numbers where that takes it."""
     rng = random.Random(9)
     whole = PUSHED[2].read_bytes()
@@ -189,7 +189,7 @@ def test_bytes_that_turn_over_are_refused_or_read() -> None:
     assert both > 100
 
 
-def test_no_more_fields_are_read_than_is_said() -> None:
+def test_number_of_fields_is_limited() -> None:
     data = PUSHED[0].read_bytes()
     before: list[Point] = []
     with pytest.raises(MetricsLimitExceeded):
@@ -199,7 +199,7 @@ def test_no_more_fields_are_read_than_is_said() -> None:
 
 
 @pytest.mark.parametrize("of_point", [0, 1])
-def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
+def test_number_of_labels_is_limited(of_point: int) -> None:
     """Those of a resource are of each number: many of both would be too many to go over."""
     data = MetricsData()
     resource = data.resource_metrics.add()
@@ -220,7 +220,7 @@ def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"\x0b\x0c", "of wire type 3"),
         (b"\x0f", "of wire type 7"),
@@ -231,12 +231,12 @@ def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
         (b"\x0d\x00", "exceeds the buffer"),
     ],
 )
-def test_what_is_no_protobuf(data: bytes, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_malformed_protobuf_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         read(data)
 
 
-def test_a_text_that_is_no_utf_8() -> None:
+def test_invalid_utf_8_is_replaced() -> None:
     data = bytes.fromhex("0a07 1205 1203 0a01 ff")
     with pytest.raises(DecodeError):
         read_by_protobuf(data)

@@ -50,7 +50,7 @@ def sample(message_class: type[Message], version: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("key", "version"), APIS)
-def test_request_frames_are_kafka_pythons(key: int, version: int) -> None:
+def test_request_frames_match_kafka_python(key: int, version: int) -> None:
     """Header version 1, and 2 where the API's version is flexible."""
     api = API_VERSIONS[key]
     request, theirs = sample(api.request_class, version)
@@ -65,7 +65,7 @@ def test_request_frames_are_kafka_pythons(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), APIS)
-def test_response_frames_are_kafka_pythons(key: int, version: int) -> None:
+def test_response_frames_match_kafka_python(key: int, version: int) -> None:
     """Header version 0, and 1 where the API's version is flexible: but for ApiVersions (KIP-511)."""
     response, theirs = sample(API_VERSIONS[key].response_class, version)
     theirs.with_header(correlation_id=0x01020304)
@@ -79,7 +79,7 @@ def pieces(key: int, version: int, response: Message) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_answers_with_header_0(version: int) -> None:
+def test_api_versions_response_has_header_0(version: int) -> None:
     response = ApiVersionsResponse()
     [frame] = encode_response(ApiKey.API_VERSIONS, version, 9, response)
     assert bytes(frame)[4:] == b"\x00\x00\x00\x09" + encode(response, version)  # type: ignore[arg-type]
@@ -112,31 +112,31 @@ def test_headers_with_unknown_tags() -> None:
     header, position = decode_request_header(memoryview(frame))
     assert header == RequestHeader(ApiKey.HEARTBEAT, 4, 1, None, 2)
     assert decode_request(header, memoryview(frame), position).group_id == "g"
-    answer = bytes.fromhex("00000001 01 07 02 6162") + encode(HeartbeatResponse(error_code=3), 4)
-    assert decode_response(HeartbeatResponse, 4, answer) == (1, HeartbeatResponse(error_code=3))
+    response = bytes.fromhex("00000001 01 07 02 6162") + encode(HeartbeatResponse(error_code=3), 4)
+    assert decode_response(HeartbeatResponse, 4, response) == (1, HeartbeatResponse(error_code=3))
     for tags in ("", "01", "01 05", "01 05 04 616263", "ff ff ff ff ff"):
         with pytest.raises(WireError):
             decode_request_header(memoryview(struct.pack(">hhih", 12, 4, 1, -1) + bytes.fromhex(tags)))
 
 
 @pytest.mark.parametrize("size", range(10))
-def test_frames_without_a_whole_header(size: int) -> None:
+def test_frame_with_an_incomplete_header_is_refused(size: int) -> None:
     with pytest.raises(WireError, match="has no header"):
         decode_request_header(memoryview(bytes(size)))
 
 
-def test_a_client_id_beyond_the_frame() -> None:
+def test_client_id_beyond_the_frame_is_refused() -> None:
     with pytest.raises(WireError, match="client_id"):
         decode_request_header(memoryview(struct.pack(">hhih", 12, 0, 1, 5) + b"abcd"))
 
 
 @pytest.mark.parametrize("api_key", [-1, 4, 17, 999])
-def test_apis_that_are_not_declared_have_a_header_all_the_same(api_key: int) -> None:
+def test_unknown_api_key_still_has_a_header(api_key: int) -> None:
     frame = struct.pack(">hhih", api_key, 99, 77, 1) + b"c"
     assert decode_request_header(memoryview(frame)) == (RequestHeader(api_key, 99, 77, "c", 1), 11)
 
 
-def test_api_versions_of_a_version_to_come() -> None:
+def test_api_versions_of_a_future_version() -> None:
     """Its header is read as far as an answer needs (KIP-511)."""
     frame = encode_request(ApiVersionsRequest(client_software_name="x"), 4, 77, "c")[4:]
     changed = struct.pack(">hh", 18, 99) + frame[4:]
@@ -144,7 +144,7 @@ def test_api_versions_of_a_version_to_come() -> None:
     assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 77, "c", 2)
 
 
-def test_what_follows_a_request_is_ignored() -> None:
+def test_bytes_after_a_request_are_ignored() -> None:
     frame = encode_request(MetadataRequest(), 12, 1, None)[4:] + b"more"
     header, position = decode_request_header(memoryview(frame))
     assert decode_request(header, memoryview(frame), position) == MetadataRequest()
@@ -159,7 +159,7 @@ class Span:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 18])
-def test_regions_are_pieces_of_a_response(version: int) -> None:
+def test_file_regions_are_pieces_of_a_response(version: int) -> None:
     """A response with spans of files has the bytes that it would have with their content."""
 
     def response(spans: list[Any]) -> FetchResponse:
@@ -171,20 +171,20 @@ def test_regions_are_pieces_of_a_response(version: int) -> None:
 
     contents = [b"first" * 50, b"", b"in memory", b"last"]
     spans = [Span(contents[0]), Span(contents[1]), contents[2], Span(contents[3])]
-    found = encode_response(1, version, 5, response(spans))
-    assert [one for one in found if isinstance(one, Span)] == [spans[0], spans[1], spans[3]]
-    joined = b"".join(one.data if isinstance(one, Span) else bytes(one) for one in found)  # type: ignore[arg-type]
+    pieces_found = encode_response(1, version, 5, response(spans))
+    assert [one for one in pieces_found if isinstance(one, Span)] == [spans[0], spans[1], spans[3]]
+    joined = b"".join(one.data if isinstance(one, Span) else bytes(one) for one in pieces_found)  # type: ignore[arg-type]
     [whole] = encode_response(1, version, 5, response(contents))
     assert joined == whole
     assert int.from_bytes(joined[:4], "big") == len(joined) - 4
 
 
-def test_a_response_without_a_header() -> None:
+def test_response_without_a_header() -> None:
     with pytest.raises(WireError, match="has no header"):
         decode_response(HeartbeatResponse, 0, b"\x00\x00\x00")
 
 
-def test_a_request_holds_no_regions() -> None:
+def test_request_cannot_have_file_regions() -> None:
     """It is one piece: a span of a file is for answers."""
     data = PartitionProduceData(index=0, records=Span(b"batch"))
     request = ProduceRequest(topic_data=[TopicProduceData(partition_data=[data])])
@@ -193,7 +193,7 @@ def test_a_request_holds_no_regions() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 18])
-def test_records_of_an_answer_are_a_view_of_its_frame(version: int) -> None:
+def test_records_of_a_response_are_a_view_of_its_frame(version: int) -> None:
     """A follower checks and appends them as they came, and nothing has copied them before."""
     partition = PartitionData(records=b"batches", aborted_transactions=None)
     [sent] = encode_response(
@@ -201,13 +201,13 @@ def test_records_of_an_answer_are_a_view_of_its_frame(version: int) -> None:
     )
     frame = bytearray(sent)[4:]  # type: ignore[arg-type]
     _, response = decode_response(FetchResponse, version, frame)
-    found = response.responses[0].partitions[0].records
-    assert isinstance(found, memoryview)
-    assert found.obj is frame
-    assert found == b"batches"
+    view = response.responses[0].partitions[0].records
+    assert isinstance(view, memoryview)
+    assert view.obj is frame
+    assert bytes(view) == b"batches"
 
 
-def test_nothing_follows_a_response() -> None:
+def test_bytes_after_a_response_are_refused() -> None:
     for version, tags in ((3, b""), (4, b"\x00")):
         frame = b"\x00\x00\x00\x09" + tags + encode(HeartbeatResponse(), version)
         assert decode_response(HeartbeatResponse, version, frame) == (9, HeartbeatResponse())
@@ -215,13 +215,13 @@ def test_nothing_follows_a_response() -> None:
             decode_response(HeartbeatResponse, version, frame + b"ab")
 
 
-@pytest.mark.parametrize("asked", range(5))
-def test_an_answer_to_api_versions_from_a_broker_of_older_versions(asked: int) -> None:
+@pytest.mark.parametrize("requested_version", range(5))
+def test_api_versions_response_of_an_older_broker(requested_version: int) -> None:
     """It says in version 0 that it does not know the version, and which ones it does (KIP-511)."""
     known = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=2)]
-    answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
-    [frame] = encode_response(ApiKey.API_VERSIONS, 0, 9, answer)
-    assert decode_response(ApiVersionsResponse, asked, frame[4:]) == (9, answer)  # type: ignore[index]
+    response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
+    [frame] = encode_response(ApiKey.API_VERSIONS, 0, 9, response)
+    assert decode_response(ApiVersionsResponse, requested_version, frame[4:]) == (9, response)  # type: ignore[index]
 
 
 def test_uuids_as_text() -> None:
@@ -245,7 +245,7 @@ RENAMED = {
 """What kafka-python calls errors to which Apache Kafka gives other names."""
 
 
-def test_error_codes_are_kafka_pythons() -> None:
+def test_error_codes_match_kafka_python() -> None:
     theirs = kafka_json.reference("kafka.errors").kafka_errors
     known = {code: error.message for code, error in theirs.items() if code is not None}
     assert {int(code): RENAMED.get(code, code.name) for code in ErrorCode if code in known} == known

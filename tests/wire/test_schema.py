@@ -75,7 +75,7 @@ def test_versions(text: str, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "+", "-3", "3-", "a", "3-5+", "1,3", "5-3", "1-2-3"])
-def test_versions_that_are_none(text: str) -> None:
+def test_invalid_versions_raise(text: str) -> None:
     with pytest.raises(SchemaError, match="versions"):
         Versions.parse(text)
 
@@ -98,7 +98,7 @@ def declare(owner: str, annotations: dict[str, str], options: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("annotation", "make", "says"),
+    ("annotation", "make", "message"),
     [
         ("Int32", lambda: field("2+", nullable="2+"), "contradict each other"),
         ("Int32 | None", lambda: field(), "contradict each other"),
@@ -125,12 +125,12 @@ def declare(owner: str, annotations: dict[str, str], options: dict[str, Any]) ->
         ("Int32", lambda: 5, "declare options with field"),
     ],
 )
-def test_declarations_that_contradict_themselves(annotation: str, make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(SchemaError, match=says):
+def test_contradictory_declaration_raises(annotation: str, make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         declare("Declared", {"it": annotation}, {"it": make()})
 
 
-def test_the_error_names_the_field() -> None:
+def test_error_names_the_field() -> None:
     with pytest.raises(SchemaError, match=r"^Owner\.it: "):
         declare("Owner", {"it": "Unheard"}, {})
 
@@ -151,7 +151,7 @@ def test_tags_need_a_flexible_version() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 4, 0x7FFF])
-def test_versions_that_are_not_declared(version: int) -> None:
+def test_undeclared_version_raises(version: int) -> None:
     with pytest.raises(SchemaError, match="Sample has no version"):
         encode(Sample(), version)
     with pytest.raises(SchemaError, match="Sample has no version"):
@@ -181,7 +181,7 @@ def test_equality_and_text() -> None:
         hash(Inner())
 
 
-def test_bytes_of_every_version() -> None:
+def test_bytes_of_every_version_match() -> None:
     """Written out by hand."""
     inner = Inner(number=1, text="x")
     assert encode(Sample(name="ab", one=inner, flag=True), 0) == bytes.fromhex(
@@ -232,7 +232,7 @@ def test_bytes_of_every_version() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_decode_gives_the_defaults_of_what_a_version_lacks(version: int) -> None:
+def test_decode_sets_defaults_for_fields_missing_in_the_version(version: int) -> None:
     data = encode(Sample(name="x", blob=b"" if version == 2 else None), version)
     sample, end = decode(Sample, version, data)
     assert end == len(data)
@@ -240,7 +240,7 @@ def test_decode_gives_the_defaults_of_what_a_version_lacks(version: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("sample", "version", "says"),
+    ("sample", "version", "message"),
     [
         (Sample(count=1), 0, "Sample.count is not in version 0"),
         (Sample(ids=[ZERO_UUID]), 1, "Sample.ids is not in version 1"),
@@ -255,16 +255,16 @@ def test_decode_gives_the_defaults_of_what_a_version_lacks(version: int) -> None
         (Sample(name="\ud800"), 0, "surrogates"),
     ],
 )
-def test_values_that_a_version_cannot_carry(sample: Sample, version: int, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_value_missing_in_the_version_raises(sample: Sample, version: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         encode(sample, version)
 
 
-def test_ignorable_values_are_left_out() -> None:
+def test_ignorable_values_are_omitted() -> None:
     assert encode(Sample(hint=5, flag=True), 3) == encode(Sample(), 3)
 
 
-def test_the_longest_string() -> None:
+def test_longest_string() -> None:
     """32767 bytes, whether its length is compact or not."""
     for version in (0, 3):
         sample = Sample(name="x" * 0x7FFF)
@@ -281,7 +281,7 @@ def test_malformed_text_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "says"),
+    ("tags", "message"),
     [
         ("02 01 07 00000001 02 78 00 00 03 02 02 6e", "tag 0 after tag 1"),
         ("02 02 01 05 02 01 05", "tag 2 after tag 2"),
@@ -290,9 +290,9 @@ def test_malformed_text_is_replaced() -> None:
         ("01 00 02 02 00", "null in Sample.names"),
     ],
 )
-def test_tags_that_are_not_in_order(tags: str, says: str) -> None:
+def test_tags_out_of_order_raise(tags: str, message: str) -> None:
     data = encode(Sample(), 3)[:-1] + bytes.fromhex(tags)
-    with pytest.raises(WireError, match=says):
+    with pytest.raises(WireError, match=message):
         decode(Sample, 3, data)
 
 
@@ -302,7 +302,7 @@ class Span:
     size_bytes = 300
 
 
-def test_regions_are_noted_and_not_copied() -> None:
+def test_regions_are_recorded_and_not_copied() -> None:
     region = Span()
     out, regions = bytearray(), []  # type: bytearray, list[Any]
     encoder(Sample, 3)(Sample(records=region), out, regions)

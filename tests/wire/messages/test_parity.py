@@ -14,7 +14,7 @@ from tests.wire.kafka_python import kafka_python_class, to_kafka_python
 
 SEEDS = range(16)
 
-MESSAGES = golden.declared()
+MESSAGES = golden.declared_messages()
 CASES = [
     pytest.param(name, version, id=f"{name}-{version}")
     for name, message_class in MESSAGES.items()
@@ -65,7 +65,7 @@ def test_random_values(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), CASES)
-def test_a_message_in_the_middle_of_a_buffer(name: str, version: int) -> None:
+def test_message_in_the_middle_of_a_buffer(name: str, version: int) -> None:
     """Positions are the buffer's own, and every kind of buffer reads the same."""
     definition = kafka_json.definition(name)
     value = representative(definition.struct, version)
@@ -90,7 +90,7 @@ def test_unknown_tags_are_skipped(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), KAFKA_PYTHON_CASES)
-def test_kafka_python_agrees(name: str, version: int) -> None:
+def test_bytes_match_kafka_python(name: str, version: int) -> None:
     """kafka-python writes a value as the same bytes, and reads it from them."""
     definition = kafka_json.definition(name)
     value = representative(definition.struct, version)

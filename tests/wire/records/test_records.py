@@ -50,7 +50,7 @@ def filled(message_class: type[Message], version: int) -> Any:
 
 
 @pytest.mark.parametrize("record_class", STORED)
-def test_records_of_coordinators(record_class: type[Message]) -> None:
+def test_coordinator_records_round_trip(record_class: type[Message]) -> None:
     """A key starts with the kind of its record, a value with its version."""
     for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
         record = filled(record_class, version)
@@ -67,7 +67,7 @@ def test_records_of_coordinators(record_class: type[Message]) -> None:
             decode_version_prefixed(record_class, struct.pack(">h", 77) + data[2:])
 
 
-def test_stored_keys_written_out() -> None:
+def test_stored_keys_match_known_bytes() -> None:
     """As __consumer_offsets has had them since Kafka 0.9."""
     key = groups.OffsetCommitKey(group="g", topic="t", partition=7)
     assert encode_record(key, 0) == bytes.fromhex("0001 0001 67 0001 74 00000007")
@@ -76,7 +76,7 @@ def test_stored_keys_written_out() -> None:
     assert encode_record(groups.GroupMetadataKey(group="g"), 0) == bytes.fromhex("0002 0001 67")
 
 
-def test_transaction_values_written_out() -> None:
+def test_transaction_values_match_known_bytes() -> None:
     """Version 0 ends with its timestamps; what was added since is under tags, which it does not have."""
     plain = "0000000000000007 0002 0000ea60 03"
     value = transactions.TransactionLogValue(
@@ -94,7 +94,7 @@ def test_transaction_values_written_out() -> None:
 
 
 @pytest.mark.parametrize("record_type", metadata.RECORDS)
-def test_metadata_records(record_type: int) -> None:
+def test_metadata_records_round_trip(record_type: int) -> None:
     """Frame version, type and version in front (KIP-631)."""
     record_class = metadata.RECORDS[record_type]
     assert record_type == record_class.API_KEY
@@ -115,7 +115,7 @@ def test_metadata_records(record_type: int) -> None:
     )
 
 
-def test_metadata_records_that_are_none() -> None:
+def test_malformed_metadata_records_raise() -> None:
     with pytest.raises(WireError, match="frame version 2"):
         decode_metadata_record(b"\x02\x14\x00\x00")
     for cut in range(3):
@@ -123,7 +123,7 @@ def test_metadata_records_that_are_none() -> None:
             decode_metadata_record(b"\x01\x63\x00"[:cut])
 
 
-def test_metadata_records_to_come_are_kept_as_they_are() -> None:
+def test_unknown_metadata_records_are_kept() -> None:
     value = b"\x01\xac\x02\x81\x01 what nobody here knows"
     for buffer in (value, memoryview(bytearray(value))):
         record = decode_metadata_record(buffer)
@@ -131,7 +131,7 @@ def test_metadata_records_to_come_are_kept_as_they_are() -> None:
         assert encode_record(record, record.version) == value
 
 
-def test_control_records_of_the_quorum() -> None:
+def test_quorum_control_records() -> None:
     """Each says its version a second time, in a field of its own."""
     for record_class in (raft.SnapshotHeaderRecord, raft.SnapshotFooterRecord, raft.KRaftVersionRecord):
         assert fields_of(record_class)[0].name == "version"

@@ -27,7 +27,7 @@ METADATA = "__cluster_metadata"
 TOPIC_ID = Uuid(b"a topic's own id")
 
 
-def asked(frame: bytes | memoryview) -> Message:
+def decode_request_frame(frame: bytes | memoryview) -> Message:
     """The request in a frame without its size."""
     view = memoryview(frame)
     header, position = decode_request_header(view)
@@ -35,7 +35,7 @@ def asked(frame: bytes | memoryview) -> Message:
     return request
 
 
-def joined(version: int, response: Message) -> bytes:
+def encode_response_frame(version: int, response: Message) -> bytes:
     """A response's frame, without its size."""
     pieces = encode_response(response.API_KEY, version, 7, response)
     return b"".join(bytes(piece) for piece in pieces)[4:]  # type: ignore[arg-type]
@@ -150,13 +150,13 @@ SAID: list[tuple[int, Message, Message]] = [
 
 
 @pytest.mark.parametrize(("version", "request_", "response"), SAID, ids=lambda one: type(one).__name__)
-def test_what_one_says_the_other_hears(version: int, request_: Message, response: Message) -> None:
-    assert asked(encode_request(request_, version, 7, "node-1")[4:]) == request_
+def test_internode_messages_round_trip(version: int, request_: Message, response: Message) -> None:
+    assert decode_request_frame(encode_request(request_, version, 7, "node-1")[4:]) == request_
     response_class = API_VERSIONS[request_.API_KEY].response_class
-    assert decode_response(response_class, version, joined(version, response)) == (7, response)
+    assert decode_response(response_class, version, encode_response_frame(version, response)) == (7, response)
 
 
-def test_an_envelope_holds_a_request_and_its_answer_with_their_headers() -> None:
+def test_envelope_contains_request_and_response_with_headers() -> None:
     """KIP-590: as they would be on the wire, but for their sizes."""
     wanted = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
     principal = DefaultPrincipalData(type="User", name="ANONYMOUS")
@@ -165,14 +165,14 @@ def test_an_envelope_holds_a_request_and_its_answer_with_their_headers() -> None
         request_principal=encode_record(principal, 0),
         client_host_address=bytes([127, 0, 0, 1]),
     )
-    unpacked = asked(encode_request(packed, 0, 1, "broker-1")[4:])
+    unpacked = decode_request_frame(encode_request(packed, 0, 1, "broker-1")[4:])
     assert isinstance(unpacked, EnvelopeRequest)
-    assert asked(unpacked.request_data) == wanted
+    assert decode_request_frame(unpacked.request_data) == wanted
     assert unpacked.request_principal == bytes.fromhex("0000 05") + b"User" + b"\x0aANONYMOUS\x00\x00"
     assert decode_version_prefixed(DefaultPrincipalData, unpacked.request_principal) == principal
 
     answer = ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    reply = EnvelopeResponse(response_data=joined(2, answer))
-    _, received = decode_response(EnvelopeResponse, 0, joined(0, reply))
+    reply = EnvelopeResponse(response_data=encode_response_frame(2, answer))
+    _, received = decode_response(EnvelopeResponse, 0, encode_response_frame(0, reply))
     assert received.response_data is not None
     assert decode_response(ElectLeadersResponse, 2, received.response_data) == (7, answer)

@@ -1,4 +1,4 @@
-"""`python -m tests.console.pictures [DIRECTORY]`: the pictures of docs/console.md, taken anew.
+"""`python -m tests.console.screenshots [DIRECTORY]`: the pictures of docs/console.md, taken anew.
 
 Look at each of them before it is committed.
 """
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.console.browser import Browser, Tab, chromium
 
@@ -29,7 +29,7 @@ SHEET_WIDTH = 1500
 """Of a picture that shows all pages."""
 
 
-class Picture(NamedTuple):
+class Screenshot(NamedTuple):
     """What is taken."""
 
     name: str
@@ -39,38 +39,38 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("topics", "/", (1100, 410), dark=False),
-    Picture("messages", "/topics/payments/0", (1000, 500), dark=True),
-    Picture("log", "/topics/payments/0/log?from=60", (1000, 760), dark=False),
-    Picture("log-phone", "/topics/payments/0/log?from=60", PHONE, dark=True),
-    Picture("group", "/group?id=billing&to=beginning", (1100, 840), dark=False),
-    Picture("configs", "/configs?kind=topic&name=orders", (1100, 600), dark=True),
-    Picture("messages-phone", "/topics/orders/0", PHONE, dark=False),
-    Picture("live", "/topics/orders/live", (1100, 520), dark=False),
-    Picture("topic", "/topics/orders", (1100, 1000), dark=True),
-    Picture("transactions", "/transactions", (1100, 330), dark=False),
-    Picture("cluster", "/cluster", (1100, 800), dark=True),
+    Screenshot("topics", "/", (1100, 410), dark=False),
+    Screenshot("messages", "/topics/payments/0", (1000, 500), dark=True),
+    Screenshot("log", "/topics/payments/0/log?from=60", (1000, 760), dark=False),
+    Screenshot("log-phone", "/topics/payments/0/log?from=60", PHONE, dark=True),
+    Screenshot("group", "/group?id=billing&to=beginning", (1100, 840), dark=False),
+    Screenshot("configs", "/configs?kind=topic&name=orders", (1100, 600), dark=True),
+    Screenshot("messages-phone", "/topics/orders/0", PHONE, dark=False),
+    Screenshot("live", "/topics/orders/live", (1100, 520), dark=False),
+    Screenshot("topic", "/topics/orders", (1100, 1000), dark=True),
+    Screenshot("transactions", "/transactions", (1100, 330), dark=False),
+    Screenshot("cluster", "/cluster", (1100, 800), dark=True),
 )
 SHEET = (
-    *(picture for picture in PICTURES if picture.size != PHONE),
-    Picture("key", "/topics/customers/key?key=c-007", DESKTOP, dark=False),
-    Picture("message", "/topics/payments/0/60", DESKTOP, dark=False),
-    Picture("groups", "/groups", DESKTOP, dark=False),
-    Picture("transaction", "/transaction?id=billing-0", DESKTOP, dark=False),
-    Picture("kinds", "/configs", DESKTOP, dark=False),
+    *(screenshot for screenshot in PICTURES if screenshot.size != PHONE),
+    Screenshot("key", "/topics/customers/key?key=c-007", DESKTOP, dark=False),
+    Screenshot("message", "/topics/payments/0/60", DESKTOP, dark=False),
+    Screenshot("groups", "/groups", DESKTOP, dark=False),
+    Screenshot("transaction", "/transaction?id=billing-0", DESKTOP, dark=False),
+    Screenshot("kinds", "/configs", DESKTOP, dark=False),
 )
 """Every page of the console."""
 
 
 @contextmanager
-def served(place: str) -> Iterator[str]:
+def run_broker(data_directory: str) -> Iterator[str]:
     """A broker whose data is here, and where its console is."""
     command = [sys.executable, "-m", "kwire", "serve", "--console", "--http", "0"]
     options = [f"listeners=PLAINTEXT://{BOOTSTRAP}", "offsets.topic.num.partitions=1"]
     overrides = [text for option in options for text in ("--set", option)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [*command, *overrides], stdout=subprocess.PIPE, text=True, cwd=place, env=environment
+        [*command, *overrides], stdout=subprocess.PIPE, text=True, cwd=data_directory, env=environment
     ) as process:
         assert process.stdout is not None
         try:
@@ -99,16 +99,18 @@ def payments(*, first: int, max_messages: int) -> None:
         payer.begin_transaction()
         for _ in range(chance.randrange(3, 12)):
             payment = {"payment": chance.randrange(10**6), "amount": chance.randrange(100), "currency": "EUR"}
-            receipt = {"receipt": bytes(8_000)}  # so that there are several segments
+            receipt: dict[str, str | bytes | None] = {
+                "receipt": bytes(8_000)
+            }  # so that there are several segments
             key = f"c-{chance.randrange(50):03}"
             payer.produce("payments", json.dumps(payment), key, partition=0, headers=receipt)
         payer.flush(10)
         payer.abort_transaction(10) if number % 3 == 1 else payer.commit_transaction(10)
 
 
-def fill(place: str) -> None:
+def fill(data_directory: str) -> None:
     """Two lives of a broker, so that there are two leader epochs."""
-    with served(place):
+    with run_broker(data_directory):
         admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
         small = {"segment.bytes": str(1 << 20)}
         topics = [
@@ -124,7 +126,7 @@ def fill(place: str) -> None:
             producer.produce("customers", json.dumps({"name": f"Customer {number}"}), f"c-{number:03}")
         producer.flush(10)
         payments(first=0, max_messages=15)
-    with served(place):
+    with run_broker(data_directory):
         payments(first=15, max_messages=60)
         consumer = Consumer(
             {"bootstrap.servers": BOOTSTRAP, "group.id": "billing", "auto.offset.reset": "earliest"}
@@ -135,18 +137,18 @@ def fill(place: str) -> None:
         consumer.close()
 
 
-def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
-    tab: Tab = browser.tab(*picture.size, dark=picture.dark)
-    tab.go(f"{url}{picture.path}")
-    if picture.path == "/":  # a rate is over what was seen before
+def take_screenshot(browser: Browser, url: str, screenshot: Screenshot, directory: Path) -> None:
+    tab: Tab = browser.tab(*screenshot.size, dark=screenshot.dark)
+    tab.load(f"{url}{screenshot.path}")
+    if screenshot.path == "/":  # a rate is over what was seen before
         orders(5_000)
         time.sleep(3)
-        tab.go(f"{url}{picture.path}")
-    if picture.path.endswith("/live"):
-        tab.until(lambda: "Live." in tab.text())
+        tab.load(f"{url}{screenshot.path}")
+    if screenshot.path.endswith("/live"):
+        tab.wait_until(lambda: "Live." in tab.text())
         orders(7)
-        tab.until(lambda: "7 shown" in tab.text())
-    tab.screenshot(directory / f"console-{picture.name}.png")
+        tab.wait_until(lambda: "7 shown" in tab.text())
+    tab.screenshot(directory / f"console-{screenshot.name}.png")
     tab.close()
 
 
@@ -162,7 +164,7 @@ def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], dir
             for dark in (False, True):
                 for page in row:
                     one = page._replace(name=f"{page.name}-{dark}", size=size, dark=dark)
-                    take(browser, url, one, Path(made))
+                    take_screenshot(browser, url, one, Path(made))
                     shown += f'<img src="console-{one.name}.png" width="{width - 8}" style="margin: 4px">'
                 shown += "<br>"
         sheet = Path(made) / "sheet.html"
@@ -170,7 +172,7 @@ def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], dir
             f'<body style="margin: 0; background: #888; line-height: 0; white-space: nowrap">{shown}'
         )
         tab = browser.tab(SHEET_WIDTH, 2 * len(rows) * height)
-        tab.go(sheet.as_uri())
+        tab.load(sheet.as_uri())
         tab.screenshot(directory / f"console-{name}.png")
         tab.close()
 
@@ -180,13 +182,13 @@ def main(directory: Path) -> None:
     if path is None:
         sys.exit("pictures need Chromium, which is not there (Debian: apt-get install chromium)")
     directory.mkdir(exist_ok=True)
-    with TemporaryDirectory(prefix="kwire-pictures-") as place:
-        fill(place)
+    with TemporaryDirectory(prefix="kwire-pictures-") as data_directory:
+        fill(data_directory)
         browser = Browser(path)
         try:
-            with served(place) as url:
-                for picture in PICTURES:
-                    take(browser, url, picture, directory)
+            with run_broker(data_directory) as url:
+                for screenshot in PICTURES:
+                    take_screenshot(browser, url, screenshot, directory)
                 take_sheet(browser, url, "pages", DESKTOP, directory)
                 take_sheet(browser, url, "pages-phone", PHONE, directory)
         finally:

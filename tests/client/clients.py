@@ -7,7 +7,7 @@ from typing import Any
 from kwire.client.cluster_client import ClusterClient
 
 
-def cluster_at(servers: str, **options: Any) -> ClusterClient:
+def connect_cluster(servers: str, **options: Any) -> ClusterClient:
     addresses = [server.rpartition(":") for server in servers.split(",")]
     return ClusterClient(
         [(host, int(port)) for host, _, port in addresses],

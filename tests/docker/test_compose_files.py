@@ -10,7 +10,7 @@ from tests.docker.compose import read
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("services: {a: {image: kwire, port: ['1:1']}}", "a.yaml: a has port"),
         ("service: {}", "a.yaml has service"),
@@ -21,14 +21,14 @@ from tests.docker.compose import read
         ("services: {a: {image: kwire, depends_on: {a: {condition: healthy}}}}", "a condition that is none"),
     ],
 )
-def test_what_is_wrong_is_told(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_compose_file_raises(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read(path)
 
 
-def test_a_service_extends_another_and_its_environment_may_be_a_list(tmp_path: Path) -> None:
+def test_service_may_extend_another_and_have_a_list_environment(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("services: {k: {image: kwire, ports: ['29092:9092'], hostname: h}}")
     path = tmp_path / "a.yaml"
     path.write_text(

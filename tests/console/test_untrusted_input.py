@@ -10,13 +10,13 @@ from urllib.parse import quote
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kwire.console.app import GET
 from kwire.console.display import display_bytes, visible
 from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
-from tests.console.conftest import BASE, TOKEN, Client, console_at, text_of
+from tests.console.conftest import BASE, TOKEN, ConsoleClient, run_console, text_of
 
 OWN = {"origin": BASE, "sec-fetch-site": "same-origin"}
 WRITE = "/console/topics/mine/messages"
@@ -41,8 +41,8 @@ def topic(admin: AdminClient) -> None:
         (OWN, "ümlaut", "from before the console's last start"),
     ],
 )
-async def test_forms_of_others_change_nothing(
-    console: Client, broker: Broker, headers: dict[str, str], token: str, sentence: str
+async def test_cross_site_form_is_refused(
+    console: ConsoleClient, broker: Broker, headers: dict[str, str], token: str, sentence: str
 ) -> None:
     answer = await console.http.post(WRITE, data={"token": token, "value": "evil"}, headers=headers)
     assert answer.status_code == 403
@@ -50,9 +50,7 @@ async def test_forms_of_others_change_nothing(
     assert broker.records("mine") == []
 
 
-async def test_a_form_that_does_not_get_on_is_not_waited_for(
-    console: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_form_times_out(console: ConsoleClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kwire.console.app.FORM_SECONDS", 0.1)
 
     async def parts() -> AsyncIterator[bytes]:
@@ -64,7 +62,7 @@ async def test_a_form_that_does_not_get_on_is_not_waited_for(
     assert "send it again" in text_of(answer.text)
 
 
-async def test_forms_of_another_kind_change_nothing(console: Client, broker: Broker) -> None:
+async def test_form_with_another_content_type_is_refused(console: ConsoleClient, broker: Broker) -> None:
     for content_type, content in (
         ("text/plain", f"token={TOKEN}\r\nvalue=x".encode() + b"\xff"),
         ("application/json", b"\xff\xfe"),
@@ -76,11 +74,11 @@ async def test_forms_of_another_kind_change_nothing(console: Client, broker: Bro
     assert broker.records("mine") == []
 
 
-async def test_nothing_changes_by_looking(console: Client) -> None:
+async def test_get_requests_change_nothing(console: ConsoleClient) -> None:
     assert (await console.http.get(WRITE)).status_code == 405
 
 
-async def test_pages_are_not_embedded_by_others(console: Client) -> None:
+async def test_pages_forbid_embedding(console: ConsoleClient) -> None:
     for mode in ("no-cors", "cors"):
         headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode}
         assert (await console.http.get("/console/", headers=headers)).status_code == 403
@@ -94,15 +92,15 @@ async def test_pages_are_not_embedded_by_others(console: Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/console/", "/console/static/console.css", "/console/none", "/console/topics/no"]
 )
-async def test_every_answer_forbids_what_is_not_ours(console: Client, path: str) -> None:
+async def test_every_response_has_a_content_security_policy(console: ConsoleClient, path: str) -> None:
     headers = (await console.http.get(path)).headers
     assert headers["content-security-policy"].startswith("default-src 'none';")
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_console_that_only_shows_has_no_forms_and_takes_none(broker: Broker) -> None:
-    async with console_at(ConsoleSettings(broker.bootstrap_servers, 1, (), may_write=False)) as console:
+async def test_read_only_console_has_no_forms_and_refuses_them(broker: Broker) -> None:
+    async with run_console(ConsoleSettings(broker.bootstrap_servers, 1, (), may_write=False)) as console:
         assert 'method="post"' not in await console.source("/topics/mine")
         answer = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
         assert answer.status_code == 403
@@ -119,8 +117,8 @@ SCRIPTS = (
 )
 
 
-async def test_what_messages_contain_stays_text(
-    console: Client, admin: AdminClient, producer: Producer
+async def test_html_in_messages_is_escaped(
+    console: ConsoleClient, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("scripts", 1, 1)])["scripts"].result(10)
     for script in SCRIPTS:
@@ -138,7 +136,7 @@ async def test_what_messages_contain_stays_text(
 @pytest.mark.parametrize(
     "name", ["<script>alert(1)<%2Fscript>", "%22onfocus%3Dalert(1)%20x%3D%22", "..%2F..%2Fx"]
 )
-async def test_what_addresses_contain_stays_text(console: Client, name: str) -> None:
+async def test_html_in_urls_is_escaped(console: ConsoleClient, name: str) -> None:
     for path in (
         f"/topics/{name}",
         f"/topics/mine/0?key={name}",
@@ -182,7 +180,7 @@ JUNK = (
 
 
 @pytest.mark.parametrize("path", [*GET, "/topics/{topic}/live/events"])
-async def test_no_address_makes_a_page_fail(console: Client, path: str) -> None:
+async def test_random_urls_cause_no_server_error(console: ConsoleClient, path: str) -> None:
     """Whatever is asked for has an answer, or a sentence on why not; tried with a seed."""
     draw = random.Random(path)
     for junk in JUNK:
@@ -202,8 +200,8 @@ async def test_no_address_makes_a_page_fail(console: Client, path: str) -> None:
             assert "<script>" not in answer.text
 
 
-async def test_huge_and_binary_messages_are_cut(
-    console: Client, admin: AdminClient, producer: Producer
+async def test_huge_and_binary_messages_are_shortened(
+    console: ConsoleClient, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("huge", 1, 1)])["huge"].result(10)
     for value in (b"x" * 900_000, bytes(range(256)) * 3_000, b"\xff" * 900_000, b"y" * 900_000):
@@ -217,8 +215,8 @@ async def test_huge_and_binary_messages_are_cut(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
-async def test_a_batch_that_unpacks_to_much_is_refused(
-    console: Client, broker: Broker, admin: AdminClient, codec: str, monkeypatch: pytest.MonkeyPatch
+async def test_oversized_compressed_batch_is_refused(
+    console: ConsoleClient, broker: Broker, admin: AdminClient, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.create_topics([NewTopic(f"bomb-{codec}", 1, 1)])[f"bomb-{codec}"].result(10)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec})
@@ -230,8 +228,8 @@ async def test_a_batch_that_unpacks_to_much_is_refused(
     assert "continue after it, at 1" in page
 
 
-async def test_a_record_of_very_many_headers_is_refused(
-    console: Client, admin: AdminClient, producer: Producer
+async def test_record_with_too_many_headers_is_refused(
+    console: ConsoleClient, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("headed", 1, 1)])["headed"].result(10)
     for count in (10_000, 10_001):
@@ -243,8 +241,8 @@ async def test_a_record_of_very_many_headers_is_refused(
     assert "continue after it, at 2" in page
 
 
-async def test_a_list_of_large_messages_ends_early(
-    console: Client, broker: Broker, admin: AdminClient
+async def test_list_of_large_messages_ends_early(
+    console: ConsoleClient, broker: Broker, admin: AdminClient
 ) -> None:
     admin.create_topics([NewTopic("large-ones", 1, 1)])["large-ones"].result(10)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "zstd"})
@@ -271,12 +269,12 @@ async def test_a_list_of_large_messages_ends_early(
         (b"\xc3\x28", "binary", "c3 28"),
     ],
 )
-def test_what_hides_is_shown(data: bytes | None, kind: str, text: str) -> None:
+def test_invisible_characters_are_escaped(data: bytes | None, kind: str, text: str) -> None:
     found = display_bytes(data)
     assert (found.kind, found.text) == (kind, text)
 
 
-def test_a_character_that_the_end_cuts_is_left_out() -> None:
+def test_incomplete_character_at_the_end_is_omitted() -> None:
     assert display_bytes("aé".encode(), 2).text == "a"
     assert display_bytes("ab€".encode() + b"x", 4).text == "ab"
     assert display_bytes(b"ab\xe2\x82", 9).kind == "binary"
