@@ -1,11 +1,11 @@
-"""What all tests may be told on the command line."""
+"""Command line options of the tests."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
 
-# How long an example takes says how busy the machine is.
+# The duration of an example depends on the load of the machine, so there is no deadline.
 settings.register_profile("kwire", deadline=None)
 settings.load_profile("kwire")
 
@@ -14,5 +14,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="write the answers of readable scripts anew, to be reviewed as a diff",
+        help="rewrite the expected output of readable scripts, to be reviewed as a diff",
     )

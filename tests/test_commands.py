@@ -1,7 +1,7 @@
-"""Every block of commands in the README and the pages for users runs as it stands.
+"""Every block of commands in the README and the user pages runs.
 
-Only what would collide is another: ports are free ones, a broker ends as soon as it serves, and so does what
-would be watched for ever. Blocks with Apache Kafka's own tools, Spark, or words to fill in are not run.
+Only ports are replaced, and brokers and commands that watch stop as soon as they serve. Blocks with Apache
+Kafka's tools, Spark or placeholders are not run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BLOCKS |= {
     f"{ALTERNATIVES}, line {number}": line
     for number, line in enumerate(BLOCKS.pop(ALTERNATIVES).splitlines())
 }
-"""Not meant to be run one after the other."""
+"""Blocks whose commands are alternatives."""
 
 KWIRE = f"""#!{sys.executable}
 import os, signal, subprocess, sys
@@ -91,12 +91,12 @@ LISTENERS = {
     "required;",
     "delegation.token.secret.key": "some-long-secret",
 }
-"""One that takes everyone, and one for users."""
+"""The properties of a plaintext broker and of one with users."""
 USERS = {"alice": "alice-secret"}
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports, one after the other, that nobody has."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = random.randrange(20_000, 30_000)
         with ExitStack() as stack:
@@ -110,7 +110,7 @@ def free_ports(count: int) -> int:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Of somebody who has a broker running in this folder, and has used it."""
+    """Yield an environment with a running broker and example data."""
     place = tmp_path / "bin"
     place.mkdir()
     (place / "kwire").write_text(KWIRE)
@@ -148,7 +148,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def create_example_data(bootstrap: str, *, has_orders: bool) -> None:
-    """Topics with a record each, a group that has read one of them, and users."""
+    """Create topics with one record each, a group with a committed offset, and users."""
     with Kafka(bootstrap) as kafka:
         for topic in ("orders", "old") if has_orders else ("old",):
             kafka.produce(topic, '{"order": 0}', key="customer 7")

@@ -1,6 +1,6 @@
-"""Every example in Python of the pages for users runs as it stands, but for the broker's address.
+"""Every Python example of the user pages runs; only the broker's address is replaced.
 
-Those for Spark run in interop, where there is one; decisions quote code that goes on elsewhere.
+The examples for Spark run in interop. Decisions quote incomplete code, so they are not run.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ADDRESS = "127.0.0.1:9092"
 
 
 def examples_of(page: Path) -> list[str]:
-    """The examples in Python of a page, in their order."""
+    """Return the Python examples of a page, in order."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def properties_of(page: Path) -> list[dict[str, str]]:
-    """The properties files of a page, of brokers and of clients."""
+    """Return the properties files of a page, of brokers and clients."""
     texts = re.findall(r"^```properties\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     return [read_properties(text) for text in texts]
 
@@ -46,9 +46,9 @@ CONTAINER = (
     "from testcontainers.kafka import KafkaContainer",
     "from kwire.testing.containers import KafkaContainer",
 )
-"""The line that a suite changes which moves, before and after."""
+"""The line that a migrating test suite changes, before and after."""
 TESTS = re.compile(r"^(import|from) .*^def test_", re.DOTALL | re.MULTILINE)
-"""What is for pytest, and says all that it needs."""
+"""Matches a complete example for pytest."""
 OF_INTERNAL_TOPICS = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
@@ -57,11 +57,11 @@ OF_INTERNAL_TOPICS = (
 EARLY = "            consumer.commit()\n"
 LATE = "            history.on_poll("
 PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
-"""It shows a bug, which its test is to find."""
+"""The example with a bug that its test finds."""
 
 
 def run_pytest(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run an example as a suite of its own, with kwire's fixtures alone."""
+    """Run an example as a test suite, with only kwire's fixtures."""
     (directory / "test_example.py").write_text(code.replace(*CONTAINER))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "kwire.testing.plugin", "-p", "no:cacheprovider", "."],
@@ -85,7 +85,7 @@ def test_getting_started_has_an_example_for_each_client() -> None:
 
 
 def test_examples_with_tests_are_complete() -> None:
-    """What only defines a test, and cannot run it, would pass here whatever it says."""
+    """An incomplete example would only define a test and always pass."""
     tests = {name for name, code in EXAMPLES.items() if re.search(r"^def test_", code, re.MULTILINE)}
     assert tests == {name for name, code in EXAMPLES.items() if TESTS.search(code)}
 

@@ -1,6 +1,6 @@
-"""What is installed is one package: it works from a folder whose own packages are called as ours once were.
+"""The distribution has one package, and works beside local packages with similar names.
 
-The wheel is built from the sdist, as an index would have it, by the build backend itself: nothing is fetched.
+The build backend builds the wheel from the sdist. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_confluent_kafka(kwire, kwire_topic, kwire_group):
 
 
 def build(backend: str, source: Path, directory: Path) -> Path:
-    """What the build backend makes of a source tree."""
+    """Build a source tree with the build backend and return the result."""
     ran = subprocess.run(
         [
             sys.executable,
@@ -100,7 +100,7 @@ def build(backend: str, source: Path, directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked sdist."""
+    """Return the unpacked sdist."""
     directory = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build("build_sdist", ROOT, directory)) as archive:
         archive.extractall(directory, filter="data")
@@ -109,7 +109,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of packages that has the wheel alone."""
+    """Return a site directory with only the wheel."""
     directory = tmp_path_factory.mktemp("wheel")
     with ZipFile(build("build_wheel", sdist, directory)) as wheel:
         wheel.extractall(directory / "site-packages")
@@ -117,7 +117,7 @@ def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def requirement_closure(*requirements: str) -> set[str]:
-    """The distributions that a package index would give with these, by what each declares."""
+    """Return the requirements with all their declared dependencies."""
     found: set[str] = set()
     left = [Requirement(text) for text in requirements]
     while left:
@@ -133,7 +133,7 @@ def requirement_closure(*requirements: str) -> set[str]:
 
 
 class EmptyEnvironment:
-    """A virtual environment with a wheel and what that declares, and no more."""
+    """A virtual environment with only a wheel and its declared dependencies."""
 
     def __init__(self, directory: Path, wheel: Path) -> None:
         venv.create(directory, symlinks=True)
@@ -144,7 +144,7 @@ class EmptyEnvironment:
         self.install(*PROJECT["dependencies"])
 
     def install(self, *requirements: str) -> None:
-        """As `pip install` does, but from what the tests are run with: nothing is fetched."""
+        """Install requirements from the packages of the test environment, without downloads."""
         for name in requirement_closure(*requirements):
             for file in distribution(name).files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts:
@@ -152,7 +152,7 @@ class EmptyEnvironment:
                     shutil.copyfile(file.locate(), self._packages / file)
 
     def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """What a command of it says, which sees nothing of ours."""
+        """Run a command of the environment, isolated from the test environment."""
         return subprocess.run(
             [self.bin / command[0], *command[1:]],
             cwd=cwd,

@@ -1,4 +1,4 @@
-"""The README's examples do what it says: each is run as it stands, but for the broker's address."""
+"""The README's examples work; only the broker's address is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEST, CLIENT = examples_of(ROOT / "README.md")
 
 @pytest.fixture
 def bootstrap(tmp_path: Path) -> Iterator[str]:
-    """The address of a broker that was started as the README says, on a free port."""
+    """Start a broker as in the README, on a free port, and yield its address."""
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path), "--log-level", "error"]
     with subprocess.Popen(
         [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0"], cwd=ROOT, stdout=subprocess.PIPE, text=True

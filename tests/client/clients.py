@@ -1,4 +1,4 @@
-"""A cluster as tests ask it."""
+"""Clients for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker for all: each test uses names of its own."""
+"""One shared broker; each test uses its own topic names."""
 
 from __future__ import annotations
 

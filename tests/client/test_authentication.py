@@ -1,4 +1,4 @@
-"""Connections on which a client says who it is."""
+"""SASL authentication of client connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
 class Clock:
-    """Time that passes where a test says so."""
+    """A clock that a test advances."""
 
     now = 0.0
 
@@ -70,7 +70,7 @@ def test_disabled_mechanism_raises_with_the_enabled_ones(secured: Broker) -> Non
 
 def test_plaintext_client_at_a_sasl_listener_raises_security_mismatch(secured: Broker) -> None:
     mismatch = pytest.raises(SecurityMismatch, match=r"requires authentication with .*SASL_PLAINTEXT, sasl.")
-    # The versions are told to everybody.
+    # ApiVersions is answered before authentication.
     with connection_to(secured.bootstrap_servers, PLAINTEXT) as connection, mismatch:
         send(connection)
 

@@ -1,4 +1,4 @@
-"""A cluster whose brokers come and go."""
+"""`ClusterClient` while brokers are unreachable or restart."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.client.clients import connect_cluster
 
 
 def free_address() -> str:
-    """Where nobody listens."""
+    """Return an address on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 class Clock:
-    """Time that passes where one sleeps."""
+    """A clock that `sleep` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0

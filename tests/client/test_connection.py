@@ -1,4 +1,4 @@
-"""One connection: what is agreed on, and what is said of peers that are no brokers, or none any more."""
+"""One connection: version negotiation, and peers that are no brokers or that disconnect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kwire.wire.registry import encode_response
 
 @contextmanager
 def responding_peer(*responses: bytes) -> Iterator[int]:
-    """A peer that answers whatever it is asked with these bytes, and closes; its port."""
+    """Run a peer that sends these responses to any requests and closes; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

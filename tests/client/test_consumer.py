@@ -1,4 +1,4 @@
-"""Where a reader goes on when something comes between."""
+"""The position of a consumer after errors and deleted records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written, and how often."""
+"""Retries of a producer."""
 
 from __future__ import annotations
 

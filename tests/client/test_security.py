@@ -1,4 +1,4 @@
-"""As whom a client comes, by its properties."""
+"""Security settings from client properties."""
 
 from __future__ import annotations
 

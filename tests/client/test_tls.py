@@ -1,4 +1,4 @@
-"""TLS: whom a client trusts, what it shows, and what it is told where that does not do."""
+"""TLS: trusted authorities, client certificates and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHAIN = f"-----BEGIN CERTIFICATE-----{CHAIN}"
 
 @contextmanager
 def broker_behind(proxy: TlsProxy) -> Iterator[TlsProxy]:
-    """A broker that clients are to reach by the proxy."""
+    """Run a broker behind a TLS proxy."""
     with Broker({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as broker:
         proxy.upstream = int(broker.bootstrap_servers.rpartition(":")[2])
         yield proxy
@@ -41,13 +41,13 @@ def proxy() -> Iterator[TlsProxy]:
 
 @pytest.fixture(scope="module")
 def client_auth_proxy() -> Iterator[TlsProxy]:
-    """It wants to see a certificate."""
+    """Run a broker behind a TLS proxy that requires client certificates."""
     with broker_behind(TlsProxy(wants_certificate=True)) as proxy:
         yield proxy
 
 
 def send(proxy: TlsProxy, security: Security) -> int:
-    """How many brokers the client finds who comes by the proxy."""
+    """Connect through the proxy and return the number of brokers in the metadata."""
     servers = [("127.0.0.1", proxy.port)]
     with ClusterClient(servers, client_id="test", timeout_seconds=5, security=security) as cluster:
         return len(cluster.brokers())

@@ -1,4 +1,4 @@
-"""Tokens that a client has made: once, whatever becomes of the answer."""
+"""CreateDelegationToken is not repeated when its response is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _correlation_id(
     asked: list[CreateDelegationTokenRequest],
     error: Disconnected | ErrorCode,
 ) -> str:
-    """The id of a token of which the first request fails so, and the second does not."""
+    """Create a token while the first request fails; return the correlation id of the successful request."""
     ask = Connection.send
 
     def send_with_fault(self: Connection, request: Any, *more: Any) -> Any:

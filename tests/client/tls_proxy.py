@@ -1,4 +1,4 @@
-"""TLS in front of a broker that has none: what comes by the proxy's port goes on to the broker's."""
+"""A TLS proxy in front of a plaintext broker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 CERTIFICATES = Path(__file__).parent / "certificates"
-"""An authority, which has issued the certificates of the others; they are for tests, and nobody's."""
+"""The certificate authority of the test certificates."""
 AUTHORITY, BROKER = CERTIFICATES / "authority.pem", CERTIFICATES / "broker.pem"
 
 
 class TlsProxy:
-    """See the module. For each connection there are two threads, which end with it."""
+    """A TLS proxy with two threads per connection."""
 
     def __init__(self, own: Path = BROKER, *, wants_certificate: bool = False) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,7 +1,7 @@
-"""Chromium as a person has it: pages, keys, a screen of some size, in light or dark.
+"""A driver for headless Chromium: pages, keys, screen size, light and dark mode.
 
-It is driven by its own protocol over a pipe (`--remote-debugging-pipe`: JSON, each message ended by NUL), for
-which the standard library is enough. Keys are real ones, which go where the focus is.
+It uses the DevTools protocol over a pipe (`--remote-debugging-pipe`: JSON messages that end with NUL), so the
+standard library suffices. Key events go to the focused element.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ OPTIONS: Final = (
     "--force-prefers-reduced-motion",
 )
 READ_FD, WRITE_FD = 3, 4
-"""Where it reads commands, and writes answers."""
+"""The file descriptors on which Chromium reads commands and writes responses."""
 KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "Escape": (27, "")}
-"""Codes, and the text that they type."""
+"""Key codes and the text that the keys type."""
 
 Event = dict[str, Any]
 
 
 def chromium() -> str | None:
-    """Where it is, if it is there."""
+    """Return the path of Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """A process of Chromium with a profile of its own. For one thread."""
+    """A Chromium process with a temporary profile, for one thread."""
 
     def __init__(self, path: str) -> None:
         self._home = TemporaryDirectory(prefix="kwire-browser-", ignore_cleanup_errors=True)
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        # Only root's browser has to do without its sandbox, which needs another user.
+        # The sandbox does not work for root.
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        spares = [os.dup(commands), os.dup(answers)]  # in case one of them has the other's number
+        spares = [os.dup(commands), os.dup(answers)]  # in case one has the number that the other needs
         actions = [
             (os.POSIX_SPAWN_DUP2, spares[0], READ_FD),
             (os.POSIX_SPAWN_DUP2, spares[1], WRITE_FD),
-            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),  # where it misses a desktop
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),  # complaints about a missing desktop
         ]
         self._pid = os.posix_spawn(
             path,
@@ -90,7 +90,7 @@ class Browser:
         return Tab(self, session, target, width, height, dark=dark)
 
     def send_command(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """What a command is answered. RuntimeError with what the browser has against it."""
+        """Send a command and return its response. Raise RuntimeError with the browser's error."""
         self._asked += 1
         number = self._asked
         message: Event = {"id": number, "method": method, "params": params}
@@ -108,7 +108,7 @@ class Browser:
         return result
 
     def events(self, session: str) -> list[Event]:
-        """What has happened in a tab since this was asked last."""
+        """Return the events of a tab since the last call."""
         while b"\0" in self._buffer or select.select([self._answers], [], [], 0)[0]:
             self._events.append(self._next(time.monotonic() + TIMEOUT_SECONDS))
         mine = [event for event in self._events if event.get("sessionId") == session]
@@ -129,7 +129,7 @@ class Browser:
 
 
 class Tab:
-    """A page that is looked at."""
+    """A tab of the browser."""
 
     def __init__(
         self, browser: Browser, session: str, target: str, width: int, height: int, *, dark: bool
@@ -138,7 +138,7 @@ class Tab:
         self._session = session
         self._target = target
         self.complaints: list[str] = []
-        """Errors of scripts, and what the browser has refused to load or run, as of the last look."""
+        """Script errors and blocked resources, updated by `console_errors`."""
         self._loads = 0
         for domain in ("Page", "Runtime", "Log", "Network", "DOM", "Accessibility"):
             self.send_command(f"{domain}.enable")
@@ -159,18 +159,18 @@ class Tab:
         self._browser.send_command("Target.closeTarget", targetId=self._target)
 
     def load(self, url: str) -> None:
-        """Load a page, and wait for it."""
+        """Load a page and wait for it."""
         self.wait_for_load(lambda: self.send_command("Page.navigate", url=url))
 
     def wait_for_load(self, act: Callable[[], object]) -> None:
-        """Do what has another page loaded, and wait for that."""
+        """Run an action that loads another page, and wait for the page."""
         self.console_errors()
         before = self._loads
         act()
         self.wait_until(lambda: (self.console_errors(), self._loads)[1] > before)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait for something to be so. TimeoutError."""
+        """Wait until a condition is true. Raise TimeoutError."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             if time.monotonic() > deadline:
@@ -178,7 +178,7 @@ class Tab:
             time.sleep(0.02)
 
     def run(self, expression: str) -> Any:
-        """The value of an expression of the page's language. RuntimeError for what it throws."""
+        """Evaluate a JavaScript expression. Raise RuntimeError for an exception."""
         answer = self.send_command(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -187,7 +187,7 @@ class Tab:
         return answer["result"].get("value")
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """A key with a name."""
+        """Press a named key."""
         code, text = KEYS[key]
         told = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         self.send_command(
@@ -196,21 +196,21 @@ class Tab:
         self.send_command("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def type(self, text: str) -> None:
-        """Text, into what has the focus."""
+        """Type text into the focused element."""
         for letter in text:
             self.send_command("Input.dispatchKeyEvent", type="char", text=letter)
 
     def text(self) -> str:
-        """What is to be read on the page."""
+        """Return the visible text of the page."""
         return str(self.run("document.body.innerText"))
 
     def screenshot(self, path: Path) -> None:
-        """A picture of what is to be seen without scrolling."""
+        """Save a screenshot of the visible part of the page."""
         data = self.send_command("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
     def accessibility_nodes(self) -> list[dict[str, Any]]:
-        """What a screen reader is given: role and name of each node, in their order."""
+        """Return role and name of each node in the accessibility tree, in order."""
         nodes = self.send_command("Accessibility.getFullAXTree")["nodes"]
         return [
             {"role": node["role"]["value"], "name": node.get("name", {}).get("value", "")}
@@ -219,7 +219,7 @@ class Tab:
         ]
 
     def console_errors(self) -> list[str]:
-        """The complaints up to now."""
+        """Return the errors of the page so far."""
         for event in self._browser.events(self._session):
             params = event["params"]
             match event["method"]:

@@ -1,4 +1,4 @@
-"""One broker for all pages, and the console on it: each test uses topics of its own."""
+"""One shared broker and its console; each test uses its own topics."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ BASE = "http://127.0.0.1:8080"
 SETTINGS = {
     "num.partitions": 2,
     "offsets.topic.num.partitions": 2,
-    # Many a message is of years ago.
+    # Some tests write records with old timestamps, so retention is off.
     "log.retention.hours": -1,
 }
 
 
 @pytest.fixture(autouse=True)
 def _no_search_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a search finds must not hang on how fast the machine is."""
+    """Remove the time limit of searches, so that results do not depend on the machine."""
     monkeypatch.setattr("kwire.console.messages.SEARCH_SECONDS", 600.0)
 
 
 class ConsoleClient(NamedTuple):
-    """Who asks a console for pages."""
+    """An HTTP client of a console."""
 
     http: httpx.AsyncClient
 
     async def page(self, path: str, status: int = 200) -> str:
-        """What is to be read on a page."""
+        """Return the text of a page."""
         return text_of(await self.source(path, status))
 
     async def source(self, path: str, status: int = 200) -> str:
@@ -48,25 +48,25 @@ class ConsoleClient(NamedTuple):
         return answer.text
 
     async def send(self, path: str, **fields: str) -> httpx.Response:
-        """Send a form as a page of the console's own does."""
+        """Submit a form as a page of the console does."""
         headers = {"origin": BASE, "sec-fetch-site": "same-origin"}
         return await self.http.post(f"/console{path}", data={"token": TOKEN, **fields}, headers=headers)
 
     async def submit(self, path: str, **fields: str) -> str:
-        """Where a form that was sent leads to."""
+        """Submit a form and return the location of its redirect."""
         answer = await self.send(path, **fields)
         assert answer.status_code == 303, text_of(answer.text)
         return answer.headers["location"].removeprefix("/console")
 
 
 def text_of(page: str) -> str:
-    """A page without its tags, a blank between any two pieces."""
+    """Return the text of an HTML page, separated by blanks."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 @asynccontextmanager
 async def run_console(settings: ConsoleSettings) -> AsyncIterator[ConsoleClient]:
-    """Who asks a console of one's own."""
+    """Run a console with these settings and yield a client of it."""
     with Console(settings, TOKEN) as console:
         transport = httpx.ASGITransport(console.app())
         async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=60) as client:

@@ -1,6 +1,6 @@
-"""`python -m tests.console.screenshots [DIRECTORY]`: the pictures of docs/console.md, taken anew.
+"""The screenshots of docs/console.md: `python -m tests.console.screenshots [DIRECTORY]`.
 
-Look at each of them before it is committed.
+Look at each screenshot before you commit it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = "127.0.0.1:19095"
 DESKTOP, PHONE = (1100, 760), (390, 760)
 SHEET_WIDTH = 1500
-"""Of a picture that shows all pages."""
+"""The width of a picture that shows all pages."""
 
 
 class Screenshot(NamedTuple):
-    """What is taken."""
+    """One screenshot of the documentation."""
 
     name: str
     path: str
@@ -64,7 +64,7 @@ SHEET = (
 
 @contextmanager
 def run_broker(data_directory: str) -> Iterator[str]:
-    """A broker whose data is here, and where its console is."""
+    """Run a broker with this data directory and yield the URL of its console."""
     command = [sys.executable, "-m", "kwire", "serve", "--console", "--http", "0"]
     options = [f"listeners=PLAINTEXT://{BOOTSTRAP}", "offsets.topic.num.partitions=1"]
     overrides = [text for option in options for text in ("--set", option)]
@@ -91,7 +91,7 @@ def orders(count: int) -> None:
 
 
 def payments(*, first: int, max_messages: int) -> None:
-    """Transactions of three producers, one of which does not commit, in segments of a mebibyte."""
+    """Write transactions of three producers, one of which aborts, in segments of 1 MiB."""
     chance = random.Random(first)
     for number in range(first, max_messages):
         payer = Producer({"bootstrap.servers": BOOTSTRAP, "transactional.id": f"billing-{number % 3}"})
@@ -101,7 +101,7 @@ def payments(*, first: int, max_messages: int) -> None:
             payment = {"payment": chance.randrange(10**6), "amount": chance.randrange(100), "currency": "EUR"}
             receipt: dict[str, str | bytes | None] = {
                 "receipt": bytes(8_000)
-            }  # so that there are several segments
+            }  # large enough for several segments
             key = f"c-{chance.randrange(50):03}"
             payer.produce("payments", json.dumps(payment), key, partition=0, headers=receipt)
         payer.flush(10)
@@ -109,7 +109,7 @@ def payments(*, first: int, max_messages: int) -> None:
 
 
 def fill(data_directory: str) -> None:
-    """Two lives of a broker, so that there are two leader epochs."""
+    """Write example data in two runs of a broker, so that there are two leader epochs."""
     with run_broker(data_directory):
         admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
         small = {"segment.bytes": str(1 << 20)}
@@ -140,7 +140,7 @@ def fill(data_directory: str) -> None:
 def take_screenshot(browser: Browser, url: str, screenshot: Screenshot, directory: Path) -> None:
     tab: Tab = browser.tab(*screenshot.size, dark=screenshot.dark)
     tab.load(f"{url}{screenshot.path}")
-    if screenshot.path == "/":  # a rate is over what was seen before
+    if screenshot.path == "/":  # rates need an earlier sample
         orders(5_000)
         time.sleep(3)
         tab.load(f"{url}{screenshot.path}")
@@ -153,7 +153,7 @@ def take_screenshot(browser: Browser, url: str, screenshot: Screenshot, director
 
 
 def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], directory: Path) -> None:
-    """Each page at this size, light above dark, small on one picture."""
+    """Combine all pages at this size in one picture, light above dark."""
     across = 5 if size is DESKTOP else 7
     rows = [SHEET[at : at + across] for at in range(0, len(SHEET), across)]
     width = SHEET_WIDTH // across

@@ -1,4 +1,4 @@
-"""The console as people meet it: in Chromium, by keyboard, at two widths, in light and dark."""
+"""The console in Chromium: by keyboard, at two widths, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PAGES = (
     "/cluster",
 )
 NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "region", "navigation", "search"}
-"""Roles that have to have a name for a screen reader to say."""
+"""Accessibility roles that need a name."""
 
 
 class Site(NamedTuple):
-    """A broker with its console, as the command line starts it."""
+    """A broker with its console, started by the command line, and a browser."""
 
     bootstrap: str
     url: str
@@ -101,7 +101,7 @@ def _fill(bootstrap: str) -> None:
 
 
 def focused_name(tab: Tab) -> str:
-    """What has the focus, by its name."""
+    """Return the accessible name of the focused element."""
     return str(
         tab.run(
             "(e => e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id)"
@@ -111,7 +111,7 @@ def focused_name(tab: Tab) -> str:
 
 
 def tab_to(tab: Tab, name: str) -> None:
-    """Press Tab until what has this name has the focus."""
+    """Press Tab until the element with this name has the focus."""
     passed = []
     for _ in range(150):
         tab.press("Tab")
@@ -133,7 +133,7 @@ def test_console_is_usable_by_keyboard(site: Site) -> None:
     tab.wait_for_load(lambda: tab.press("Enter"))
     assert tab.run("document.querySelector('h1').innerText") == "orders"
     tab_to(tab, "Key")
-    tab_to(tab, "Key")  # the first is that of the search
+    tab_to(tab, "Key")  # the first one is the search field
     tab.type("by-keyboard")
     tab_to(tab, "Partition")
     tab.type("1")
@@ -153,10 +153,10 @@ def test_console_is_usable_by_keyboard(site: Site) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_have_no_errors_and_are_accessible(site: Site, path: str) -> None:
-    """Nothing that the browser has against them; what a screen reader needs; nothing wider than a phone."""
+    """Check browser errors, accessible names, and the width on a phone."""
     for size in (DESKTOP, PHONE):
         tab = site.tab(path, size)
-        expected = 1 if path == "/topics/none" else 0  # the answer's own status
+        expected = 1 if path == "/topics/none" else 0  # the browser reports the status 404
         assert len(tab.complaints) == expected, tab.complaints
         assert tab.run("document.documentElement.scrollWidth") <= size[0]
         nodes = tab.accessibility_nodes()
@@ -173,7 +173,7 @@ def test_pages_have_no_errors_and_are_accessible(site: Site, path: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_text_contrast_in_light_and_dark(site: Site, path: str) -> None:
-    """At least 4.5 to 1, as WCAG 2 asks for."""
+    """WCAG 2 requires a contrast of at least 4.5 to 1."""
     grounds: list[Any] = []
     for dark in (False, True):
         tab = site.tab(path, dark=dark)
@@ -263,7 +263,7 @@ def test_scripts_in_messages_and_names_do_not_run(site: Site) -> None:
 
 @pytest.fixture
 def other_site(site: Site) -> Iterator[str]:
-    """A page of somebody else that sends a form to the console, and embeds it."""
+    """Run a foreign site with a page that submits a form to the console and embeds it."""
     page = (
         f"<form method=post action='{site.url}/topics/orders/messages'><input name=value value=evil></form>"
         f"<iframe src='{site.url}/'></iframe>"
@@ -282,7 +282,7 @@ def other_site(site: Site) -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://localhost:{server.server_port}/"  # by a name that is another site's
+        yield f"http://localhost:{server.server_port}/"  # another host name is another site
         server.shutdown()
         thread.join()
 

@@ -1,4 +1,4 @@
-"""Connections that one page after the other uses."""
+"""Connections of the console that several pages share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kwire.testing import Broker
 from tests.console.conftest import ConsoleClient, run_console
 
 IDLE_MS = 11 * 60_000
-"""By when a broker has closed a connection on which nothing is asked (connections.max.idle.ms)."""
+"""More than connections.max.idle.ms, after which a broker closes an idle connection."""
 
 
 @pytest.fixture
 def own_broker() -> Iterator[Broker]:
-    """A broker of this test's alone."""
+    """Run a broker for one test."""
     with Broker() as running:
         running.create_topic("kept")
         running.produce("kept", *(f"value {number}" for number in range(60)))
@@ -37,7 +37,7 @@ async def pages(own_broker: Broker) -> AsyncIterator[ConsoleClient]:
 
 
 def connections(broker: Broker) -> int:
-    """How many a console, or a test, has made: each begins with this."""
+    """Return the number of connections: each one starts with an ApiVersions request."""
     return len(broker.requests.find("ApiVersions", client_id=CLIENT_ID))
 
 

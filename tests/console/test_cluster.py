@@ -1,4 +1,4 @@
-"""Configurations, the cluster, and the log drawn."""
+"""The pages of configurations, the cluster and the log of a partition."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_pages_work_with_a_stopped_broker() -> None:
                 while "fenced" not in (page := await console.page("/cluster")):
                     await trio.sleep(0.2)
             assert "no response" in page
-            with trio.fail_after(30):  # until others lead what it led
+            with trio.fail_after(30):  # until its partitions have new leaders
                 while f"{topic} 3 3 3 " not in (listed := await console.page("/")):
                     assert f"{topic} 3 3 " in listed
                     await trio.sleep(0.2)

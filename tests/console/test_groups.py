@@ -1,4 +1,4 @@
-"""Groups and transactions, beside stock clients."""
+"""The pages of groups and transactions, with confluent-kafka clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRANGE = "a/b?<i>&é"
 
 @pytest.fixture(scope="module", autouse=True)
 def topic(admin: AdminClient, producer: Producer) -> None:
-    """Ten messages."""
+    """Create a topic of ten messages."""
     admin.create_topics([NewTopic("ten", 1, 1)])["ten"].result(10)
     for number in range(10):
         producer.produce("ten", f"{number}", partition=0, timestamp=1_000_000 + number)
@@ -36,7 +36,7 @@ def commit(broker: Broker, group: str, offset: int) -> None:
 
 @pytest.fixture(params=["classic", "consumer"])
 def member(request: pytest.FixtureRequest, broker: Broker) -> Iterator[str]:
-    """A member that has read four messages, and stays; its group."""
+    """Yield the group of an active member that has read four messages."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

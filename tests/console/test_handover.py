@@ -1,4 +1,4 @@
-"""Connections that a console is handed over."""
+"""Connections that the broker hands over to the console."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 async def handover_to_app(
     entered: trio.Event, goes_on: trio.Event, page: str = "a page"
 ) -> AsyncIterator[Callable[[], trio.SocketStream]]:
-    """What makes a connection to an application that answers once it `goes_on`."""
+    """Yield a function that connects to an application, which responds once `goes_on` is set."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         entered.set()
@@ -57,7 +57,7 @@ async def handover_to_app(
 
 
 async def text_of(stream: trio.SocketStream) -> str:
-    """All that comes until the other end closes."""
+    """Read until the peer closes the connection."""
     with trio.fail_after(5):
         async with stream:
             return b"".join([part async for part in stream]).decode()
@@ -73,7 +73,7 @@ async def test_connection_gets_a_response_and_its_descriptor_is_closed() -> None
                     answer = b"".join([part async for part in stream]).decode()
                     assert answer.startswith("HTTP/1.1 200")
                     assert answer.endswith("a page")
-                    # Nobody holds the other end: what is sent there is refused.
+                    # The other end is closed, so sending fails.
                     await stream.send_all(b"more")
                     await trio.sleep(0.01)
                     with pytest.raises(trio.BrokenResourceError):

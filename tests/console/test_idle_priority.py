@@ -1,4 +1,4 @@
-"""What waits for processors that nobody else wants."""
+"""Functions that run with idle scheduling priority."""
 
 from __future__ import annotations
 

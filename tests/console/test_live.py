@@ -1,4 +1,4 @@
-"""Live tails: what comes is sent on, what is too much is left out, and who has gone is let go."""
+"""Live tails: new messages, skipped messages and closed connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.console.conftest import ConsoleClient, run_console
 
 
 class EventStream:
-    """An answer that goes on, and its events."""
+    """A server-sent event stream and its events."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -53,7 +53,7 @@ class EventStream:
 
 @asynccontextmanager
 async def follow_topic(node: ObservedNode, path: str) -> AsyncIterator[EventStream]:
-    """A tail, for as long as the block lasts."""
+    """Follow a tail during the block."""
     stream = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
     async with stream:
         heard = EventStream(stream)
@@ -77,7 +77,7 @@ async def test_tail_sends_new_messages_and_ends_with_the_connection() -> None:
                 await trio.to_thread.run_sync(_send, producer, "orders", 1, [text])
                 told = await heard.next()
                 assert [(row["partition"], row["value"]["text"]) for row in told["rows"]] == [(1, text)]
-        for _ in range(20):  # more than may be followed at once: those that have gone do not count
+        for _ in range(20):  # more than the limit; closed tails do not count
             head = b""
             with trio.fail_after(30):
                 while b" 200" not in head:

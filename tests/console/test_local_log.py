@@ -1,4 +1,4 @@
-"""A search that reads the broker's own files where nothing is wanted: it finds what the broker would give."""
+"""Searches that skip records by reading the broker's log files: they find the same records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.console.conftest import ConsoleClient, run_console
 TOPIC = "searched"
 COUNT = 3_000
 WANTED = (0, 1_000, 1_999, COUNT - 1)
-"""Numbers of the records that have the key, among them the first and the last."""
+"""Numbers of the records with the key, including the first and the last."""
 KEY = b"wanted"
 
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[Broker]:
-    """A partition of several segments: records of every codec, and transactions that are void."""
+    """Run a broker with a partition of several segments, every codec and aborted transactions."""
     with Broker({"log.segment.bytes": 1024 * 1024}) as running:
         servers = {"bootstrap.servers": running.bootstrap_servers}
         config = {"index.interval.bytes": "4096"}
@@ -56,7 +56,7 @@ def own_broker() -> Iterator[Broker]:
                 for at in range(COUNT * (2 * number + half) // 10, COUNT * (2 * number + half + 1) // 10):
                     key = KEY if at in WANTED else b"other-wanted"
                     producer.produce(TOPIC, f"value {at} {draw.randbytes(700).hex()}", key)
-                producer.flush(10)  # which else, void, would not be written
+                producer.flush(10)  # an abort would discard unsent records
                 producer.commit_transaction(10) if half else producer.abort_transaction(10)
         yield running
 
@@ -104,7 +104,7 @@ def test_next_matching_offset_is_found_from_each_offset(own_broker: Broker) -> N
     for offset in range(0, end, 37):
         to, read_bytes = search(own_broker, offset, end)
         coming = next((one for one in found if one >= offset), end)
-        # In front of the batch that has the record, which may have begun before.
+        # Position of the batch with the record; the batch may start earlier.
         assert offset <= to <= coming
         assert (read_bytes > 0) == (to > offset)
         assert search(own_broker, to, end) == (to, 0)
@@ -112,7 +112,7 @@ def test_next_matching_offset_is_found_from_each_offset(own_broker: Broker) -> N
 
 
 def matching_offsets(broker: Broker) -> list[int]:
-    """The offsets of the records that have the key, by a stock consumer."""
+    """Return the offsets of the records with the key, read by confluent-kafka."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -160,7 +160,7 @@ def _corrupt(path: Path) -> None:
 
 
 def _redirect_index_entries(path: Path) -> None:
-    """Each entry leads to where the last one does."""
+    """Point every index entry to the position of the last one."""
     content = path.read_bytes()
     path.write_bytes(b"".join(content[at : at + 4] + content[-4:] for at in range(0, len(content), 8)))
 
@@ -201,7 +201,7 @@ def test_damaged_batch_is_not_skipped(own_broker: Broker, tmp_path: Path) -> Non
     content = bytearray(first.read_bytes())
     places = [(at, header) for at, header in batches(content) if header.base_offset > 100]
     at, header = places[5]
-    content[at + HEADER_BYTES - 20] ^= 1  # what only the CRC tells: its producer
+    content[at + HEADER_BYTES - 20] ^= 1  # its producer id, which only the CRC covers
     first.write_bytes(content)
     assert open_local_log(copy).skip(100, 1 << 40, 1 << 40)[0] == header.base_offset
 
@@ -217,7 +217,7 @@ def test_record_with_too_many_headers_is_left_to_the_broker(tmp_path: Path) -> N
 
 
 def test_few_bytes_are_read_before_an_offset(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index leads to it, in the segment that is written to as well, whose index has room left."""
+    """The index gives the position, also in the active segment, whose index is preallocated."""
     read: list[tuple[str, int]] = []
 
     def read_noted(file: RealFile, position: int, size: int) -> bytes:
@@ -229,7 +229,7 @@ def test_few_bytes_are_read_before_an_offset(own_broker: Broker, monkeypatch: py
     paths = sorted(directory(own_broker).glob("*.log"))
     for path in paths:
         places = list(batches(path.read_bytes()))
-        # The last entries of the index that is written to are only in the broker's memory.
+        # The last entries of the active index are only in the broker's memory.
         before = 80 if path == paths[-1] else 4
         assert len(places) > before
         for number in (before, len(places) - 1):
@@ -244,7 +244,7 @@ def test_few_bytes_are_read_before_an_offset(own_broker: Broker, monkeypatch: py
 
 @pytest.mark.parametrize("seed", range(20))
 def test_truncated_log_with_stale_index_is_read_correctly(tmp_path: Path, seed: int) -> None:
-    """Its index has entries of what was there before, which lead into the midst of batches."""
+    """The index has stale entries that point into the middle of batches."""
     draw = Random(seed)
     bench = LogHarness(
         RealDisk(),
@@ -282,7 +282,7 @@ def test_directory_of_another_topic_id_is_ignored(own_broker: Broker, tmp_path: 
     assert local_directory(dirs, TOPIC, 0, topic_id) == str(directory(own_broker))
     assert local_directory(dirs, TOPIC, 0, Uuid(bytes(16))) is None
     assert local_directory(dirs, TOPIC, 1, topic_id) is None
-    # As a directory has it that has failed, when the broker has made the partition anew.
+    # As in a failed log directory, after the broker has created the partition in another one.
     (tmp_path / f"{TOPIC}-0").mkdir()
     assert local_directory(dirs, TOPIC, 0, topic_id) is None
 

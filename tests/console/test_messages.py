@@ -1,4 +1,4 @@
-"""Topics and their messages, beside a stock producer."""
+"""The pages of topics and messages, with a confluent-kafka producer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.console.conftest import ConsoleClient
 def create_topic_with_messages(
     broker: Broker, admin: AdminClient, producer: Producer, topic: str, count: int
 ) -> None:
-    """A topic of two partitions whose first has so many messages."""
+    """Create a topic of two partitions with `count` messages in the first."""
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
     for number in range(count):
         producer.produce(

@@ -1,4 +1,4 @@
-"""What other sites, and strangers' messages, try on a console: nothing comes of it."""
+"""Protection of the console against other sites and hostile messages."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ JUNK = (
         "-1",
         "9" * 30,
         "9" * 400,
-        "9" * 5000,  # Python makes no number of more than 4,300 digits
+        "9" * 5000,  # Python parses no number of more than 4,300 digits
         "0" * 5000,
         "-" + "9" * 30,
         "9" * 30 + "d",
@@ -181,7 +181,7 @@ JUNK = (
 
 @pytest.mark.parametrize("path", [*GET, "/topics/{topic}/live/events"])
 async def test_random_urls_cause_no_server_error(console: ConsoleClient, path: str) -> None:
-    """Whatever is asked for has an answer, or a sentence on why not; tried with a seed."""
+    """Every random URL gets a page or an error page."""
     draw = random.Random(path)
     for junk in JUNK:
         place = path.replace("{partition:int}", draw.choice(["0", "7", "9" * 30, "9" * 5000]))

@@ -1,7 +1,6 @@
-"""Build the image from its Dockerfile and run its compose files, without a container engine: docker/check.
+"""docker/check: builds the image from its Dockerfile and runs the compose files without a container engine.
 
-It takes root, and a Linux that lets it have namespaces (mounts, network, processes) for itself; nothing
-outside of them is changed, and all of it ends with them.
+It needs root and Linux namespaces (mounts, network, processes). Nothing outside of the namespaces is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def compose_files() -> list[Path]:
 
 
 def refusal() -> str | None:
-    """Why this machine cannot do it, in one sentence, if it cannot."""
+    """Return why this machine cannot run the check, or None."""
     if os.geteuid() != 0:
         return "an image is built by root alone, who may have namespaces: run docker/check as root"
     try:
@@ -79,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check(files: list[Path], home: Path) -> int:
-    """Within the namespaces: build, and run each file."""
+    """Build the image and run each file, within the namespaces."""
     (home / "root").mkdir()
     began = time.monotonic()
     make_network()
@@ -96,7 +95,7 @@ def check(files: list[Path], home: Path) -> int:
 
 
 def run(path: Path, image: Image, directory: Path) -> None:
-    """Start the services of a file, use them through the ports they publish, stop those that can leave."""
+    """Start the services of a file, use them through their published ports, and stop them."""
     services = read(path)
     for service in services:
         if not service.is_node and not service.is_command:
@@ -119,7 +118,7 @@ def run(path: Path, image: Image, directory: Path) -> None:
 
 
 def last_requested_apis(container: Container) -> set[str]:
-    """The APIs that a container's flight record names, which tells of the one before it that was killed."""
+    """Return the APIs in the flight record of the previous, killed container."""
     (record,) = container.host_path(container.environment["KAFKA_LOG_DIRS"]).glob("kwire-flight-*.jsonl")
     head, *requests = map(json.loads, record.read_text().splitlines())
     assert head["end"].startswith("killed"), head
@@ -127,7 +126,7 @@ def last_requested_apis(container: Container) -> set[str]:
 
 
 def stoppable_services(services: list[Service]) -> list[str]:
-    """Who can leave in an orderly way, for the controllers that stay are a majority."""
+    """Return the services that can shut down while the other controllers keep a majority."""
     brokers = [one.name for one in services if one.environment.get("KAFKA_PROCESS_ROLES") == "broker"]
     return brokers or [services[-1].name]
 

@@ -1,6 +1,6 @@
-"""A stock client, librdkafka's: what is produced is consumed, by a group.
+"""A confluent-kafka client that produces records and consumes them in a group.
 
-python -m tests.docker.client HOST:PORT[,...]      # for whoever cannot call it: it ends with status 0
+python -m tests.docker.client HOST:PORT[,...]      # exits with status 0 on success
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ COUNT = 20
 
 
 def is_ready(address: str) -> bool:
-    """Whether a node says over HTTP that clients may come."""
+    """Return whether the readiness endpoint of a node reports ready."""
     with urlopen(f"http://{address}/readyz", timeout=CLIENT_SECONDS) as answer:
         return bool(answer.status == 200)
 
 
 def exchange(addresses: Sequence[str], topic: str = "numbers") -> None:
-    """Produce numbers, acknowledged by all, and consume them in a group. AssertionError."""
+    """Produce numbers with acks=all and consume them in a group. Raise AssertionError."""
     servers = {"bootstrap.servers": ",".join(addresses)}
     values = [b"%d" % number for number in range(COUNT)]
     delivered: list[bytes | None] = []

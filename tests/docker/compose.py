@@ -1,6 +1,6 @@
-"""Compose files, as far as those of a broker use them: services, their environment, ports, volumes, names.
+"""A reader of compose files: services with environment, ports, volumes and names.
 
-The form of each is checked against the compose specification, so that a key in the wrong place is found.
+Unknown keys and keys in the wrong place are errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OURS = ROOT / "docker"
 THEIRS = Path(__file__).parent / "files"
 
 OURS_IS = "kwire"
-"""The name of the image that is built here."""
+"""The name of the image that the check builds."""
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 
 AT_THE_TOP = {"version", "name", "services", "volumes"}
@@ -30,21 +30,21 @@ DURATION = re.compile(r"(\d+(us|ms|[smh]))+")
 
 
 class Published(NamedTuple):
-    """A port of this machine, and that of the container it leads to."""
+    """A published port and the container port that it forwards to."""
 
     port: int
     container_port: int
 
 
 class Volume(NamedTuple):
-    """A named volume or a path beside the file, and where the container has it."""
+    """A named volume or a relative path, and its target in the container."""
 
     source: str
     target: str
 
 
 class Service(NamedTuple):
-    """One container of a compose file."""
+    """One service of a compose file."""
 
     name: str
     image: str
@@ -58,28 +58,28 @@ class Service(NamedTuple):
 
     @property
     def is_node(self) -> bool:
-        """Whether it is a broker or a controller."""
+        """Return whether it is a broker or a controller."""
         return self.image == OURS_IS and (self.command is None or "KAFKA_PROCESS_ROLES" in self.environment)
 
     @property
     def client_ports(self) -> list[Published]:
-        """Ports of listeners."""
+        """Return the published ports of listeners."""
         return [one for one in self.published if one not in self.http_ports]
 
     @property
     def http_ports(self) -> list[Published]:
-        """Ports where it answers over HTTP."""
+        """Return the published HTTP ports."""
         http = self.environment.get("KWIRE_HTTP", "")
         return [one for one in self.published if http.endswith(f":{one.container_port}")]
 
     @property
     def is_command(self) -> bool:
-        """Whether it runs one command of kwire's, and ends."""
+        """Return whether it runs one kwire command and exits."""
         return self.image == OURS_IS and not self.is_node
 
 
 def read(path: Path) -> list[Service]:
-    """The services of a compose file. ValueError where it is none."""
+    """Return the services of a compose file. Raise ValueError if it is invalid."""
     content = yaml.safe_load(path.read_text())
     check_keys(path.name, content, AT_THE_TOP)
     named = content.get("volumes", {})

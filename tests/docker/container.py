@@ -1,8 +1,7 @@
-"""Containers: processes in a root, a network and mounts of their own, reached at the ports that they publish.
+"""Containers: processes with their own root, network and mounts, reached at their published ports.
 
-As with a container engine, each has an address on a bridge, knows the others by name, and a port of "this
-machine" (the network of whoever makes them) leads to each that is published. Its root is read only, but for
-/tmp, /dev/shm and the volumes: nothing else has to be written.
+As with a container engine, each has an address on a bridge, resolves the others by name, and is reached at
+published ports in the caller's network. The root is read-only except /tmp, /dev/shm and the volumes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CHUNK_BYTES = 65_536
 
 
 def make_network() -> None:
-    """The bridge, and this machine's own address, in a network of the caller's own."""
+    """Create the bridge and the host's address in the caller's network namespace."""
     for command in (
         "link set lo up",
         "link add engine type bridge",
@@ -42,7 +41,7 @@ def make_network() -> None:
 
 
 class Container:
-    """One service that runs."""
+    """One running service."""
 
     def __init__(
         self, service: Service, image: Image, number: int, home: Path, volumes: Path, base: Path
@@ -60,7 +59,7 @@ class Container:
         self._listeners: list[socket.socket] = []
 
     def start(self, hosts: str) -> None:
-        """Start the process, and lead the published ports to it."""
+        """Start the process and forward the published ports to it."""
         self._home.mkdir()
         (self._home / "hosts").write_text(hosts)
         self._run()
@@ -68,7 +67,7 @@ class Container:
             self._listeners.append(forward(published.port, (self.address, published.container_port)))
 
     def kill_and_restart(self) -> None:
-        """As an engine does that was told to restart it: what no volume has is gone."""
+        """Kill and restart the container; data outside of volumes is lost."""
         self.process.kill()
         self.process.wait()
         self._run()
@@ -98,7 +97,8 @@ class Container:
         assert self.process.stdin is not None
         assert self.process.stdout.readline() == "unshared\n", self.stderr_text()
         link = f"port{self._number}"
-        # That of a process before goes with its network, which may take the kernel some time.
+        # The interface of the previous process is removed with its network, which may take the kernel some
+        # time.
         subprocess.run(["ip", "link", "delete", link], check=False, stderr=subprocess.DEVNULL)
         ip = f"link add {link} type veth peer name eth0 netns {self.process.pid}"
         subprocess.run(["ip", *ip.split()], check=True)
@@ -106,7 +106,7 @@ class Container:
         self.process.stdin.close()
 
     def wait_until_serving(self) -> None:
-        """Wait until the broker says that clients may come. AssertionError where it ends before."""
+        """Wait until the broker serves clients. Raise AssertionError if it exits before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("kwire serves on "):
@@ -114,22 +114,22 @@ class Container:
         raise AssertionError(f"{self.service.name}: {self.stderr_text()}")
 
     def stderr_text(self) -> str:
-        """What it has said on standard error."""
+        """Return its standard error so far."""
         return self.log.read_text()
 
     def check_health(self) -> int:
-        """The exit status of the image's own check, run in the container."""
+        """Run the health check of the image in the container and return its exit status."""
         into = ["nsenter", f"--target={self.process.pid}", "--mount", "--net", "--root", "--wd"]
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         own = [f"--setuid={self.uid}", f"--setgid={self.gid}", "/usr/bin/env", "-i", *variables]
         return subprocess.run([*into, *own, *self._image.health], check=False, timeout=60).returncode
 
     def host_path(self, target: str) -> Path:
-        """Where this machine has what the container has there, in a volume. KeyError."""
+        """Return the path on the host of a path in a volume. Raise KeyError."""
         return Path({where: source for source, where in self._mounted()}[target])
 
     def stop(self, seconds: float) -> int:
-        """Ask it to end, as an engine does, and give its exit status."""
+        """Stop the container as an engine does and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
@@ -137,18 +137,16 @@ class Container:
         self.process.kill()
         self.process.wait()
         for listener in self._listeners:
-            listener.shutdown(
-                socket.SHUT_RDWR
-            )  # which the thread that accepts notices, and not that it is closed
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread, which close does not
             listener.close()
 
     def _mounted(self) -> list[tuple[str, str]]:
-        """Sources and targets: of the service, and a new one for each volume of the image that it lacks."""
+        """Return sources and targets: the service's, and a new one for each other volume of the image."""
         pairs = []
         for volume in self.service.volumes:
             if volume.source.startswith("."):
                 source = (self._base / volume.source).resolve()
-                if not source.exists():  # an engine makes it
+                if not source.exists():  # an engine creates it
                     source = self._home / Path(volume.source).name
                     source.mkdir()
             else:
@@ -161,7 +159,7 @@ class Container:
         return pairs
 
     def _named(self, source: Path, target: str) -> Path:
-        """A named volume: a new one gets the owner and mode of what the image has there."""
+        """Return a named volume; a new one gets owner and mode of the directory in the image."""
         if not source.exists():
             source.mkdir()
             there = (self._image.root / target.lstrip("/")).stat()
@@ -174,10 +172,10 @@ class Container:
 def running(
     services: Sequence[Service], image: Image, home: Path, volumes: Path, base: Path
 ) -> Iterator[list[Container]]:
-    """The services of a compose file that lies at `base`, each in its container. Gives the nodes.
+    """Run the services of a compose file at `base`, each in a container, and yield the nodes.
 
-    They serve, and commands of kwire's that the file has beside them are done. Services of other images are
-    not there.
+    The nodes serve clients, and the one-off kwire commands have finished. Services of other images are
+    skipped.
     """
     home.mkdir()
     containers = [
@@ -207,7 +205,7 @@ def running(
 
 
 def forward(port: int, target: tuple[str, int]) -> socket.socket:
-    """Lead a port of this machine to a container, until the socket is closed."""
+    """Forward a port of the host to a container until the returned socket is closed."""
     listener = socket.create_server(("127.0.0.1", port))
 
     def accept() -> None:
@@ -236,7 +234,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def become(plan: dict[str, Any]) -> None:
-    """Be the process of a container: of its network when that has been laid, and of its root."""
+    """Turn this process into that of a container: wait for its network, then enter its root."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_MOUNTS | NEW_NETWORK):
         raise OSError(ctypes.get_errno(), "unshare")

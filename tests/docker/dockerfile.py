@@ -1,4 +1,4 @@
-"""A Dockerfile, as far as ours goes: its steps in their order, and what its context leaves out."""
+"""A parser for our Dockerfile and its build context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INSTRUCTIONS = {"FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "VOLUME", "EXPO
 
 
 class Step(NamedTuple):
-    """One instruction, its --options, and the rest of its text."""
+    """One instruction with its --options and the rest of its text."""
 
     instruction: str
     options: dict[str, str]
@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The rest as a list: in JSON, or words between blanks."""
+        """Return the rest as a list, from JSON or from words."""
         if self.text.startswith("["):
             words: list[str] = json.loads(self.text)
             return words
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 def read_steps(text: str) -> list[Step]:
-    """The steps of a Dockerfile. ValueError for an instruction that is not known here."""
+    """Return the steps of a Dockerfile. Raise ValueError for an unknown instruction."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     steps = []
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
@@ -46,21 +46,21 @@ def read_steps(text: str) -> list[Step]:
 
 
 class Context:
-    """The files that a build may copy: what the .dockerignore beside the Dockerfile leaves."""
+    """The build context: the files that .dockerignore does not exclude."""
 
     def __init__(self, top: Path, ignored: str) -> None:
         self.top = top
         self._rules = [line for line in ignored.splitlines() if line and not line.startswith("#")]
 
     def find(self, source: str) -> Path:
-        """A file or directory by its name in COPY. FileNotFoundError."""
+        """Return a file or directory by its name in COPY. Raise FileNotFoundError."""
         path = self.top / source
         if not path.exists() or self.excludes(source):
             raise FileNotFoundError(f"COPY {source}: the context has no such file")
         return path
 
     def excludes(self, name: str) -> bool:
-        """The last rule that matches the name, or a directory above it, decides."""
+        """Return whether .dockerignore excludes a name; the last matching rule wins."""
         above = [name, *(str(parent) for parent in Path(name).parents if str(parent) != ".")]
         is_out = False
         for rule in self._rules:

@@ -1,11 +1,11 @@
-"""An image, made of the Dockerfile's own steps in a root of its own.
+"""An image, built by the steps of the Dockerfile in a separate root.
 
-What FROM names is not there. In its place stands a root with this machine's libraries (/usr, read only) and
-Python, which is a virtual environment at /usr/local where that image has its own, without any package but
-pip. The steps after FROM are run as they stand, with the network out of reach: pip finds wheels that are made
-of what is installed here, in the versions of the lock file.
+The base image of FROM is not available. Instead, the root has the libraries of this machine (/usr, read-only)
+and its Python, as a virtual environment at /usr/local with pip only. The steps after FROM run unchanged,
+without a network: pip finds wheels that are made from the packages installed here, in the versions of the
+lock file.
 
-Who makes one needs a mount namespace to himself, and is root in it.
+Building needs root and a separate mount namespace.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BACKEND = Requirement("hatchling")
 
 
 class Image(NamedTuple):
-    """A root, and what the Dockerfile says of how to run it."""
+    """A root and the settings of the Dockerfile to run it."""
 
     root: Path
     environment: dict[str, str]
@@ -68,7 +68,7 @@ def mount(*arguments: str | Path) -> None:
 
 
 def make_root(root: Path) -> None:
-    """What stands for the image that FROM names."""
+    """Create the root that replaces the base image of FROM."""
     mount("-t", "tmpfs", "-o", "mode=755", "root", root)
     for name in DIRECTORIES:
         (root / name).mkdir(parents=True)
@@ -102,7 +102,7 @@ def make_root(root: Path) -> None:
 
 
 def bind(root: Path, path: Path) -> None:
-    """Show a directory of this machine at the same place, to be read only."""
+    """Bind-mount a directory of this machine at the same path, read-only."""
     target = root / path.relative_to("/")
     target.mkdir(parents=True, exist_ok=True)
     mount("--bind", path, target)
@@ -110,7 +110,7 @@ def bind(root: Path, path: Path) -> None:
 
 
 def build(root: Path) -> Image:
-    """Run the Dockerfile. CalledProcessError for a step that fails, FileNotFoundError for a COPY."""
+    """Build the image. Raise CalledProcessError for a failed step, FileNotFoundError for a COPY."""
     context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
     image = Image(root, {"PATH": PATH}, 0, 0, [], [], [])
     for step in read_steps(DOCKERFILE.read_text()):
@@ -179,7 +179,7 @@ def _copy(image: Image, step: Step, context: Context) -> None:
 
 
 def ids(root: Path, text: str) -> tuple[int, int]:
-    """The numbers of USER or USER:GROUP, as the root's own files have them. KeyError."""
+    """Return the ids of USER or USER:GROUP from the files in the root. Raise KeyError."""
     users = {line.split(":")[0]: line.split(":") for line in (root / "etc/passwd").read_text().splitlines()}
     groups = {line.split(":")[0]: line.split(":") for line in (root / "etc/group").read_text().splitlines()}
     user, _, group = text.partition(":")

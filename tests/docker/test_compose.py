@@ -1,6 +1,6 @@
-"""Compose files: that they are such, and that what they run does what is promised.
+"""The compose files: they are valid, and their services work.
 
-No container engine is needed: each service is a process that gets its environment, with ports and paths of
+No container engine is needed: each service runs as a process with its environment, with ports and paths of
 this machine.
 """
 
@@ -30,7 +30,7 @@ from tests.docker.compose import OURS, THEIRS, Service, read
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 60
 UNFENCED = "Transitioning from RECOVERY to RUNNING"
-"""What testcontainers wait for."""
+"""The log line that testcontainers waits for."""
 
 ADDRESS = re.compile(r"(?<=[/@])([\w.-]*):(\d+)")
 
@@ -42,7 +42,7 @@ def nodes(path: Path) -> list[Service]:
 
 
 class PortMapping:
-    """Where the ports of all containers are on this machine."""
+    """The ports of this machine that replace the container ports."""
 
     def __init__(self, services: list[Service]) -> None:
         self._services = services
@@ -50,7 +50,7 @@ class PortMapping:
         self._held = ExitStack()
 
     def port(self, name: str, container_port: int) -> int:
-        """A port that nobody else gets meanwhile."""
+        """Return a reserved free port."""
         if (name, container_port) not in self._ports:
             held = self._held.enter_context(socket.socket())
             held.bind(("127.0.0.1", 0))
@@ -61,7 +61,7 @@ class PortMapping:
         self._held.close()
 
     def text(self, service: Service, text: str) -> str:
-        """A setting of a service with each address in it moved."""
+        """Replace each address in a setting of a service."""
 
         def moved(match: re.Match[str]) -> str:
             host, port = match[1], int(match[2])
@@ -77,7 +77,7 @@ class PortMapping:
 
 @contextmanager
 def running(path: Path, place: Path) -> Iterator[list[str]]:
-    """The services of a file as processes. Gives the addresses of its brokers."""
+    """Run the services of a file as processes and yield the addresses of the brokers."""
     services = nodes(path)
     moved = PortMapping(services)
     clients, browsers = [], []
@@ -100,7 +100,7 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
         if "KAFKA_LOG_DIRS" in environment:
             environment["KAFKA_LOG_DIRS"] = str(home / "data")
         environments[service.name] = {
-            "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # nobody else will join
+            "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # no other member joins
             **environment,
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(OURS.parent),

@@ -1,4 +1,4 @@
-"""What is wrong with a compose file is found."""
+"""Reading of compose files and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `docker/check` reads of a Dockerfile, and says where it cannot build: that takes root, and minutes."""
+"""Parsing of the Dockerfile in `docker/check`, which itself needs root and minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts that the image has by the names of Apache Kafka's: what they hand to `kwire`."""
+"""The scripts of the image with the names of Apache Kafka's, and the arguments that they pass to `kwire`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOPICS = OURS / "bin/kafka-topics.sh"
 
 
 def run_script(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The script, where `kwire` is a script that prints what it is given, a line each."""
+    """Run a script with a fake `kwire` that prints its arguments, one per line."""
     kwire = directory / "kwire"
     kwire.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     kwire.chmod(0o755)

@@ -1,7 +1,6 @@
-"""Wheels made of what is installed here, so that an image's own pip can install without an index.
+"""Wheels built from installed packages, so that pip in an image can install without an index.
 
-The hashes in a lock file, which are those of what an index has, are replaced by those of these wheels. That
-the versions are the ones that were pinned is checked.
+The hashes in the lock file are replaced by those of these wheels. The versions must be the pinned ones.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ MADE_BY_PIP = {"INSTALLER", "REQUESTED", "direct_url.json"}
 
 
 def pinned(lock: str) -> list[Requirement]:
-    """What a lock file pins for this Python."""
+    """Return the requirements that a lock file pins for this Python."""
     requirements = [Requirement(line) for line in re.findall(r"(?m)^(\w[^\\\n]*)", lock)]
     return [one for one in requirements if one.marker is None or one.marker.evaluate()]
 
 
 def installed(requirement: Requirement) -> Distribution:
-    """The package that is installed for a requirement. LookupError, which says what to do."""
+    """Return the installed package of a requirement. Raise LookupError with the fix."""
     try:
         found = distribution(requirement.name)
     except PackageNotFoundError:
@@ -37,7 +36,7 @@ def installed(requirement: Requirement) -> Distribution:
 
 
 def with_dependencies(requirement: Requirement) -> Iterator[Distribution]:
-    """The package and all that it cannot do without."""
+    """Yield a package and its dependencies."""
     found = installed(requirement)
     yield found
     for text in found.requires or ():
@@ -47,7 +46,7 @@ def with_dependencies(requirement: Requirement) -> Iterator[Distribution]:
 
 
 def make_wheel(package: Distribution, directory: Path) -> Path:
-    """Put the files of an installed package into a wheel. Its scripts are made anew from its entry points."""
+    """Put the files of an installed package into a wheel. Scripts come from its entry points."""
     told = package.read_text("WHEEL") or ""
     tags = [tag.strip().split("-") for tag in re.findall(r"(?m)^Tag: (.*)$", told)]
     assert tags, f"{package.name} says no tag"
@@ -63,7 +62,7 @@ def make_wheel(package: Distribution, directory: Path) -> Path:
 
 
 def rewrite_lock_file(lock: str, directory: Path) -> str:
-    """A lock file of the same versions, with wheels made for them in a place."""
+    """Make wheels in a directory and return the lock file with their hashes."""
     lines = []
     for requirement in pinned(lock):
         wheel = make_wheel(installed(requirement), directory)
@@ -73,7 +72,7 @@ def rewrite_lock_file(lock: str, directory: Path) -> str:
 
 
 def pip_of_this_python(site_packages: Path, binaries: Path) -> None:
-    """Give another Python the pip that this one has."""
+    """Make the pip of this Python available to another one."""
     for file in distribution("pip").files or ():
         if ".." not in file.parts and file.suffix != ".pyc":
             target = site_packages / str(file)

@@ -1,4 +1,4 @@
-"""For which hosts a request may ask."""
+"""Allowed values of the Host header."""
 
 from __future__ import annotations
 

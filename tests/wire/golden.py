@@ -1,9 +1,9 @@
-"""Writes the files that `test_java_bytes.py` reads: `python -m tests.wire.golden`, with Java and Maven.
+"""Writer of the data that `test_java_bytes.py` reads; it needs Java and Maven.
 
-For every message that kwire declares and every version: a value with every field filled, one with every null
-that is allowed, and for the oldest and newest version a random one, all as JSON, with the bytes that Apache
-Kafka's generated classes make of them. Beside these what Kafka stores, defined, the definitions of requests
-that kafka-python does not have, and Kafka's error codes.
+Run `python -m tests.wire.golden`. For every message and version, the data has a value with every field set,
+one with every allowed null and, for the oldest and newest version, a random one: as JSON and as the bytes
+that Apache Kafka's generated classes write. It also has the definitions of Kafka's stored records and of
+requests that kafka-python lacks, and Kafka's error codes.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ STORED = (
     raft,
     transactions,
 )
-"""Where kwire declares what is no request and no response."""
+"""The modules with messages that are neither requests nor responses."""
 
 RECORD_TYPES = {"metadata", "coordinator-key", "coordinator-value"}
-"""What Kafka's definitions call the records of its logs."""
+"""The types of stored records in Kafka's definitions."""
 
 GONE = {"ZkMigrationStateRecord"}
-"""Kafka 4 has no such record any more; logs that began under Kafka 3 still hold it."""
+"""A record that Kafka 4 no longer has, but that logs from Kafka 3 contain."""
 
 
 def stored_messages() -> dict[str, type[Message]]:
-    """What kwire declares beside requests and responses: the messages of Kafka's own logs and files."""
+    """Return the messages in Kafka's logs and files that kwire declares."""
     found: dict[str, type[Message]] = {}
-    # Structures inside messages have no versions of their own, and Message itself is no message.
+    # Structures inside messages and Message have no versions.
     for module in STORED:
         found |= {
             name: one
@@ -69,7 +69,7 @@ def stored_messages() -> dict[str, type[Message]]:
 
 
 def declared_messages() -> dict[str, type[Message]]:
-    """Every message that kwire declares and Kafka 4.3.1 has, by name."""
+    """Return every message that both kwire and Kafka 4.3.1 have, by name."""
     found: dict[str, type[Message]] = {}
     for api in API_VERSIONS.values():
         for message_class in (api.request_class, api.response_class):
@@ -78,7 +78,7 @@ def declared_messages() -> dict[str, type[Message]]:
 
 
 def messages_missing_in_kafka_python() -> set[str]:
-    """The requests and responses that kafka-python does not have."""
+    """Return the requests and responses that kafka-python does not have."""
     return {
         name
         for name in declared_messages().keys() - stored_messages().keys()
@@ -92,7 +92,7 @@ def versions(message_class: type[Message]) -> range:
 
 
 def to_json(value: Value, shape: Struct, version: int) -> dict[str, Any]:
-    """A plain value as Kafka's JSON converters read it."""
+    """Convert a plain value to the JSON of Kafka's converters."""
 
     def one(entry: Entry, given: Any) -> Any:
         if given is None:
@@ -100,7 +100,7 @@ def to_json(value: Value, shape: Struct, version: int) -> dict[str, Any]:
         if entry.struct is not None:
             return to_json(given, entry.struct, version)
         if entry.element == "uuid":
-            # Kafka writes a Uuid in the url's base64, without its padding.
+            # Kafka writes a Uuid in URL-safe base64 without padding.
             return b64encode(given, b"-_").decode().rstrip("=")
         if entry.element in ("bytes", "records"):
             return b64encode(given).decode()
@@ -117,7 +117,7 @@ def to_json(value: Value, shape: Struct, version: int) -> dict[str, Any]:
 
 
 def with_nulls(value: Value, shape: Struct, version: int) -> Value:
-    """The same value, with a null wherever one may be."""
+    """Return the value with null in every nullable field."""
     changed: Value = {}
     for entry in shape.at(version):
         given = value[entry.name]
@@ -135,7 +135,7 @@ def with_nulls(value: Value, shape: Struct, version: int) -> Value:
 
 
 def without_descriptions(definition: Any) -> Any:
-    """A definition without the sentences about each field."""
+    """Return a definition without the descriptions of fields."""
     if isinstance(definition, dict):
         return {key: without_descriptions(one) for key, one in definition.items() if key != "about"}
     if isinstance(definition, list):
@@ -172,7 +172,7 @@ def main() -> None:
     }
     requests = {name: definitions[name] for name in sorted(messages_missing_in_kafka_python())}
     kafka_json.OTHERS.write_text(json.dumps(requests, indent=1) + "\n", encoding="ascii")
-    # All of Kafka's records, so that one that kwire does not declare is noticed.
+    # All of Kafka's records, to find those that kwire does not declare.
     definitions = {
         name: definition
         for name, definition in definitions.items()

@@ -1,7 +1,7 @@
-"""A second codec of Kafka's protocol: slow, walking Kafka's definitions value by value.
+"""A second, slow codec of Kafka's protocol that interprets Kafka's definitions.
 
-It shares no code with kwire, so that a mistake in one is not repeated in the other. Values are plain: a
-structure is a dict by field name, and fields that a version lacks are not in it.
+It shares no code with kwire, so that both do not have the same mistakes. Values are plain: a structure is a
+dict by field name without the fields that a version lacks.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Writer:
 
 
 class Reader:
-    """Decodes one version of a definition from the start of some bytes; `position` is where it is."""
+    """Decodes one version of a definition; `position` is the next byte."""
 
     def __init__(self, definition: Definition, version: int, data: bytes) -> None:
         self.definition = definition
@@ -164,14 +164,14 @@ class Reader:
 
 
 def default_of(entry: Entry, version: int) -> Any:
-    """A field's default as a plain value."""
+    """Return the default of a field as a plain value."""
     if entry.struct is not None and entry.default == "struct":
         return {one.name: default_of(one, version) for one in entry.struct.at(version)}
     return entry.default
 
 
 def representative(shape: Struct, version: int) -> Value:
-    """Every field filled with something that is not its default, every list with one element."""
+    """Return a value with a non-default in every field and one element in every list."""
     return {entry.name: _filled(entry, version) for entry in shape.at(version)}
 
 
@@ -195,7 +195,7 @@ def _filled(entry: Entry, version: int) -> Any:
 
 
 class Maker:
-    """Makes random values of a version: extremes, nulls, empty and long things among the ordinary."""
+    """Generates random values of a version, including extremes, nulls, empty and long values."""
 
     def __init__(self, version: int, choose: random.Random) -> None:
         self.version = version
@@ -237,7 +237,7 @@ class Maker:
 
 
 def to_message(message_class: type[Message], value: Value) -> Message:
-    """A plain value as kwire's message."""
+    """Convert a plain value to kwire's message."""
     nested = {field.name: field.message for field in fields_of(message_class)}
 
     def convert(name: str, given: Any) -> Any:
@@ -252,7 +252,7 @@ def to_message(message_class: type[Message], value: Value) -> Message:
 
 
 def to_value(message: Message, shape: Struct, version: int) -> Value:
-    """A message of kwire as a plain value, without the fields that the version lacks."""
+    """Convert kwire's message to a plain value without the fields that the version lacks."""
     entries: Iterable[Entry] = shape.at(version)
 
     def convert(entry: Entry, given: Any) -> Any:

@@ -1,9 +1,7 @@
-"""Kafka's message definitions, as the JSON files that kafka-python ships: the tests' oracle.
+"""Kafka's message definitions, from the JSON files that kafka-python ships.
 
-The few requests that kafka-python does not know are in `data/`, as `golden.py` took them from Kafka.
-
-Read here on their own, with nothing of kwire: a definition is a `Struct` of `Entry`s, and what its words mean
-(versions, nullable versions, defaults) is worked out a second time.
+Definitions of requests that kafka-python lacks are in `data/`, written by `golden.py`. The parser shares no
+code with kwire: a definition is a `Struct` of `Entry`s, with versions, nullable versions and defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 OTHERS = DATA / "kafka-4.3.1-requests.json"
 """Definitions of requests and responses that kafka-python does not have."""
 STORED = DATA / "kafka-4.3.1-stored.json"
-"""Definitions of what Kafka stores in its own logs and files."""
+"""Definitions of records in Kafka's logs and files."""
 
 ENDLESS = 0x7FFF
 WIDTHS = {
@@ -39,11 +37,11 @@ WIDTHS = {
     "records": "Records",
     "uuid": "Uuid",
 }
-"""Kafka's primitive types, and how kwire writes them."""
+"""Kafka's primitive types and their names in kwire."""
 
 
 def reference(module: str) -> Any:
-    """A module of kafka-python, which reads its resources in a way that Python deprecates."""
+    """Import a module of kafka-python without deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return import_module(module)
@@ -51,7 +49,7 @@ def reference(module: str) -> Any:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of versions with both ends."""
+    """A range of versions, including both ends."""
 
     first: int
     last: int
@@ -76,7 +74,7 @@ class Entry:
     name: str
     json_name: str
     element: str
-    """The type, or that of the elements: a primitive's name in Kafka's writing, or a structure's."""
+    """The type of the field or its elements: the name of a primitive in Kafka, or of a structure."""
     is_list: bool
     struct: Struct | None
     versions: Span
@@ -86,7 +84,7 @@ class Entry:
     flexible: Span | None
     ignorable: bool
     default: Any
-    """The default in kwire's terms; a structure that is not null by default has the word "struct" here."""
+    """The default in kwire's terms; "struct" for a structure that is not null by default."""
 
     def is_nullable(self, version: int) -> bool:
         return version in self.nullable
@@ -105,7 +103,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Definition:
-    """A whole message."""
+    """The definition of a message."""
 
     name: str
     api_key: int
@@ -115,12 +113,12 @@ class Definition:
 
 
 def snake_case(name: str) -> str:
-    """FetchMaxWaitMs to fetch_max_wait_ms: an underscore in front of every capital but the first."""
+    """Convert FetchMaxWaitMs to fetch_max_wait_ms."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def without_comments(text: str) -> str:
-    """Kafka's JSON has `//` comments; inside a string those two characters are text."""
+    """Remove the `//` comments of Kafka's JSON, except inside of strings."""
     pattern = r'("(?:\\.|[^"\\])*")|//[^\n]*'
     return re.sub(pattern, lambda found: found.group(1) or "", text)
 
@@ -138,13 +136,13 @@ def parse(text: str) -> Definition:
 
 
 def in_kafka_python(name: str) -> bool:
-    """Whether kafka-python has this message."""
+    """Return whether kafka-python has this message."""
     return resources.files(reference(PACKAGE)).joinpath(f"{name}.json").is_file()
 
 
 @cache
 def definition(name: str) -> Definition:
-    """The definition of this name; KeyError where neither kafka-python nor `data/` has one."""
+    """Return the definition of a message. Raise KeyError if neither kafka-python nor `data/` has it."""
     if in_kafka_python(name):
         file = resources.files(reference(PACKAGE)).joinpath(f"{name}.json")
         return parse(file.read_text(encoding="utf-8"))
@@ -153,7 +151,7 @@ def definition(name: str) -> Definition:
 
 @cache
 def _kept() -> dict[str, Any]:
-    """The definitions in `data/`."""
+    """Return the definitions in `data/`."""
     found: dict[str, Any] = {}
     for file in (OTHERS, STORED):
         found |= json.loads(file.read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""kafka-python's classes of messages, and plain values as their instances."""
+"""Conversion of plain values to kafka-python's message classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("admin", "consumer", "metadata", "producer", "sasl")
 
 
 def kafka_python_class(name: str) -> Any:
-    """kafka-python's class of a message."""
+    """Return kafka-python's class of a message."""
     for package in PACKAGES:
         found = getattr(kafka_json.reference(f"kafka.protocol.{package}"), name, None)
         if found is not None:
@@ -21,9 +21,9 @@ def kafka_python_class(name: str) -> Any:
 
 
 def to_kafka_python(container: Any, value: Value, version: int) -> Any:
-    """A plain value as an instance of one of kafka-python's classes.
+    """Convert a plain value to an instance of one of kafka-python's classes.
 
-    Uuids are objects there, and the operations that somebody may do are a set of bits with a shorter name.
+    kafka-python has objects for uuids, and shorter names for the bit fields of authorized operations.
     """
     fields: dict[str, Any] = {}
     for name, given in value.items():

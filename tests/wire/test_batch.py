@@ -1,4 +1,4 @@
-"""Record batches: against kafka-python's builder and reader in both directions, and against lies."""
+"""Record batches, compared with kafka-python's, and malformed batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RECORDS: list[NewRecord] = [
 
 
 def kafka_python_module() -> Any:
-    """kafka-python's batch module."""
+    """Return kafka-python's batch module."""
     return kafka_json.reference("kafka.record.default_records")
 
 
@@ -75,7 +75,7 @@ def expected(base_offset: int = 0, new_records: list[NewRecord] = RECORDS) -> li
 
 
 def test_crc_is_castagnoli() -> None:
-    """The check value that the catalog of CRCs gives for CRC-32C."""
+    """The check value of CRC-32C in the catalog of CRC algorithms."""
     assert crc32c(b"123456789") == 0xE3069283
 
 
@@ -150,7 +150,7 @@ def test_log_append_time_applies_to_every_record() -> None:
 
 @pytest.mark.parametrize("writable", [bytearray, lambda data: memoryview(bytearray(data))])
 def test_stamping_in_place(writable: Any) -> None:
-    """An offset and an epoch go in front of what the CRC covers."""
+    """The CRC does not cover the base offset and the leader epoch."""
     batch = built_by_kafka_python(Codec.GZIP)
     buffer = writable(b"before" + batch + b"after")
     stamp(buffer, 6, 5_000_000_000, 12)
@@ -167,7 +167,7 @@ def test_stamping_in_place(writable: Any) -> None:
 
 
 def test_stamping_the_append_time() -> None:
-    """This the CRC does cover."""
+    """The CRC covers the append time."""
     buffer = bytearray(b"x" + build(RECORDS, codec=Codec.LZ4))
     before = read_header(buffer, 1)
     after = stamp_append_time(buffer, 1, before, 99)
@@ -236,7 +236,7 @@ def test_wrong_record_count_is_corrupt(count: int, codec: Codec) -> None:
 
 
 def test_many_records() -> None:
-    """Deltas that take more than one byte, and more than one record of each kind of length."""
+    """Enough records for multi-byte deltas and lengths."""
     choose = random.Random(3)
     many: list[NewRecord] = [
         (
@@ -274,7 +274,7 @@ def test_decompression_is_bounded(codec: Codec) -> None:
 
 
 def with_payload(payload: bytes, count: int = 1) -> tuple[bytearray, BatchHeader]:
-    """A batch whose records are these bytes, and its header."""
+    """Return a batch with these bytes as records, and its header."""
     batch = build([(0, None, None, [])])[:HEADER_BYTES] + payload
     struct.pack_into(">i", batch, LENGTH_AT, len(batch) - 12)
     struct.pack_into(">i", batch, HEADER_BYTES - 4, count)
@@ -299,7 +299,7 @@ GOOD = bytes.fromhex("0c 00 00 00 01 01 00")
         "0e 00 00 00 01 01 00 00",  # a byte left in the record
         "0c 00 00 00 01 01 00 ff",  # a byte after the record
         "0c 00 00 00 03 01 00",  # a key of -2 bytes
-        "0c 00 00 00 02 01 00",  # a key that swallows the value
+        "0c 00 00 00 02 01 00",  # a key that includes the value
         "0c 00 00 00 7e 01 00",  # a key beyond the record
         "0c 00 00 00 01 01 01",  # -1 headers
         "0c 00 00 00 01 01 7e",  # 63 headers
@@ -335,7 +335,7 @@ def test_record_boundaries() -> None:
 
 
 def count_one_by_one(payload: bytes, limit: int) -> int | str:
-    """What `count_records` has to find: how many records there are, or what is wrong."""
+    """Return the expected result of `count_records`: the number of records or an error."""
     at = count = 0
     while at < len(payload):
         if count == limit:
@@ -357,7 +357,7 @@ def count_one_by_one(payload: bytes, limit: int) -> int | str:
 
 
 def test_records_of_equal_length_are_counted_correctly() -> None:
-    """Counted together they are as many as one by one, whatever was changed in them."""
+    """The fast count equals the count one by one, also for changed records."""
     choose = random.Random("runs")
     seen = set()
     for _ in range(3000):
@@ -395,7 +395,7 @@ def test_records_of_equal_length_are_counted_correctly() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_records_from_an_offset(codec: Codec) -> None:
-    """They are those of all that have the offset, or one behind it, whatever compaction has taken."""
+    """Reading from an offset equals filtering all records, also after compaction."""
     choose = random.Random(f"from {codec}")
     for number in range(150):
         count = choose.choice((1, 2, 20, 300))
@@ -425,7 +425,7 @@ def test_skipped_records_are_validated(payload: str) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_changed_batch_is_read_or_corrupt(codec: Codec) -> None:
-    """A batch changed anywhere reads as records, or is refused as corrupt."""
+    """A changed batch gives records or a corrupt message error."""
     choose = random.Random(f"batch {codec}")
     batch = build(RECORDS, codec=codec)
     for _ in range(1500):

@@ -1,7 +1,7 @@
-"""Whatever a peer sends: a decoder returns a message or raises WireError, in memory bounded by what was sent.
+"""Decoders return a message or raise WireError for any input, in memory bounded by the input.
 
-Every position of a valid message is cut, overwritten and made to lie about a length; the valid messages are
-those of every API and version, both sides of it, and of all that is stored.
+Valid messages of every API, version and stored record are truncated, overwritten and given wrong lengths at
+every position.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ LIES = (
     b"\x80\x80\x80\x80\x10",
     b"\xff\xff\xff\xff\xff\x01",
 )
-"""Lengths and counts that are wrong where they end up, in all the ways that the protocol writes them."""
+"""Wrong lengths and counts in all encodings of the protocol."""
 
 MOST_BYTES = 64 * 1024
-"""Decoding a frame of some hundred bytes may take this much at its peak, whatever the frame claims."""
+"""The peak memory for decoding a frame of some hundred bytes."""
 
 
 def sample(message_class: type[Message], version: int) -> bytes:
@@ -69,7 +69,7 @@ def sample(message_class: type[Message], version: int) -> bytes:
 
 
 def with_wrong_lengths(data: bytes) -> Iterator[bytes]:
-    """Every lie in the place of what is there, and now and then one more in front of it."""
+    """Yield the data with a wrong length at every position."""
     for position in range(len(data)):
         for lie in LIES:
             yield data[:position] + lie + data[position + len(lie) :]
@@ -78,7 +78,7 @@ def with_wrong_lengths(data: bytes) -> Iterator[bytes]:
 
 
 def decode_or_none(decodes: Decoder, data: bytes) -> Message | None:
-    """The message in some bytes; None where they were refused as they should be."""
+    """Decode a message, or return None after a WireError."""
     try:
         message, end = decodes(data, 0, len(data))
     except WireError:
@@ -116,7 +116,7 @@ def test_wrong_length_anywhere_is_bounded(message_class: type[Message], version:
 
 @pytest.mark.parametrize(("message_class", "version"), CASES)
 def test_changed_bytes_that_decode_can_be_encoded_again(message_class: type[Message], version: int) -> None:
-    """If changed bytes still read as a message, it can be written, and reads the same again."""
+    """A message decoded from changed bytes survives another round trip."""
     choose = random.Random(f"{message_class.__name__} {version}")
     data = sample(message_class, version)
     decodes = decoder(message_class, version)
@@ -141,7 +141,7 @@ def test_random_bytes_are_bounded(message_class: type[Message], version: int) ->
 
 @pytest.mark.parametrize(("key", "version"), APIS)
 def test_truncated_or_changed_request_frame(key: int, version: int) -> None:
-    """A whole frame, header included, as a broker reads it."""
+    """The frame includes the request header."""
     request_class = API_VERSIONS[key].request_class
     shape = kafka_json.definition(request_class.__name__).struct
     request = to_message(request_class, representative(shape, version))
@@ -179,7 +179,7 @@ def test_truncated_response_frame(key: int, version: int) -> None:
 
 
 def test_count_larger_than_the_frame_is_refused() -> None:
-    """A Metadata request of eight bytes that claims two billion topics."""
+    """A Metadata request of eight bytes with a count of two billion topics."""
     frame = b"\x7f\xff\xff\xff" + b"\x00" * 4
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Columns say what the records say one by one, and refuse what these refuse."""
+"""Columns equal the records read one by one, and raise the same errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_malformed_records_are_refused_as_one_by_one(draw: st.DataObject) -> Non
 
 
 def wrap_to_64_bits(value: int) -> int:
-    """As 64 bits hold it: a delta that was made up may lead beyond them."""
+    """Wrap a value to 64 bits: an invented delta may overflow."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -159,7 +159,7 @@ def test_failed_decompression_is_refused() -> None:
 
 @pytest.mark.parametrize("last_byte", [0x01, 0x03, 0x7F])
 def test_ten_byte_varint_is_truncated_to_64_bits(last_byte: int) -> None:
-    """As Kafka reads one: what is beyond them is dropped."""
+    """Kafka also drops the excess bits."""
     data = build([(0, b"k", b"v", []), (1 << 62, b"k", b"w", [])])
     data[data.index(b"\x80" * 9 + b"\x01") + 9] = last_byte
     assert [row[1] for row in read_one_by_one(bytes(data))] == [0, 1 << 62]

@@ -1,4 +1,4 @@
-"""The codecs: both ways, against kafka-python's, in all their framings, and never beyond what is allowed."""
+"""Compression codecs: round trips, compatibility with other clients and limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DATA = {
 
 
 def kafka_python_codec(name: str) -> Callable[[bytes], bytes]:
-    """A function of kafka-python's codecs, called gzip_encode and the like."""
+    """Return a codec function of kafka-python, such as gzip_encode."""
     found: Any = getattr(kafka_json.reference("kafka.codec"), name)
     return lambda data: bytes(found(data))
 
@@ -70,7 +70,7 @@ def test_compression_levels(codec: Codec) -> None:
 
 
 def test_snappy_raw_and_block_format() -> None:
-    """Some clients send one raw block; Java's sends blocks of 32 KiB behind a header."""
+    """Some clients send one raw block; the Java client sends a header and blocks of 32 KiB."""
     data = DATA["text"]
     raw: bytes = snappy.compress(data)
     assert decompress(Codec.SNAPPY, raw, max_bytes=len(data)) == data
@@ -88,7 +88,7 @@ def test_snappy_raw_and_block_format() -> None:
 
 
 def test_lz4_frames_are_readable_by_java() -> None:
-    """Java's reader knows independent blocks only; their greatest size is 64 KiB, as its writer has it."""
+    """Java's reader supports only independent blocks of at most 64 KiB."""
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, DATA["text"]))
     assert not info["block_linked"]
     assert info["block_size"] == 64 * 1024
@@ -107,7 +107,7 @@ def test_lz4_frames_of_other_clients(linked: bool, checked: bool, sized: bool) -
 
 
 def test_concatenated_members_and_frames() -> None:
-    """Java's gzip and zstd readers go on where one ends and another begins."""
+    """Java's gzip and zstd readers continue with the next member or frame."""
     for codec in (Codec.GZIP, Codec.ZSTD):
         twice = compress(codec, b"first ") + compress(codec, b"second")
         assert decompress(codec, twice, max_bytes=12) == b"first second"
@@ -138,7 +138,7 @@ def test_output_of_exactly_the_limit_is_accepted(codec: Codec, name: str) -> Non
 
 
 def bomb(codec: Codec) -> bytes:
-    """A few kilobytes that would be 64 MiB."""
+    """Return a few kilobytes that decompress to 64 MiB."""
     zeros = bytes(1 << 20)
     if codec == Codec.GZIP:
         return compress(codec, bytes(1 << 26))
@@ -163,13 +163,13 @@ def test_decompression_bomb_is_bounded(codec: Codec) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The input may be copied once, and the output be there as pieces and joined.
+    # The input may be copied once, and the output may exist both in pieces and joined.
     assert peak < len(packed) * 2 + most * 3
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_large_limit_allocates_no_memory(codec: Codec) -> None:
-    """What is allowed is a bound, not what is taken."""
+    """The limit is not allocated in advance."""
     packed = compress(codec, DATA["text"])
     decompress(codec, packed, max_bytes=ENDLESS)
     tracemalloc.start()
@@ -182,7 +182,7 @@ def test_large_limit_allocates_no_memory(codec: Codec) -> None:
 
 
 def test_wrong_snappy_length_is_refused() -> None:
-    """The length in front of a block is what the library allocates: it must be possible."""
+    """The library allocates the length before a block, so the length must be plausible."""
     for lie in (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"):
         with pytest.raises(CompressionError):
             decompress(Codec.SNAPPY, lie + b"\x00x", max_bytes=ENDLESS)
@@ -203,7 +203,7 @@ def test_wrong_snappy_block_size_is_refused(size: bytes) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_truncated_data_is_refused(codec: Codec) -> None:
-    """Every codec but snappy, whose framing has no end, knows when something is missing."""
+    """Every codec detects missing data, except the snappy framing, which has no end."""
     packed = compress(codec, DATA["text"])
     whole_blocks = set()
     if codec == Codec.SNAPPY:
@@ -220,7 +220,7 @@ def test_truncated_data_is_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_random_and_changed_data_is_bounded(codec: Codec) -> None:
-    """Either the data is refused with CompressionError, or something comes out that is within the bound."""
+    """The data raises CompressionError or decompresses within the limit."""
     choose = random.Random(codec.name)
     packed = compress(codec, DATA["text"][:5000])
     most = 20_000

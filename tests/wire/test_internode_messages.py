@@ -1,4 +1,4 @@
-"""What nodes of a cluster say to each other, as one sends it and the other reads it."""
+"""Requests and responses between the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC_ID = Uuid(b"a topic's own id")
 
 
 def decode_request_frame(frame: bytes | memoryview) -> Message:
-    """The request in a frame without its size."""
+    """Decode the request in a frame without its size."""
     view = memoryview(frame)
     header, position = decode_request_header(view)
     request: Message = decode_request(header, view, position)
@@ -36,7 +36,7 @@ def decode_request_frame(frame: bytes | memoryview) -> Message:
 
 
 def encode_response_frame(version: int, response: Message) -> bytes:
-    """A response's frame, without its size."""
+    """Encode a response frame without its size."""
     pieces = encode_response(response.API_KEY, version, 7, response)
     return b"".join(bytes(piece) for piece in pieces)[4:]  # type: ignore[arg-type]
 
@@ -157,7 +157,7 @@ def test_internode_messages_round_trip(version: int, request_: Message, response
 
 
 def test_envelope_contains_request_and_response_with_headers() -> None:
-    """KIP-590: as they would be on the wire, but for their sizes."""
+    """KIP-590: the embedded frames have no size prefix."""
     wanted = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
     principal = DefaultPrincipalData(type="User", name="ANONYMOUS")
     packed = EnvelopeRequest(

@@ -1,7 +1,7 @@
-"""Every message against Apache Kafka 4.3.1: the bytes that its own classes write, kept in `data/`.
+"""Every message, compared with the bytes that Apache Kafka 4.3.1 writes.
 
-`golden.py` wrote the files, and `interop/test_java_parity.py` asks a JVM whether they still hold. They have
-what kafka-python does not: the records of Kafka's own logs and files, with their definitions.
+`golden.py` wrote the data, and `interop/test_java_parity.py` checks it with a JVM. Unlike kafka-python, it
+has the records of Kafka's logs and files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DECLARED = golden.declared_messages()
 
 @cache
 def cases() -> dict[tuple[str, int], list[tuple[Any, bytes]]]:
-    """Kafka's JSON values and their bytes, by message and version."""
+    """Return Kafka's JSON values and their bytes, by message and version."""
     found: dict[tuple[str, int], list[tuple[Any, bytes]]] = {}
     for line in golden.MESSAGES.read_text(encoding="ascii").splitlines():
         case = json.loads(line)
@@ -36,7 +36,7 @@ def cases() -> dict[tuple[str, int], list[tuple[Any, bytes]]]:
 
 
 def from_json(message_class: type[Message], value: dict[str, Any]) -> Message:
-    """Kafka's JSON as kwire's message."""
+    """Convert Kafka's JSON to kwire's message."""
     fields = {field.name: field for field in fields_of(message_class)}
     values: dict[str, Any] = {}
     for json_name, given in value.items():
@@ -71,7 +71,7 @@ def test_every_version_has_cases() -> None:
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_bytes_match_java(name: str) -> None:
-    """kwire writes what Java writes, and reads it as the same value."""
+    """kwire writes the same bytes as Java and reads them as the same value."""
     for version in golden.versions(DECLARED[name]):
         for value, data in cases()[name, version]:
             message = from_json(DECLARED[name], value)
@@ -81,7 +81,7 @@ def test_bytes_match_java(name: str) -> None:
 
 @pytest.mark.parametrize("name", golden.stored_messages())
 def test_stored_definitions_match_kafka(name: str) -> None:
-    """What Kafka stores, field by field; requests and responses are compared in `test_oracle.py`."""
+    """Stored records; `test_oracle.py` compares requests and responses."""
     ours, theirs = DECLARED[name], kafka_json.definition(name)
     assert theirs.api_key == ours.API_KEY
     assert tuple(ours.VERSIONS) == (theirs.versions.first, theirs.versions.last)

@@ -1,4 +1,4 @@
-"""Java's properties files, beside what OpenJDK 17 reads and writes."""
+"""Java properties files, compared with OpenJDK 17."""
 
 from __future__ import annotations
 

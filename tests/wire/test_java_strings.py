@@ -1,4 +1,4 @@
-"""Hashes against values that a JVM printed."""
+"""String hashes, compared with values from a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named tuples that are made quickly are what typing makes."""
+"""kwire's fast NamedTuple behaves as that of typing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ R = TypeVar("R")
 
 
 class KwireTuple(NamedTuple):
-    """Said of it."""
+    """A docstring."""
 
     name: str | None
     size_bytes: int = 7
-    """With a default."""
+    """A docstring of an attribute."""
 
     @property
     def double(self) -> int:
-        """Twice the size."""
+        """Return twice the size."""
         return 2 * self.size_bytes
 
 
 class TypingTuple(typing.NamedTuple):
-    """Said of it."""
+    """A docstring."""
 
     name: str | None
     size_bytes: int = 7
-    """With a default."""
+    """A docstring of an attribute."""
 
     @property
     def double(self) -> int:
-        """Twice the size."""
+        """Return twice the size."""
         return 2 * self.size_bytes
 
 
@@ -50,7 +50,7 @@ def test_fields_defaults_and_methods(kind: Any) -> None:
     assert kind("a", 8) == made._replace(size_bytes=8) == ("a", 8)
     assert (kind._fields, kind._field_defaults) == (("name", "size_bytes"), {"size_bytes": 7})
     assert repr(made) == f"{kind.__name__}(name='a', size_bytes=7)"
-    assert kind.__doc__ == "Said of it."
+    assert kind.__doc__ == "A docstring."
     assert (kind.__bases__, kind.__module__) == ((tuple,), __name__)
     assert type(pickle.loads(pickle.dumps(made))) is kind
     with pytest.raises(TypeError, match=rf"{kind.__name__}\.__new__\(\) missing 1 .* 'name'"):

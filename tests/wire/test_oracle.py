@@ -1,8 +1,7 @@
-"""Every declaration of kwire, field by field and version by version, against Kafka's own definitions.
+"""Every message declaration, compared with Kafka's definitions by field and version.
 
-The definitions are those that kafka-python 3 ships, and Apache Kafka's own of the APIs that it does not have.
-They cover the same versions as Apache Kafka 4.3.1 for every API that kwire declares, so there is no list of
-exceptions: the comparison is whole.
+The definitions come from kafka-python 3, and from Apache Kafka for APIs that kafka-python lacks. They cover
+the versions of Apache Kafka 4.3.1 for every declared API, so the comparison has no exceptions.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def test_fields_match_kafka(name: str, version: int) -> None:
 def differences(
     ours: type[Message], theirs: Struct, definition: Definition, version: int, where: str
 ) -> list[str]:
-    """What one version of a structure has that the other has not, in sentences."""
+    """Describe the differences between a definition and a declaration in one version."""
     mine = [field for field in fields_of(ours) if version in field.versions]
     entries = theirs.at(version)
     if [field.name for field in mine] != [entry.name for entry in entries]:
@@ -77,7 +76,7 @@ def differences(
 
 
 def describe_entry(entry: Entry, version: int, everywhere: bool) -> dict[str, object]:
-    """What matters of a field in a version. A structure may have another name, which does not travel."""
+    """Return the properties of a field in a version, without names of structures."""
     tagged = version in entry.tagged
     return {
         "type": kafka_json.WIDTHS.get(entry.element, "struct"),
@@ -109,7 +108,7 @@ def test_request_and_response_have_the_same_versions(key: int) -> None:
 
 
 def test_no_field_is_unknown_to_kafka() -> None:
-    """No declaration names a field that Kafka's definition of the message has never had."""
+    """Every declared field is in Kafka's definition of the message."""
     for name, message_class in MESSAGES.items():
         known = names(kafka_json.definition(name).struct)
         assert declared_names(message_class) <= known

@@ -1,6 +1,6 @@
-"""What clients push, read beside protobuf's own reader of OpenTelemetry's messages.
+"""Client telemetry (OpenTelemetry metrics), compared with the protobuf library.
 
-`otlp-*.bin` were pushed by Apache Kafka's console clients 4.3.1 and by confluent-kafka 2.16, decompressed.
+`otlp-*.bin` are decompressed pushes of Apache Kafka's console clients 4.3.1 and of confluent-kafka 2.16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read(data: bytes, max_fields: int = ENOUGH) -> list[Point]:
 
 
 def read_by_protobuf(data: bytes) -> list[Point]:
-    """The same, from all that protobuf's reader makes of it."""
+    """Read the points with the protobuf library."""
     return list(_points(MetricsData.FromString(data)))
 
 
@@ -65,7 +65,7 @@ def _labels(attributes: Iterable[Any]) -> tuple[tuple[str, str], ...]:
 def test_pushes_of_clients_match_protobuf(path: Any) -> None:
     data = path.read_bytes()
     points = read(data)
-    assert repr(points) == repr(read_by_protobuf(data))  # a NaN is no NaN's equal
+    assert repr(points) == repr(read_by_protobuf(data))  # NaN is not equal to NaN
     assert points
     assert all(point.name.startswith("org.apache.kafka.") for point in points)
     assert {point.kind for point in points} == {PointKind.GAUGE, PointKind.DELTA}
@@ -81,7 +81,7 @@ def test_data_has_pushes_of_the_named_clients() -> None:
 
 
 def random_metrics(rng: random.Random) -> Any:
-    """Metrics of every kind that OpenTelemetry has, with attributes of every type."""
+    """Return random metrics of every kind, with attributes of every type."""
     data = MetricsData()
     for _ in range(rng.randint(0, 3)):
         resource = data.resource_metrics.add(schema_url=rng.choice(["", "http://x"]))
@@ -168,7 +168,7 @@ def test_truncated_push_is_refused_as_by_protobuf() -> None:
 
 
 def test_changed_bytes_are_refused_or_read_as_by_protobuf() -> None:
-    """Whatever comes, it is a WireError or numbers, and protobuf's numbers where that takes it."""
+    """Changed bytes raise WireError or give points, the same ones as protobuf if it accepts them."""
     rng = random.Random(9)
     whole = PUSHED[2].read_bytes()
     both = 0
@@ -183,7 +183,7 @@ def test_changed_bytes_are_refused_or_read_as_by_protobuf() -> None:
         try:
             expected = read_by_protobuf(bytes(data))
         except DecodeError:
-            continue  # in what is passed over here
+            continue  # in a field that kwire skips
         both += 1
         assert repr(points) == repr(expected)
     assert both > 100
@@ -200,7 +200,7 @@ def test_number_of_fields_is_limited() -> None:
 
 @pytest.mark.parametrize("of_point", [0, 1])
 def test_number_of_labels_is_limited(of_point: int) -> None:
-    """Those of a resource are of each number: many of both would be too many to go over."""
+    """The labels of a resource apply to each point, so their product is limited."""
     data = MetricsData()
     resource = data.resource_metrics.add()
     for number in range(MAX_LABELS - of_point):

@@ -1,4 +1,4 @@
-"""What stands around messages: headers and frames. And the table of error codes."""
+"""Headers and frames of messages, and the table of error codes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ APIS = [
     if kafka_json.in_kafka_python(api.name + "Request")
     for version in range(api.min_version, api.max_version + 1)
 ]
-"""The APIs of which kafka-python has frames, in each version."""
+"""The APIs and versions whose frames kafka-python has."""
 
 
 def sample(message_class: type[Message], version: int) -> tuple[Any, Any]:
-    """A message, and the same as kafka-python has it."""
+    """Return a message as kwire's and as kafka-python's object."""
     shape = kafka_json.definition(message_class.__name__).struct
     value = representative(shape, version)
     if message_class is ApiVersionsResponse:
@@ -51,7 +51,7 @@ def sample(message_class: type[Message], version: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("key", "version"), APIS)
 def test_request_frames_match_kafka_python(key: int, version: int) -> None:
-    """Header version 1, and 2 where the API's version is flexible."""
+    """Request header version 1, or 2 for flexible versions."""
     api = API_VERSIONS[key]
     request, theirs = sample(api.request_class, version)
     theirs.with_header(correlation_id=0x01020304, client_id="kwire")
@@ -66,7 +66,7 @@ def test_request_frames_match_kafka_python(key: int, version: int) -> None:
 
 @pytest.mark.parametrize(("key", "version"), APIS)
 def test_response_frames_match_kafka_python(key: int, version: int) -> None:
-    """Header version 0, and 1 where the API's version is flexible: but for ApiVersions (KIP-511)."""
+    """Response header version 0, or 1 for flexible versions except ApiVersions (KIP-511)."""
     response, theirs = sample(API_VERSIONS[key].response_class, version)
     theirs.with_header(correlation_id=0x01020304)
     frame = theirs.encode(header=True, framed=True)
@@ -137,7 +137,7 @@ def test_unknown_api_key_still_has_a_header(api_key: int) -> None:
 
 
 def test_api_versions_of_a_future_version() -> None:
-    """Its header is read as far as an answer needs (KIP-511)."""
+    """Only the fields that the response needs are read from its header (KIP-511)."""
     frame = encode_request(ApiVersionsRequest(client_software_name="x"), 4, 77, "c")[4:]
     changed = struct.pack(">hh", 18, 99) + frame[4:]
     header, _ = decode_request_header(memoryview(changed))
@@ -151,7 +151,7 @@ def test_bytes_after_a_request_are_ignored() -> None:
 
 
 class Span:
-    """A stand-in for a span of a file."""
+    """A fake file region."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -160,7 +160,7 @@ class Span:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 18])
 def test_file_regions_are_pieces_of_a_response(version: int) -> None:
-    """A response with spans of files has the bytes that it would have with their content."""
+    """A response with file regions has the same bytes as one with their content."""
 
     def response(spans: list[Any]) -> FetchResponse:
         partitions = [
@@ -185,7 +185,7 @@ def test_response_without_a_header() -> None:
 
 
 def test_request_cannot_have_file_regions() -> None:
-    """It is one piece: a span of a file is for answers."""
+    """Only responses can have file regions."""
     data = PartitionProduceData(index=0, records=Span(b"batch"))
     request = ProduceRequest(topic_data=[TopicProduceData(partition_data=[data])])
     with pytest.raises(ValueError, match="ProduceRequest holds regions"):
@@ -194,7 +194,7 @@ def test_request_cannot_have_file_regions() -> None:
 
 @pytest.mark.parametrize("version", [4, 18])
 def test_records_of_a_response_are_a_view_of_its_frame(version: int) -> None:
-    """A follower checks and appends them as they came, and nothing has copied them before."""
+    """A follower validates and appends the records without an earlier copy."""
     partition = PartitionData(records=b"batches", aborted_transactions=None)
     [sent] = encode_response(
         1, version, 5, FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
@@ -217,7 +217,7 @@ def test_bytes_after_a_response_are_refused() -> None:
 
 @pytest.mark.parametrize("requested_version", range(5))
 def test_api_versions_response_of_an_older_broker(requested_version: int) -> None:
-    """It says in version 0 that it does not know the version, and which ones it does (KIP-511)."""
+    """KIP-511: the broker returns UNSUPPORTED_VERSION in version 0, with the versions it supports."""
     known = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=2)]
     response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
     [frame] = encode_response(ApiKey.API_VERSIONS, 0, 9, response)
@@ -242,7 +242,7 @@ RENAMED = {
     17: "INVALID_TOPIC",
     39: "INVALID_REPLICATION_ASSIGNMENT",
 }
-"""What kafka-python calls errors to which Apache Kafka gives other names."""
+"""Errors with another name in kafka-python than in Apache Kafka."""
 
 
 def test_error_codes_match_kafka_python() -> None:

@@ -1,4 +1,4 @@
-"""Declarations: one that contradicts itself fails with a sentence, and a value that has no place does too."""
+"""Message declarations: encoding, and errors of contradictory declarations and values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kwire.wire.schema import (
 
 
 class Inner(Message):
-    """A structure inside others."""
+    """A nested structure."""
 
     number: Int32 = field(default=7)
     text: Str | None = field("2+", nullable="2+", ignorable=True, default=None)
@@ -40,7 +40,7 @@ class Inner(Message):
 
 @message(key=99, versions="0-3", flexible="2+")
 class Sample(Message):
-    """A bit of everything."""
+    """A message with fields of every kind."""
 
     name: Str = field()
     count: Int16 = field("1+")
@@ -58,7 +58,7 @@ class Sample(Message):
 
 
 class Tagged(Message):
-    """Tags, in a message that is not flexible."""
+    """A message with tagged fields that is not flexible."""
 
     aside: Int32 = field(tag=0)
 
@@ -91,7 +91,7 @@ def test_versions_within_others() -> None:
 
 
 def declare(owner: str, annotations: dict[str, str], options: dict[str, Any]) -> tuple[Any, ...]:
-    """The fields of a message class that is made here and now."""
+    """Declare a message class and return its fields."""
     namespace = {"__module__": __name__, "__annotations__": annotations, **options}
     made: Any = MessageMeta(owner, (Message,), namespace)
     return fields_of(made)
@@ -182,7 +182,7 @@ def test_equality_and_text() -> None:
 
 
 def test_bytes_of_every_version_match() -> None:
-    """Written out by hand."""
+    """The expected bytes are written by hand."""
     inner = Inner(number=1, text="x")
     assert encode(Sample(name="ab", one=inner, flag=True), 0) == bytes.fromhex(
         "0002 6162"  # name
@@ -213,7 +213,7 @@ def test_bytes_of_every_version_match() -> None:
             "02 00000001 02 78 00"  # many
             "02 62"  # blob
             "03 7272"  # records
-            "02" + "75" * 16 + "05"  # late, not under its tag yet
+            "02" + "75" * 16 + "05"  # late, not tagged in this version
             "01 01 07 00000001 02 78 00"  # one tag: aside
         )
     )
@@ -265,7 +265,7 @@ def test_ignorable_values_are_omitted() -> None:
 
 
 def test_longest_string() -> None:
-    """32767 bytes, whether its length is compact or not."""
+    """The limit is 32767 bytes, for compact and normal lengths."""
     for version in (0, 3):
         sample = Sample(name="x" * 0x7FFF)
         assert decode(Sample, version, encode(sample, version))[0] == sample
@@ -275,7 +275,7 @@ def test_longest_string() -> None:
 
 
 def test_malformed_text_is_replaced() -> None:
-    """As Java reads it; refusing would end a connection over a client id or a rack."""
+    """As in Java. An error would close a connection because of a client id or a rack."""
     sample, _ = decode(Sample, 0, b"\x00\x02\xff\xfe" + bytes(9))
     assert sample.name == "\ufffd\ufffd"
 
@@ -297,7 +297,7 @@ def test_tags_out_of_order_raise(tags: str, message: str) -> None:
 
 
 class Span:
-    """A stand-in for a span of a file."""
+    """A fake file region."""
 
     size_bytes = 300
 
@@ -323,7 +323,7 @@ def test_records_are_a_view_and_bytes_a_copy() -> None:
 
 
 def test_generated_code_shows_in_tracebacks() -> None:
-    """The source of a generated function is where linecache finds it."""
+    """linecache has the source of generated functions."""
     import linecache
     import traceback
 
@@ -339,7 +339,7 @@ def test_generated_code_shows_in_tracebacks() -> None:
 
 
 def test_any_negative_length_is_null_where_one_may_be() -> None:
-    """Java's reader asks no more of a null than that its length is negative."""
+    """Java's reader accepts any negative length as null."""
     data = encode(Sample(name="", many=None), 1)
     assert data.endswith(b"\xff\xff\xff\xff")
     assert decode(Sample, 1, data[:-4] + b"\x80\x00\x00\x00") == (Sample(many=None), len(data))

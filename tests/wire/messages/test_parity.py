@@ -1,4 +1,4 @@
-"""The generated codecs against one that walks Kafka's definitions, and against those of kafka-python."""
+"""The generated codecs, compared with an interpreter of Kafka's definitions and with kafka-python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KAFKA_PYTHON_CASES = [case for case in CASES if kafka_json.in_kafka_python(str(c
 
 
 def check(name: str, version: int, definition: Definition, value: Value) -> None:
-    """Both encoders agree about the value, and both decoders give it back."""
+    """Check that both encoders write the same bytes and both decoders read the value."""
     message = to_message(MESSAGES[name], value)
     data = Writer(definition, version).message(value)
     assert encode(message, version) == data
@@ -66,7 +66,7 @@ def test_random_values(name: str, version: int) -> None:
 
 @pytest.mark.parametrize(("name", "version"), CASES)
 def test_message_in_the_middle_of_a_buffer(name: str, version: int) -> None:
-    """Positions are the buffer's own, and every kind of buffer reads the same."""
+    """Positions are relative to the buffer, and every kind of buffer decodes the same."""
     definition = kafka_json.definition(name)
     value = representative(definition.struct, version)
     data = Writer(definition, version).message(value)
@@ -91,7 +91,7 @@ def test_unknown_tags_are_skipped(name: str, version: int) -> None:
 
 @pytest.mark.parametrize(("name", "version"), KAFKA_PYTHON_CASES)
 def test_bytes_match_kafka_python(name: str, version: int) -> None:
-    """kafka-python writes a value as the same bytes, and reads it from them."""
+    """kafka-python writes the same bytes and reads the same value."""
     definition = kafka_json.definition(name)
     value = representative(definition.struct, version)
     if name == "ApiVersionsResponse":
@@ -100,7 +100,7 @@ def test_bytes_match_kafka_python(name: str, version: int) -> None:
     expected = to_kafka_python(theirs, value, version)
     data = encode(to_message(MESSAGES[name], value), version)
     if name.startswith("ConsumerProtocol"):
-        # Outside of requests and responses, kafka-python's encoder writes the version in front.
+        # For stored records, kafka-python's encoder writes the version first.
         data = version.to_bytes(2, "big") + data
         assert expected.encode(version=version) == data
         assert theirs.decode(data) == expected

@@ -1,4 +1,4 @@
-"""How logs keep records: those of coordinators, of the metadata, and of the quorum itself."""
+"""Stored records of coordinators, of the metadata log and of the quorum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STORED: list[type[Message]] = [
 
 
 def filled(message_class: type[Message], version: int) -> Any:
-    """A stored record with something in every field that the version has."""
+    """Return a record with a value in every field of the version."""
     values: dict[str, Any] = {}
     for number, field in enumerate(fields_of(message_class)):
         if version not in field.versions:
@@ -51,7 +51,7 @@ def filled(message_class: type[Message], version: int) -> Any:
 
 @pytest.mark.parametrize("record_class", STORED)
 def test_coordinator_records_round_trip(record_class: type[Message]) -> None:
-    """A key starts with the kind of its record, a value with its version."""
+    """A key starts with the type of its record, a value with its version."""
     for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
         record = filled(record_class, version)
         data = encode_record(record, version)
@@ -68,7 +68,7 @@ def test_coordinator_records_round_trip(record_class: type[Message]) -> None:
 
 
 def test_stored_keys_match_known_bytes() -> None:
-    """As __consumer_offsets has had them since Kafka 0.9."""
+    """The format of __consumer_offsets since Kafka 0.9."""
     key = groups.OffsetCommitKey(group="g", topic="t", partition=7)
     assert encode_record(key, 0) == bytes.fromhex("0001 0001 67 0001 74 00000007")
     value = groups.OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
@@ -77,7 +77,7 @@ def test_stored_keys_match_known_bytes() -> None:
 
 
 def test_transaction_values_match_known_bytes() -> None:
-    """Version 0 ends with its timestamps; what was added since is under tags, which it does not have."""
+    """Version 0 ends with the timestamps; later fields are tagged, which version 0 does not support."""
     plain = "0000000000000007 0002 0000ea60 03"
     value = transactions.TransactionLogValue(
         producer_id=7, producer_epoch=2, transaction_timeout_ms=60_000, transaction_status=3
@@ -95,7 +95,7 @@ def test_transaction_values_match_known_bytes() -> None:
 
 @pytest.mark.parametrize("record_type", metadata.RECORDS)
 def test_metadata_records_round_trip(record_type: int) -> None:
-    """Frame version, type and version in front (KIP-631)."""
+    """A record starts with frame version, type and version (KIP-631)."""
     record_class = metadata.RECORDS[record_type]
     assert record_type == record_class.API_KEY
     for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
@@ -132,7 +132,7 @@ def test_unknown_metadata_records_are_kept() -> None:
 
 
 def test_quorum_control_records() -> None:
-    """Each says its version a second time, in a field of its own."""
+    """Each record repeats its version in a field."""
     for record_class in (raft.SnapshotHeaderRecord, raft.SnapshotFooterRecord, raft.KRaftVersionRecord):
         assert fields_of(record_class)[0].name == "version"
     assert encode(raft.SnapshotFooterRecord(), 0) == bytes.fromhex("0000 00")
