@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.fetching import Batch, BatchStatus, LogOffsets

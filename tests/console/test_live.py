@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
 from kwire.cli.shared.command_client import CommandClient

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import RealDisk, RealFile

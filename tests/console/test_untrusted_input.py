@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.console.app import GET
 from kwire.console.display import display_bytes, visible

@@ -71,7 +71,7 @@ def test_every_version_has_cases() -> None:
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_bytes_match_java(name: str) -> None:
-    """kwire writes the same bytes as Java and reads them as the same value."""
+    """Bytes and decoded values are the same as those of Java."""
     for version in golden.versions(DECLARED[name]):
         for value, data in cases()[name, version]:
             message = from_json(DECLARED[name], value)

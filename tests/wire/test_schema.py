@@ -323,7 +323,7 @@ def test_records_are_a_view_and_bytes_a_copy() -> None:
 
 
 def test_generated_code_shows_in_tracebacks() -> None:
-    """linecache has the source of generated functions."""
+    """Tracebacks show generated code because `linecache` has its source."""
     import linecache
     import traceback
 
