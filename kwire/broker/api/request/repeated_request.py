@@ -1,8 +1,8 @@
-"""A request that a connection repeats byte for byte, and its cached response: heartbeats.
+"""Requests that a connection repeats byte for byte, such as heartbeats, and their cached responses.
 
-With ten thousand group members most requests are heartbeats, which differ only in their correlation id. A
-handler sets a `FastPath` if it can cheaply check that the same request would have the same effect. The broker
-then neither decodes the request nor encodes the response again.
+With ten thousand group members, most requests are heartbeats, which differ only in their correlation id. If a
+handler can cheaply check that a repeated request has the same effect, it sets a `FastPath`. For a repeated
+request, the broker then neither decodes the request nor encodes the response again.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from kwire.wire.primitives import Buffer
 from kwire.wire.registry import RequestHeader
 
 _CORRELATION_ID = 4
-"""Its position: in a request after API key and version, in a response after the size."""
+"""The position of the correlation id, which follows API key and version, or the size of a response."""
 _BEHIND_IT = 8
 _INT32 = Struct(">i")
 
 MAX_REPEATED_BYTES = 1024
-"""Longer requests are not cached. Each connection may cache one, and tagged fields can be of any length."""
+"""The limit for cached requests. Each connection may cache one, and tagged fields can have any length."""
 
 FastPath = Callable[[], bool]
-"""Performs the request again. Returns False if it did nothing, and the request must be handled normally."""
+"""A function that performs the request again. It returns False if the request must be handled normally."""
 
 
 class RepeatedRequest:
-    """The last request of a connection that can be repeated."""
+    """The last request of a connection, and the response to send if the connection repeats the request."""
 
     __slots__ = ("_before", "_behind", "_fast_path", "_header", "_response", "size_bytes")
 
     def __init__(self, header: RequestHeader, frame: Buffer, response: Buffer, fast_path: FastPath) -> None:
-        """`frame` is the request without its size, `respond` the response with its size."""
+        """`frame` is the request without its size prefix. `response` includes its size prefix."""
         self._header = header
         self.size_bytes = len(frame)
-        """The size of the request, without the size field."""
+        """The size of the request in bytes, without its size prefix."""
         self._before = bytes(frame[:_CORRELATION_ID])
         self._behind = bytes(frame[_BEHIND_IT:])
         self._response = bytes(response[:_CORRELATION_ID]), bytes(response[_BEHIND_IT:])
         self._fast_path = fast_path
 
     def header_of(self, frame: memoryview) -> RequestHeader:
-        """Return the header of this frame, which differs only in the correlation id."""
+        """Return the header of a frame that repeats the request with another correlation id."""
         correlation_id: int = _INT32.unpack_from(frame, _CORRELATION_ID)[0]
         return self._header._replace(correlation_id=correlation_id)
 
     def respond(self, frame: memoryview) -> bytes | None:
-        """Perform the request again and return its response.
+        """Perform the request again and return its response, with its size prefix.
 
-        Returns None for a different frame, and empty bytes if the request must be handled normally.
+        Return None if the frame does not repeat the request, and empty bytes if the request must be handled
+        normally.
         """
         request = frame.tobytes()
         if (

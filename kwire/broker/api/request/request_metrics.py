@@ -1,8 +1,8 @@
 """Request metrics of a node: counts and durations per API version, and the log of the last requests.
 
-No histogram is kept. Quantiles are computed on demand from the last durations of an API: a request only
-appends to a ring, and a scrape sorts. Logging a request and its response takes 0.7 µs; a request takes at
-least 15 µs.
+There are no histograms. Quantiles are computed on demand from the last durations of an API, so a request only
+appends its duration to a ring, and a scrape sorts the ring. Logging a request and its response takes 0.7 µs;
+handling a request takes at least 15 µs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kwire.wire.registry import RequestHeader
 
 RESERVOIR_SIZE: Final = 1_000
-"""The number of durations per API version for quantiles. Kafka's reservoir has about as many."""
+"""The number of durations per API version that quantiles are computed from, about as many as in Kafka."""
 
 FETCH_FOLLOWER: Final = -1
-"""A pseudo API key for fetches of followers, whose waits would distort the figures of consumers."""
+"""A pseudo API key for fetches of followers. Their waiting times would distort the figures of consumers."""
 NEVER_SLOW: Final = frozenset(
     {
         ApiKey.FETCH,
@@ -33,14 +33,14 @@ NEVER_SLOW: Final = frozenset(
         ApiKey.SASL_AUTHENTICATE,
     }
 )
-"""Requests that may wait for records, for other members or for the delay of failed authentication.
+"""Requests that are never logged as slow.
 
-They are never logged as slow.
+They may wait for records, for other members, or for the delay after a failed authentication.
 """
 
 
 class Peer(Protocol):
-    """The connection of a request."""
+    """The client that sent a request."""
 
     @property
     def id(self) -> int: ...
@@ -64,16 +64,16 @@ class RequestMetrics:
     """The request metrics of one node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds since any fixed time."""
+        """`clock` returns seconds since an arbitrary time."""
         self.clock = clock
         self.apis: dict[tuple[int, int], ApiTimes] = {}
-        """By API key and version; fetches of followers have the key `FETCH_FOLLOWER`."""
+        """The durations by API key and version. Fetches of followers have the key `FETCH_FOLLOWER`."""
         self.log = RequestLog()
         self._slow_seconds = math.inf
         self._on_slow: Callable[[LoggedRequest], None] = lambda logged: None
 
     def watch_slow(self, seconds: float, on_slow: Callable[[LoggedRequest], None]) -> None:
-        """Call `on_slow` with each request that takes longer, except for those in `NEVER_SLOW`."""
+        """Call `on_slow` for each request that takes longer than `seconds`, unless it is in `NEVER_SLOW`."""
         self._slow_seconds, self._on_slow = seconds, on_slow
 
     def record(
@@ -86,10 +86,10 @@ class RequestMetrics:
         received_s: float,
         from_follower: bool,
     ) -> None:
-        """Record the response to a request, or its end without one. `number` is from the request log."""
+        """Record the end of a request, with or without a response. `number` is from the request log."""
         seconds = self.clock() - received_s
         if not self.log.finish(number, response_bytes, seconds):
-            # More than a thousand others completed meanwhile, so it matters: log it again.
+            # The slot was reused, so more than a thousand requests have completed since: log this one again.
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)
             self.log.finish(number, response_bytes, seconds)
@@ -111,7 +111,7 @@ def logged_request(
     received_s: float,
     seconds: float | None,
 ) -> LoggedRequest:
-    """Return the request as `RequestLog` would, but with the complete client id."""
+    """Return the entry that `RequestLog` has for a request, but with the complete client id."""
     return LoggedRequest(
         received_s,
         seconds,

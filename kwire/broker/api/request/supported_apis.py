@@ -1,8 +1,8 @@
 """The supported APIs: their versions, and whether the broker or the controller handles them.
 
-ApiVersions is generated from `SUPPORTED_APIS`. A request for another API or version closes the connection, as
-in Apache Kafka. The roles are those of Kafka's message definitions (`listeners`), KafkaApis and
-ControllerApis; KIP-590. `dispatch.handlers` has the functions.
+ApiVersions responses are generated from `SUPPORTED_APIS`. As in Apache Kafka, a request for another API or
+version closes the connection. The roles follow Kafka's message definitions (`listeners`), KafkaApis,
+ControllerApis and KIP-590. The handler functions are in `dispatch.handlers`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class ListenerRole(Enum):
-    """The role of a node on a listener."""
+    """The role in which a node serves a listener."""
 
     BROKER = "broker"
     CONTROLLER = "controller"
 
 
 class Handlers(NamedTuple):
-    """The listeners that handle an API, and whether a broker's listener forwards it."""
+    """The listener roles that accept an API, and whether broker listeners forward it to the controller."""
 
     roles: frozenset[ListenerRole]
     is_forwarded: bool = False
 
 
 class HandledBy(Enum):
-    """The roles that handle an API."""
+    """The roles in which a node handles an API."""
 
     BROKER = Handlers(frozenset({ListenerRole.BROKER}))
     EACH_NODE = Handlers(frozenset({ListenerRole.BROKER, ListenerRole.CONTROLLER}))
-    """The broker and the controller, each for itself."""
+    """Broker and controller listeners: each node handles the API itself."""
     CONTROLLER = Handlers(frozenset({ListenerRole.CONTROLLER}), is_forwarded=True)
-    """The controller; brokers forward the API to the active controller."""
+    """The controller handles the API. Brokers forward it to the active controller."""
     CONTROLLER_ONLY = Handlers(frozenset({ListenerRole.CONTROLLER}))
-    """The controller, for requests of other nodes on the controller's listener."""
+    """The controller handles the API for other nodes. Only controller listeners accept it."""
 
 
 class SupportedApi(NamedTuple):
@@ -47,13 +47,13 @@ class SupportedApi(NamedTuple):
     max_version: int
     handled_by: HandledBy = HandledBy.BROKER
     rejected_below: int = 0
-    """Lower versions are advertised but rejected."""
+    """The lowest accepted version. Lower versions are advertised but rejected."""
     needs_telemetry_receiver: bool = False
-    """Whether it is advertised only while pushed client metrics can be read."""
+    """Whether the API is advertised only while pushed client metrics are exported."""
 
 
 SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
-    # KAFKA-18659: librdkafka before 2.8 does not compress unless Produce 0 is advertised.
+    # KAFKA-18659: librdkafka before 2.8 compresses only if Produce v0 is advertised.
     ApiKey.PRODUCE: SupportedApi(0, 13, rejected_below=3),
     ApiKey.FETCH: SupportedApi(4, 18, HandledBy.EACH_NODE),
     ApiKey.LIST_OFFSETS: SupportedApi(1, 11),
@@ -129,7 +129,7 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
 
 
 def apis_for(role: ListenerRole) -> dict[int, SupportedApi]:
-    """Return the APIs of a controller's listener, or those of a broker's including the forwarded ones."""
+    """Return the APIs of controller listeners, or those of broker listeners including the forwarded ones."""
     return {
         key: one
         for key, one in SUPPORTED_APIS.items()

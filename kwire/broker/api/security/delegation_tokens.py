@@ -1,12 +1,12 @@
 """Create- v1–3, Renew- v1–2, Expire- v1–2 and DescribeDelegationToken v1–3. KIP-48, KIP-373.
 
-Order of checks: whether the client may request tokens, for a new token whether its renewers are users, then
-those of the controller (`broker.controller.delegation_tokens`). A client must not request tokens on a
-listener without authentication, or if it authenticated with a token. The controller does not repeat the
-listener check for a forwarded request, because the Envelope may have arrived on a listener of another
-security protocol.
+Checks, in this order: whether the client may request tokens; for a new token, whether its renewers are users;
+then the controller's checks (`broker.controller.delegation_tokens`). A client must not request tokens on a
+listener without authentication, or if it has authenticated with a token. For a forwarded request, the
+controller does not repeat the listener check, because the Envelope may have arrived on a listener with
+another security protocol.
 
-There is no authorizer, so every token may be described.
+There is no authorizer, so every client may describe every token.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
 def _may_request_tokens(node: ClusterView, context: ControllerRequestContext) -> bool:
-    """Return whether the client has authenticated, and not with a delegation token."""
+    """Return whether the client has authenticated with something other than a delegation token."""
     if context.principal.token_authenticated:
         return False
     protocol = node.config.protocol(context.listener)
@@ -72,7 +72,7 @@ def check_create_delegation_token(
     request: CreateDelegationTokenRequest,
     forward: Forward,
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Check a request on a broker, and forward it."""
+    """Check a request on a broker, then forward it."""
     owner = _owner(context, request)
     if not _may_request_tokens(node, context):
         return _creation_error(context, owner, NOT_ALLOWED)
@@ -84,7 +84,7 @@ def check_create_delegation_token(
 def create_delegation_token_directly(
     node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Handle a request that a client sent to the controller's own listener."""
+    """Handle a request that a client has sent to a controller listener."""
     if not _may_request_tokens(node, context):
         return _creation_error(context, _owner(context, request), NOT_ALLOWED)
     return create_delegation_token(node, context, request)
@@ -151,14 +151,14 @@ def _creation_error(
 def check_change_expiry(
     node: BrokerRole, context: ControllerRequestContext, request: ExpiryRequest, forward: Forward
 ) -> ExpiryResponse | Delayed:
-    """Check a request on a broker, and forward it."""
+    """Check a request on a broker, then forward it."""
     return forward(context, request) if _may_request_tokens(node, context) else _not_allowed(request)
 
 
 def change_expiry_directly(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """Handle a request that a client sent to the controller's own listener."""
+    """Handle a request that a client has sent to a controller listener."""
     return (
         change_expiry(node, context, request) if _may_request_tokens(node, context) else _not_allowed(request)
     )
@@ -167,7 +167,7 @@ def change_expiry_directly(
 def change_expiry(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """Renew or expire a token, which its owner and its renewers may do."""
+    """Renew or expire a token. Only its owner and its renewers may do so."""
     principal, hmac, now_ms = context.principal, bytes(request.hmac), node.host.now_ms()
     if principal.token_authenticated:
         return _not_allowed(request)
@@ -205,7 +205,7 @@ def _expiry_response(request: ExpiryRequest, code: ErrorCode, expires_ms: int) -
 def describe_delegation_token(
     node: BrokerRole, context: ControllerRequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """Respond with the tokens whose owner, requester or renewer is listed; a null list means all tokens."""
+    """Return the tokens of the listed owners, requesters and renewers. A null list means all tokens."""
     if not _may_request_tokens(node, context):
         raise ApiError(NOT_ALLOWED)
     hmacs = node.token_hmacs

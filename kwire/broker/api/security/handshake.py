@@ -1,7 +1,7 @@
-"""SaslHandshake v0–1 and SaslAuthenticate v0–2 without a running authentication: errors. KIP-43, KIP-152.
+"""Error responses to SaslHandshake v0–1 and SaslAuthenticate v0–2 out of order. KIP-43, KIP-152.
 
-`api.security.sasl_session` handles these requests while a connection authenticates. They reach these handlers
-only on a listener without SASL, or after the authentication of a session that has no end.
+While a connection authenticates, `api.security.sasl_session` handles these requests. They reach the handlers
+in this module only on a listener without SASL, or after an authentication whose session does not expire.
 """
 
 from __future__ import annotations

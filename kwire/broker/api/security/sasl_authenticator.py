@@ -1,20 +1,20 @@
-"""SASL authentication of a connection: a state machine without I/O that handles one frame after the other.
+"""SASL authentication of a connection, as a state machine without I/O. It is called with one frame at a time.
 
-    SaslHandshake v1    mechanism        a client may send ApiVersions before it
-    SaslAuthenticate    tokens           as many as the mechanism needs
+    SaslHandshake v1    names the mechanism; the client may send ApiVersions before it
+    SaslAuthenticate    contains a token; as many requests as the mechanism needs
 or, for clients before KIP-152,
-    SaslHandshake v0    mechanism
-    raw tokens          each has only its size in front, in both directions
+    SaslHandshake v0    names the mechanism
+    raw tokens          frames without a request or response header, in both directions
 
-Re-authentication (KIP-368) starts with SaslHandshake again, when the session is about to expire. Principal
-and mechanism must stay the same.
+A re-authentication (KIP-368) starts with another SaslHandshake, before the session expires. Principal and
+mechanism must stay the same.
 
 Authentication fails in three ways, as in Apache Kafka's SaslServerAuthenticator. Clients can distinguish
-them:
-- `FailAuthentication`: the credentials are wrong, or another request arrives among the tokens. After a delay
-  the client gets an error response, if the protocol has one, and the connection is closed.
-- `CloseConnection`: the connection is closed at once, without an error.
-- WireError: the client violates the protocol, or sends another request before a mechanism is chosen. The
+these:
+- `FailAuthentication`: the credentials are wrong, or the client sends another request instead of a token.
+  After a delay the client gets an error response, if the protocol has one, and the connection is closed.
+- `CloseConnection`: the connection is closed at once, without an error response.
+- WireError: the client violates the protocol, or sends another request before it has chosen a mechanism. The
   connection is closed at once.
 """
 
@@ -38,16 +38,16 @@ from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, dec
 from kwire.wire.schema import Message
 
 FIRST_HANDSHAKE_WITH_REQUESTS: Final = 1
-"""From this version of SaslHandshake on, tokens are sent in SaslAuthenticate."""
+"""The version of SaslHandshake from which on tokens are sent in SaslAuthenticate requests."""
 FIRST_WITH_SESSIONS: Final = 1
-"""A client that sends this version of SaslAuthenticate supports re-authentication."""
+"""The version of SaslAuthenticate from which on a client supports re-authentication."""
 
 RAW_TOKEN_HEADER: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
-"""Used instead of a header for raw tokens, which have none."""
+"""The header that stands for the missing header of a raw token."""
 
 
 class SaslState(Enum):
-    """Kafka's SaslState, without the state for GSSAPI tokens of clients before KIP-43."""
+    """The states of Kafka's SaslState, except for GSSAPI tokens of clients before KIP-43."""
 
     HANDSHAKE_OR_VERSIONS_REQUEST = "expecting SaslHandshake or ApiVersions"
     HANDSHAKE_REQUEST = "expecting SaslHandshake"
@@ -67,25 +67,28 @@ TRANSITIONS: Final[Mapping[SaslState, Mapping[ApiKey, SaslState]]] = {
     SaslState.REAUTH_PROCESS_HANDSHAKE: {ApiKey.SASL_HANDSHAKE: SaslState.AUTHENTICATE},
     SaslState.AUTHENTICATE: {ApiKey.SASL_AUTHENTICATE: SaslState.COMPLETE},
 }
-"""The state after each request succeeds. AUTHENTICATE takes as many requests as the mechanism needs."""
+"""The state after each successful request. AUTHENTICATE accepts as many requests as the mechanism needs."""
 
 
 class AuthenticatedPrincipal(NamedTuple):
-    """The principal of an authenticated connection, and its mechanism."""
+    """The principal of an authenticated connection, and the mechanism that authenticated it."""
 
     principal: Principal
     mechanism: str
 
 
 class SendResponse(NamedTuple):
-    """Send a response and continue. A response of bytes is a raw token, with only its size in front."""
+    """Send a response and continue. A `reply` of bytes is a raw token, sent with only a size prefix."""
 
     header: RequestHeader
     reply: Message | bytes
 
 
 class HandleApiVersions(NamedTuple):
-    """Let the caller respond to ApiVersions. It calls `api_versions_handled` if the request was valid."""
+    """Send the ApiVersions response for this request.
+
+    If the request is valid, the caller must then call `SaslServerAuthenticator.api_versions_handled`.
+    """
 
     header: RequestHeader
     request: ApiVersionsRequest
@@ -93,7 +96,7 @@ class HandleApiVersions(NamedTuple):
 
 
 class FailAuthentication(NamedTuple):
-    """Send the response, if there is one, and close the connection. Both happen after a delay."""
+    """Wait for the failure delay, then send the response (if it is not None) and close the connection."""
 
     header: RequestHeader
     reply: Message | None
@@ -101,7 +104,7 @@ class FailAuthentication(NamedTuple):
 
 
 class CloseConnection(NamedTuple):
-    """Close the connection at once."""
+    """Close the connection at once, without a response."""
 
     header: RequestHeader
     reason: str
@@ -127,12 +130,12 @@ class SaslServerAuthenticator:
         )
         self.previous = previous
         self.supports_reauthentication = False
-        """Whether the client has shown that it supports re-authentication."""
+        """Whether the version of SaslAuthenticate shows that the client supports re-authentication."""
         self._security = security
         self._server_of = server_of
         self._server: SaslServer | None = None
         self._mechanism = ""
-        self._uses_raw_tokens = False  # SaslHandshake v0: tokens are not in Kafka requests
+        self._uses_raw_tokens = False  # after SaslHandshake v0, tokens are sent without Kafka requests
 
     @property
     def expects_raw_tokens(self) -> bool:
@@ -141,13 +144,13 @@ class SaslServerAuthenticator:
 
     @property
     def established(self) -> AuthenticatedPrincipal | None:
-        """Set once the authentication is complete."""
+        """The authenticated principal; None until the authentication is complete."""
         if self.state is not SaslState.COMPLETE or self._server is None or self._server.outcome is None:
             return None
         return AuthenticatedPrincipal(self._server.outcome.principal, self._mechanism)
 
     def handle_frame(self, frame: memoryview, now_ms: int) -> Step:
-        """Handle a frame and return the step that follows. `now_ms` is wall-clock time. WireError."""
+        """Handle a frame and return what to do next. `now_ms` is wall-clock time. Raises WireError."""
         assert self.state not in (SaslState.COMPLETE, SaslState.FAILED)
         try:
             step = self._handle_frame(frame, now_ms)
@@ -159,12 +162,12 @@ class SaslServerAuthenticator:
         return step
 
     def fail(self, reason: str) -> FailAuthentication:
-        """Fail because of a frame that cannot be received."""
+        """Fail the authentication because of a frame that cannot be received."""
         self.state = SaslState.FAILED
         return FailAuthentication(RAW_TOKEN_HEADER, None, reason)
 
     def api_versions_handled(self) -> None:
-        """Record that ApiVersions got its response, so that only SaslHandshake may follow."""
+        """Record that ApiVersions was handled, so that only SaslHandshake may follow."""
         self.state = TRANSITIONS[self.state][ApiKey.API_VERSIONS]
 
     def _handle_frame(self, frame: memoryview, now_ms: int) -> Step:
@@ -181,7 +184,7 @@ class SaslServerAuthenticator:
             return self._handle_authenticate(frame, now_ms)
         header, position = decode_request_header(frame)
         if header.api_key not in TRANSITIONS[self.state]:
-            # Checked before the body is decoded, as in Kafka, because the client is not authenticated yet.
+            # As in Kafka, this is checked before the body is decoded: the client is not authenticated yet.
             raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
         if header.api_key == ApiKey.API_VERSIONS:
             is_supported = header.api_version in ApiVersionsRequest.VERSIONS
@@ -196,7 +199,7 @@ class SaslServerAuthenticator:
         if mechanism not in self._security.mechanisms:
             reason = f"Unsupported SASL mechanism {mechanism}"
             if self.previous is not None:
-                # As in Kafka: a client that re-authenticates gets no error response.
+                # As in Kafka, a client that re-authenticates gets no error response.
                 return CloseConnection(header, reason)
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             return FailAuthentication(header, response, reason)
@@ -244,9 +247,9 @@ class SaslServerAuthenticator:
         )
 
     def _evaluate(self, token: bytes) -> bytes:
-        """Return the mechanism's response, and complete the authentication if it was the last one.
+        """Return the mechanism's response to a token. After the last token, complete the authentication.
 
-        AuthenticationFailed.
+        Raises AuthenticationFailed.
         """
         assert self._server is not None
         challenge = self._server.evaluate(token)
@@ -257,7 +260,7 @@ class SaslServerAuthenticator:
         return challenge
 
     def _check_principal(self, outcome: AuthenticationResult) -> None:
-        """Check that re-authentication has not changed the principal. AuthenticationFailed."""
+        """Check that a re-authentication does not change the principal. Raises AuthenticationFailed."""
         before, now = None if self.previous is None else self.previous.principal, outcome.principal
         if before is not None and not before.is_same(now):
             message = (
@@ -267,7 +270,7 @@ class SaslServerAuthenticator:
             raise AuthenticationFailed(message, message)
 
     def lifetime_ms(self, now_ms: int) -> int | None:
-        """Return the lifetime of the new session; None if it does not expire or has not begun."""
+        """Return the lifetime of the new session in ms; None if it does not expire or has not begun."""
         outcome = None if self._server is None else self._server.outcome
         if outcome is None:
             return None
@@ -288,7 +291,7 @@ def _request(header: RequestHeader, frame: memoryview, position: int) -> Any:
 
 
 def _unexpected_request(header: RequestHeader, request: Message) -> FailAuthentication:
-    """Fail because another request arrived instead of SaslAuthenticate."""
+    """Fail the authentication, because another request arrived instead of SaslAuthenticate."""
     key = ApiKey(header.api_key)
     reason = f"Unexpected Kafka request of type {key.name} during SASL authentication."
     refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE, None if key in WITH_DEFAULT_MESSAGE else reason)

@@ -1,13 +1,14 @@
 """The SASL authentication and the session of a connection. KIP-368.
 
-A `SaslSession` receives all frames before the API handlers. It passes none on until the client is
-authenticated (`sasl_authenticator`). If the session expires, the client must re-authenticate over the same
-connection before that, and at most once per second. A request after the session has expired closes the
-connection.
+A `SaslSession` gets all frames before the API handlers, and passes frames to the API handlers only after the
+client has authenticated (`sasl_authenticator`). If the session can expire, the client must re-authenticate
+over the same connection before that, but at most once per second. A request after the session has expired
+closes the connection.
 
 As in Apache Kafka (Selector, KafkaChannel, SocketServer), a client that fails authentication gets its error
-after `connection.failed.authentication.delay.ms`, which slows down password guessing. No further frames of it
-are handled meanwhile. A connection may stay unauthenticated until `connections.max.idle.ms`.
+after `connection.failed.authentication.delay.ms`, which slows down password guessing. During the delay, no
+further frames of that client are handled. A connection may stay unauthenticated until
+`connections.max.idle.ms`.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import CombinedRole
 
 MIN_REAUTHENTICATION_MS: Final = 1_000
-"""The least time between two re-authentications. An earlier SaslHandshake gets ILLEGAL_SASL_STATE."""
+"""The shortest time between two re-authentications. An earlier SaslHandshake gets ILLEGAL_SASL_STATE."""
 MAX_REASON_LENGTH: Final = 1_000
-"""In the log. A client may send a mechanism name of any length."""
+"""The limit for reasons in the log, because a client may send a mechanism name of any length."""
 
 
 class AuthenticationCounts:
-    """The authentication counts of a listener, with the names of Kafka's metrics."""
+    """The authentication counts of a listener, named like Kafka's metrics."""
 
     def __init__(self) -> None:
         self.successful_authentication = 0
         self.successful_authentication_no_reauth = 0
-        """Included in `successful_authentication`: clients that do not support re-authentication."""
+        """The part of `successful_authentication` by clients that do not support re-authentication."""
         self.successful_reauthentication = 0
         self.failed_authentication = 0
         self.failed_reauthentication = 0
@@ -59,9 +60,9 @@ class SaslSessions:
     def __init__(self, node: CombinedRole) -> None:
         self.node = node
         self.counts: dict[str, AuthenticationCounts] = {}
-        """By listener."""
+        """The counts by listener name."""
         self._delayed_failures: dict[int, Callable[[], None]] = {}
-        """By connection: calls that send the error of a failed authentication after its delay."""
+        """By connection id, the functions that send the error of a failed authentication after its delay."""
 
     def begin(self, channel: Channel, security: ListenerSasl) -> None:
         """Start the authentication of a new connection."""
@@ -69,7 +70,7 @@ class SaslSessions:
         channel.authentication = SaslSession(self, channel, security, counts)
 
     def send_failure_later(self, channel: Channel, send: Callable[[], None]) -> None:
-        """Call `send` after the delay for failed authentication."""
+        """Call `send` after the delay for a failed authentication."""
 
         def due() -> None:
             if self._delayed_failures.pop(channel.id, None) is not None:
@@ -79,14 +80,14 @@ class SaslSessions:
         self.node.host.schedule(self.node.config.connection_failed_authentication_delay_ms, due)
 
     def send_delayed_failures(self) -> None:
-        """Send all delayed errors now, because the node is shutting down."""
+        """Send all delayed errors now, because the node shuts down."""
         failing, self._delayed_failures = self._delayed_failures, {}
         for send in failing.values():
             send()
 
 
 class SaslSession:
-    """The authentication of one connection, before and after it is complete."""
+    """The authentication of one connection, and its session after that."""
 
     __slots__ = (
         "_authenticator",
@@ -107,7 +108,7 @@ class SaslSession:
         self._security = security
         self._max_frame_bytes = channel.max_frame_bytes
         self._established: AuthenticatedPrincipal | None = None
-        self._expires_ms: int | None = None  # monotonic time
+        self._expires_ms: int | None = None  # monotonic time; None means that the session does not expire
         self._reauthentication_began_ms: int | None = None
         self._authenticator: SaslServerAuthenticator | None = self._begin(channel)
 
@@ -118,11 +119,14 @@ class SaslSession:
 
     @property
     def session_expires(self) -> bool:
-        """Whether the session has an end, so that `handle_frame` must see each request."""
+        """Whether the session can expire, so that `handle_frame` must see each request."""
         return self._expires_ms is not None
 
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
-        """Handle a frame that is not for the API handlers, and return whether it was one. WireError."""
+        """Handle a frame of the authentication. Return False if the frame is for the API handlers.
+
+        Raises WireError.
+        """
         authenticator = self._authenticator
         if authenticator is None:
             if self._expires_ms is None:
@@ -134,7 +138,7 @@ class SaslSession:
         return True
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Fail a running authentication over a frame of invalid size, and return whether one was running."""
+        """Fail a running authentication because of an invalid frame size. Return False if none is running."""
         if self._authenticator is None:
             return False
         self._apply(channel, self._authenticator.fail(reason), now_ms, 0)
@@ -201,7 +205,7 @@ class SaslSession:
         lifetime_ms = authenticator.lifetime_ms(now_ms)
         self._expires_ms = None
         if lifetime_ms is not None:
-            # Lifetime 0 expires within this millisecond; any other lifetime includes its last millisecond.
+            # A lifetime of 0 ends in this millisecond. Any other lifetime includes its last millisecond.
             self._expires_ms = self._sessions.node.host.monotonic_ms() + (lifetime_ms or -1)
         self._authenticator = None
         self._established = established
@@ -247,7 +251,7 @@ class SaslSession:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Escape characters by which a client could forge log lines or control a terminal."""
+    """Escape characters with which a client could forge log lines or control a terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

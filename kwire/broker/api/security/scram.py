@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials v0, AlterUserScramCredentials v0: SCRAM credentials of users. KIP-554.
 
-A broker describes the credentials in its metadata image. Users are in the order of the request, or sorted if
-all are requested.
+A broker describes the credentials in its metadata image. The users in the response are in the order of the
+request, or sorted by name if the request is for all users.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNKNOWN_USER: Final = "Attempt to describe a user credential that does not exist
 def describe_user_scram_credentials(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Respond with one result per user; an empty or null list means all users."""
+    """Return one result per user. An empty or null list means all users."""
     image = node.image
     if request.users:
         times = Counter(user.name for user in request.users)
@@ -65,7 +65,7 @@ def _describe(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUse
 def alter_user_scram_credentials(
     node: ControllerRole, context: ControllerRequestContext, request: AlterUserScramCredentialsRequest
 ) -> Delayed:
-    """Respond with one result per user."""
+    """Alter the credentials on the controller. Return one result per user."""
 
     def done(reply: dict[str, Fault | None] | ApiError) -> None:
         if isinstance(reply, ApiError):

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials v0 and DescribeDelegationToken v1–3 on a controller's listener. KIP-919."""
+"""DescribeUserScramCredentials v0, DescribeDelegationToken v1–3 on controller listeners. KIP-919."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 def describe_unsupported(
     _node: ControllerRole, _context: ControllerRequestContext, _request: object
 ) -> NoReturn:
-    """Raise UNKNOWN_SERVER_ERROR, as Apache Kafka's controllers do, which advertise both APIs."""
+    """Raise UNKNOWN_SERVER_ERROR. Apache Kafka's controllers also advertise both APIs and return it."""
     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,12 +1,12 @@
-"""Client instances that get telemetry subscriptions and push metrics. KIP-714.
+"""Client instances, which get telemetry subscriptions and push metrics. KIP-714.
 
-A state machine without I/O. It is called with subscriptions, requests and closed connections, and with the
-time. Its decisions are those of Apache Kafka's `ClientMetricsManager`. A client instance keeps its id when it
-connects to another broker. So its state here may be dropped: when its connection is closed, when it expires,
-or when there are too many.
+This module is a state machine without I/O. It is called with the time, and with subscriptions, requests and
+closed connections. It decides as Apache Kafka's `ClientMetricsManager` does. A client instance keeps its id
+when it connects to another broker. So this broker may drop an instance: when its connection is closed, when
+it expires, or when there are too many instances.
 
-A client may push to another broker than the one it got the subscription from. So the subscription id must be
-exactly Kafka's, which depends on the iteration order of a Java hash set.
+A client may push metrics to another broker than the one that returned its subscription. So the subscription
+id must be the same as Kafka's, which depends on the iteration order of a Java hash set.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CODECS: Final = frozenset(Codec)
 DEFAULT_INTERVAL_MS: Final = parse_subscription({}).interval_ms
 ONE_UUID: Final = Uuid(bytes(15) + b"\x01")
 RETRIABLE_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-"""After these errors a client may get the subscription again at once."""
+"""The errors after which a client may request its subscription again at once."""
 
 
 class ClientMetadata(NamedTuple):
-    """The client's metadata from a request."""
+    """The metadata that a request contains about its client."""
 
     client_id: str
-    """Empty if the request had none."""
+    """The client id. It is empty if the request had none."""
     software_name: str
     software_version: str
     address: str
@@ -49,7 +49,7 @@ class ClientMetadata(NamedTuple):
     connection: int
 
     def selectors(self, instance_id: Uuid) -> Mapping[str, str]:
-        """Return the values that the match patterns of subscriptions are tested against."""
+        """Return the values that the match patterns of subscriptions are compared with."""
         return {
             "client_instance_id": uuid_to_text(instance_id),
             "client_id": self.client_id,
@@ -61,7 +61,7 @@ class ClientMetadata(NamedTuple):
 
 
 class ClientInstance:
-    """A client instance: its subscription and the times of its requests."""
+    """A client instance, with its subscription and the times of its requests."""
 
     __slots__ = (
         "client",
@@ -83,36 +83,37 @@ class ClientInstance:
     ) -> None:
         self.id = instance_id
         self.client = client
-        """From its first request."""
+        """The client's metadata from the first request of the instance."""
         self.metrics = metrics
         self.interval_ms = interval_ms
         self.version = version
-        """The version of the subscriptions that `metrics` and `interval_ms` come from."""
+        """The version of the subscriptions from which `metrics` and `interval_ms` were computed."""
         self.subscription_id = subscription_id(metrics, interval_ms, instance_id)
         self.connection = client.connection
         self.expires_ms = NEVER_MS
         self.last_get_ms = NEVER_MS
-        """When it last got its subscription."""
+        """The time at which the instance last got its subscription."""
         self.last_push_ms = NEVER_MS
         self.is_terminating = False
         self.last_error = ErrorCode.NONE
 
     @property
     def expiry_ms(self) -> int:
-        """The time without requests after which the instance expires."""
+        """The time in ms after which the instance expires if it sends no request."""
         return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
     def record_get(self, now_ms: int) -> bool:
-        """Record a request for the subscription, and return whether the push interval has passed."""
+        """Record a request for the subscription. Return whether the push interval has passed."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return self.last_error in RETRIABLE_AT_ONCE
         self.last_get_ms = now_ms
         return True
 
     def record_push(self, now_ms: int) -> bool:
-        """Record a push, and return whether the push interval has passed.
+        """Record a push. Return whether the push interval has passed.
 
-        The first push after a get is always accepted, because clients add jitter to it.
+        The first push after the instance got its subscription is always accepted, because clients add jitter
+        to it.
         """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
@@ -142,7 +143,7 @@ class ClientInstances:
         return len(self._instances)
 
     def subscribe(self, name: str, subscription: ClientMetricsSubscription | None) -> None:
-        """Create or change a subscription; delete it with None. Clients see it with their next get."""
+        """Set a subscription; None deletes it. Clients get the change on their next request."""
         if subscription is not None:
             self._subscriptions[name] = subscription
         elif self._subscriptions.pop(name, None) is None:
@@ -150,7 +151,7 @@ class ClientInstances:
         self._version += 1
 
     def get(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """Return the instance with its subscription. ApiError: THROTTLING_QUOTA_EXCEEDED."""
+        """Return the instance with its subscription. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
         instance = self._instance(self._new_id() if instance_id == ZERO_UUID else instance_id, client, now_ms)
         if not instance.record_get(now_ms):
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
@@ -168,10 +169,10 @@ class ClientInstances:
         compression: int,
         is_too_large: bool,
     ) -> ClientInstance:
-        """Check whether to accept a push, and return its instance.
+        """Check whether a push can be accepted. Return its instance.
 
-        ApiError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
-        UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE.
+        Raises ApiError INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
+        UNSUPPORTED_COMPRESSION_TYPE or TELEMETRY_TOO_LARGE.
         """
         if instance_id in (ZERO_UUID, ONE_UUID):
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -196,14 +197,14 @@ class ClientInstances:
         return instance
 
     def disconnected(self, connection: int) -> Uuid | None:
-        """Remove the instance whose first request came over this connection, and return its id."""
+        """Remove the instance whose first request came over this connection. Return its id, or None."""
         gone = self._by_connection.pop(connection, None)
         if gone is not None:
             self._instances.pop(gone, None)
         return gone
 
     def expire(self, now_ms: int) -> None:
-        """Remove expired instances."""
+        """Remove the instances that have expired."""
         for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
             self._forget(instance)
 
@@ -217,7 +218,7 @@ class ClientInstances:
         return made
 
     def _instance(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """Return the instance, updated to the current subscriptions."""
+        """Return the instance, after applying the current subscriptions."""
         known = self._instances.get(instance_id)
         if known is not None and known.expires_ms <= now_ms:
             self._forget(known)
@@ -239,7 +240,7 @@ class ClientInstances:
         selectors = client.selectors(instance_id)
         for subscription in self._subscriptions.values():
             if subscription.matches(selectors):
-                # Java copies a list into a set with a capacity for all of its elements.
+                # When Java copies a list into a set, the set gets a capacity for all elements of the list.
                 count = len(subscription.metrics)
                 metrics += hash_set_order(subscription.metrics, max(16, int(count / 0.75) + 1))
                 interval_ms = min(interval_ms, subscription.interval_ms)

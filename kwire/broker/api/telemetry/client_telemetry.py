@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from kwire.host.host import Host
 
 ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-"""In the order of preference, which is Kafka's."""
+"""The accepted compression codecs, in Kafka's order of preference."""
 MAX_FIELDS: Final = 50_000
-"""Per push. Decoding them takes the loop about 0.05 s; a client with the most series needs half of them."""
+"""The limit for fields per push. Decoding these takes about 0.05 s. Real clients push at most half of it."""
 
 
 class ClientTelemetry:
@@ -38,7 +38,7 @@ class ClientTelemetry:
     def __init__(
         self, config: BrokerConfig, host: Host, image: MetadataImage, *, has_receiver: Callable[[], bool]
     ) -> None:
-        """Start with the subscriptions of the image. `has_receiver` is whether pushed metrics can be read."""
+        """`has_receiver` returns whether pushed metrics are exported."""
         self.pushed_metrics = PushedMetrics()
         self.instances = ClientInstances(host.random("client instances"))
         self._config = config
@@ -55,7 +55,7 @@ class ClientTelemetry:
         return self._config.telemetry_max_bytes
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Apply changed subscriptions."""
+        """Apply the subscriptions that have changed."""
         for resource_type, name in sorted(delta.changed_configs):
             if resource_type == RESOURCE_CLIENT_METRICS:
                 self._subscribe(name, image.config(resource_type, name))
@@ -64,12 +64,12 @@ class ClientTelemetry:
         try:
             self.instances.subscribe(name, parse_subscription(settings) if settings else None)
         except (ConfigError, IllegalPattern) as error:
-            self._logger.error("ignoring client metrics subscription %s: %s", name, error)
+            self._logger.error("Ignoring client metrics subscription %s: %s", name, error)
 
     def get(
         self, asked: GetTelemetrySubscriptionsRequest, client: ClientMetadata
     ) -> GetTelemetrySubscriptionsResponse:
-        """Return a client's subscription. ApiError."""
+        """Return the subscription of a client instance. Raises ApiError."""
         instance = self.instances.get(asked.client_instance_id, client, self._host.monotonic_ms())
         return GetTelemetrySubscriptionsResponse(
             client_instance_id=instance.id,
@@ -82,7 +82,7 @@ class ClientTelemetry:
         )
 
     def push(self, pushed: PushTelemetryRequest, client: ClientMetadata) -> None:
-        """Process the metrics that a client pushes. ApiError."""
+        """Process the metrics that a client instance pushes. Raises ApiError."""
         now_ms = self._host.monotonic_ms()
         instance = self.instances.push(
             pushed.client_instance_id,
@@ -99,7 +99,7 @@ class ClientTelemetry:
             except (CompressionError, WireError) as error:
                 instance.last_error = ErrorCode.INVALID_RECORD
                 self._logger.info(
-                    "rejecting the push of client instance %s: %s", uuid_to_text(instance.id), error
+                    "Rejecting metrics pushed by client instance %s: %s", uuid_to_text(instance.id), error
                 )
                 raise ApiError(ErrorCode.INVALID_RECORD) from error
         if pushed.terminating:
@@ -114,13 +114,13 @@ class ClientTelemetry:
             self.pushed_metrics.take(pushed.client_instance_id, client, points, until_ms=until_ms)
 
     def disconnected(self, connection: int) -> None:
-        """Remove the client of a closed connection."""
+        """Remove the client instance of a closed connection."""
         gone = self.instances.disconnected(connection)
         if gone is not None:
             self.pushed_metrics.end_client(gone, self._host.monotonic_ms())
 
     def expire(self) -> None:
-        """Remove expired instances and metrics."""
+        """Remove expired client instances and their metrics."""
         now_ms = self._host.monotonic_ms()
         self.instances.expire(now_ms)
         self.pushed_metrics.expire(now_ms)

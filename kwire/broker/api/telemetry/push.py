@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions v0 and PushTelemetry v0. KIP-714.
 
-Order of checks of a push: client instance id, terminated client, push interval, subscription id, compression
-type, size, content (INVALID_RECORD). Both APIs are always supported, but only advertised if pushed metrics
-can be read over the HTTP port: docs/decisions/0023.
+Checks of a push, in this order: client instance id, terminated client, push interval, subscription id,
+compression type, size, content (INVALID_RECORD). Brokers always handle both APIs, but advertise them only if
+pushed metrics are exported over an HTTP port (docs/decisions/0023).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TelemetryBroker(Protocol):
 def get_telemetry_subscriptions(
     node: TelemetryBroker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Respond with the metrics that the client must push."""
+    """Return the metrics that the client must push."""
     return node.telemetry.get(request, _client(context))
 
 

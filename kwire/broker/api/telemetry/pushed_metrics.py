@@ -1,12 +1,13 @@
-"""The metrics that clients have pushed, as a scrape reads them. KIP-714.
+"""The metrics that clients have pushed, for export to Prometheus. KIP-714.
 
 The values are those of the last push of each client instance. Delta counts are added to the previous value.
-Clients push all their metrics each time, so a series that the last push does not have is removed. For
-example, all labels change when a consumer joins a group as another member.
+Clients push all their metrics each time, so a series that is not in the last push is removed. For example,
+all labels change when a consumer joins a group as another member.
 
 The metrics of a terminated client are kept for a minute, so that its last push can be scraped. The metrics of
-a client that stops pushing are kept until its instance expires. The number of series is limited, per client
-and in total, as is their length. Further points are dropped and counted.
+a client that stops pushing are kept until its client instance expires. The number of series is limited per
+client and in total, and the length of each series is limited. Points beyond the limits are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from kwire.wire.primitives import Uuid
 MAX_SERIES: Final = 20_000
 MAX_SERIES_OF_CLIENT: Final = 2_000
 MAX_SERIES_LENGTH: Final = 1_024
-"""The most characters of a name with its labels."""
+"""The limit for the length of a name with its labels, in characters."""
 KEPT_AFTER_END_MS: Final = 60_000
 
 
 class Series(NamedTuple):
-    """The name and the labels of a value."""
+    """The name and the labels of a time series."""
 
     name: str
     labels: Labels
@@ -43,7 +44,7 @@ class InstanceMetrics:
         self.client = client
         self.values: dict[Series, float] = {}
         self.until_ms = until_ms
-        """When they are dropped."""
+        """The time at which the metrics are dropped."""
 
 
 class PushedMetrics:
@@ -57,7 +58,7 @@ class PushedMetrics:
     def take(
         self, instance_id: Uuid, client: ClientMetadata, points: Iterable[Point], *, until_ms: int
     ) -> None:
-        """Replace the metrics of an instance until `until_ms`. If `points` raises, the old ones stay."""
+        """Replace the metrics of an instance, until `until_ms`. If `points` raises, the old ones stay."""
         known = self.clients.get(instance_id)
         before: Mapping[Series, float] = {} if known is None else known.values
         room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._size + len(before))
@@ -73,7 +74,7 @@ class PushedMetrics:
                 else:
                     values[series] = point.value
         except MetricsLimitExceeded:
-            dropped += 1  # at least one: the points behind it are not decoded
+            dropped += 1  # at least one, because the points after it are not decoded
         self.dropped_points += dropped
         self._size += len(values) - len(before)
         if values:
@@ -82,13 +83,13 @@ class PushedMetrics:
             self.clients.pop(instance_id, None)
 
     def end_client(self, instance_id: Uuid, now_ms: int) -> None:
-        """Drop the metrics of a terminated client soon."""
+        """Schedule the metrics of a terminated client to be dropped."""
         known = self.clients.get(instance_id)
         if known is not None:
             known.until_ms = min(known.until_ms, now_ms + KEPT_AFTER_END_MS)
 
     def expire(self, now_ms: int) -> None:
-        """Drop metrics whose time is over."""
+        """Drop the metrics whose time is over."""
         for instance_id in [one for one, known in self.clients.items() if known.until_ms <= now_ms]:
             self._size -= len(self.clients.pop(instance_id).values)
 

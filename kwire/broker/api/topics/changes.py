@@ -1,6 +1,6 @@
 """CreateTopics v2–7, DeleteTopics v1–6, CreatePartitions v0–3.
 
-CreateTopics: KIP-4, KIP-525, KIP-516. DeleteTopics: by name, from v6 on by name or id (KIP-516).
+CreateTopics: KIP-4, KIP-525, KIP-516. DeleteTopics: by name, and from v6 on by name or id (KIP-516).
 CreatePartitions: KIP-195. Topic names that occur twice are rejected before the controller's checks.
 """
 
@@ -48,7 +48,7 @@ FIRST_WITH_DISABLED_CODE = 3
 def create_topics(
     node: ControllerRole, context: ControllerRequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Delayed:
-    """Respond with one result per topic name, or with an error for the whole request."""
+    """Return one result per topic name, or an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
 
@@ -110,7 +110,10 @@ def _add_configs(
 def delete_topics(
     node: ControllerRole, context: ControllerRequestContext, request: DeleteTopicsRequest
 ) -> Delayed:
-    """Respond with one result per topic. ApiError if delete.topic.enable is false, or without a timeout."""
+    """Return one result per topic.
+
+    Raises ApiError if delete.topic.enable is false or the timeout is not positive.
+    """
     version = context.api_version
     if version >= FIRST_WITH_IDS:
         topics = [
@@ -156,7 +159,7 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 def create_partitions(
     node: ControllerRole, context: ControllerRequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Delayed:
-    """Respond with one result per topic name, or with an error for the whole request."""
+    """Return one result per topic name, or an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if times[topic.name] == 1]
     duplicate = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def describe_topic_partitions(
     node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Respond with one page. An empty list of topics means all of them."""
+    """Return one page of topics. An empty list of topics means all topics."""
     image = node.image
     everything = not request.topics
     cursor = request.cursor

@@ -1,9 +1,9 @@
 """Metadata v0–13: brokers, topics and partition leaders. KIP-4, KIP-430, KIP-516.
 
-v0: an empty list of topics means all. From v1 on null means all, and an empty list none. v0–3 have no
-`allow_auto_topic_creation`, which is true then. v12+: topics by id. If one topic is requested by id, topics
-requested by name are ignored. A topic that is being auto-created gets UNKNOWN_TOPIC_OR_PARTITION, so that the
-client retries.
+In v0, an empty list of topics means all topics. From v1 on, null means all topics, and an empty list means
+none. Versions 0–3 have no `allow_auto_topic_creation` field; it then counts as true. From v12 on, topics can
+be requested by id. If one topic is requested by id, topics requested by name are ignored. A topic that is
+being auto-created gets UNKNOWN_TOPIC_OR_PARTITION, so that the client retries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST_WITH_IDS_IN_REQUESTS = 12
 
 
 def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Respond with metadata from a single image, so that the response is consistent."""
+    """Return brokers and topics from a single image, so that the response is consistent."""
     version = context.header.api_version
     image = node.image
     listener = context.channel.listener
@@ -86,8 +86,8 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
 def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[MetadataResponseBroker]:
     """Return the brokers that are not fenced, with their addresses on this listener.
 
-    If there is none, for example just after all brokers lost the controllers, return this broker. A client
-    that receives no broker may drop its known brokers and not reconnect for minutes.
+    If there are none, for example just after all brokers lost the controllers, return this broker. A client
+    that gets no broker may forget the brokers that it knew, and not reconnect for minutes.
     """
     alive = [broker.broker_id for broker in image.brokers.values() if not broker.fenced] or [node.node_id]
     return [
@@ -99,13 +99,16 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 
 
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
-    """Return a random live broker, even one without this listener: every KRaft broker forwards requests."""
+    """Return a random live broker, with or without this listener: every KRaft broker forwards requests."""
     alive = image.alive_brokers()
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 
 
 def _check(request: MetadataRequest, version: int) -> None:
-    """Check that each topic has a name or an id that the version allows. ApiError INVALID_REQUEST."""
+    """Check that each topic has a name, or an id if the version allows ids.
+
+    Raises ApiError INVALID_REQUEST.
+    """
     requested = request.topics or ()
     by_id = [topic for topic in requested if topic.topic_id != ZERO_UUID]
     if (by_id and version < FIRST_WITH_IDS_IN_REQUESTS) or (
@@ -115,14 +118,14 @@ def _check(request: MetadataRequest, version: int) -> None:
 
 
 def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
-    """Return the results of topics that do not exist, and create those that may be auto-created."""
+    """Auto-create the topics that do not exist, if that is allowed, and return their results."""
     out: list[MetadataResponseTopic] = []
     to_create: list[str] = []
     for name in names:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if name != METADATA_TOPIC:  # its log exists, but it is not a topic for clients
+            if name != METADATA_TOPIC:  # it exists in the log directory, but not as a topic for clients
                 to_create.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if to_create and allow_creation and node.config.auto_create_topics_enable:
@@ -135,14 +138,14 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
 
 def _log_refusals(logger: NodeLogger, reply: object) -> None:
     if isinstance(reply, ApiError):
-        logger.warning("could not auto-create topics: %s", reply)
+        logger.warning("Cannot auto-create topics: %s", reply)
         return
     assert isinstance(reply, list)
     for result in reply:
         if result.error_code == ErrorCode.NONE:
-            logger.info("auto-created topic %s", result.name)
+            logger.info("Auto-created topic %s", result.name)
         elif result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            logger.warning("could not auto-create topic %s: %s", result.name, result.error_message)
+            logger.warning("Cannot auto-create topic %s: %s", result.name, result.error_message)
 
 
 class _Describer:
@@ -152,7 +155,7 @@ class _Describer:
         self._image = image
         self._listener = listener
         self._only_available = version == 0
-        """v0 omits replicas that are not available, and returns an error instead."""
+        """Whether to omit replicas that are not available, and to return an error instead, as v0 does."""
         self._listener_error = (
             ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         )

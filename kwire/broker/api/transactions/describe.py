@@ -1,6 +1,6 @@
 """DescribeProducers v0, DescribeTransactions v0, ListTransactions v0–2. KIP-664, KIP-994, KIP-1152.
 
-An empty filter matches everything. The response lists unknown state names of a filter.
+An empty filter matches everything. State names in a filter that are unknown are returned in the response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def describe_producers(
     node: BrokerRole, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Respond with the producers of each partition, or its error."""
+    """Return, for each partition, its producers or an error."""
     topics = []
     for topic in request.topics:
         fault = _topic_fault(node, topic.name)
@@ -53,7 +53,7 @@ def describe_producers(
 
 
 def _topic_fault(node: BrokerRole, topic: str) -> ApiError | None:
-    """Return the error of all partitions of a topic, with a message; None if the topic exists."""
+    """Return the error for all partitions of a topic; None if the topic exists."""
     name_error = topic_name_fault(topic)
     if name_error is not None:
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
@@ -70,8 +70,8 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
         partition = node.partition(topic, index)
         if partition is None:
             raise node.missing_partition_error(topic, index)
-        # Followers respond as well: tools that look for hanging transactions query the brokers of all
-        # replicas.
+        # Followers respond as well, because tools that search for hanging transactions query the brokers of
+        # all replicas.
         if partition.role not in (Role.LEADER, Role.FOLLOWER):
             raise partition.not_leader_error()
         log = partition.log
@@ -96,7 +96,7 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
 def describe_transactions(
     node: BrokerRole, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Respond with the state of each transactional id, or its error."""
+    """Return, for each transactional id, its state or an error."""
     return DescribeTransactionsResponse(
         transaction_states=[_state(node, transactional_id) for transactional_id in request.transactional_ids]
     )
@@ -124,7 +124,7 @@ def _state(node: BrokerRole, transactional_id: str) -> DescribedTransaction:
 def list_transactions(
     node: BrokerRole, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Respond with the producer and the state of each matching transaction."""
+    """Return the producer and the state of each matching transaction."""
     titles = {state.title: state for state in TransactionState}
     states = {titles[name] for name in request.state_filters if name in titles}
     unknown = list(dict.fromkeys(name for name in request.state_filters if name not in titles))

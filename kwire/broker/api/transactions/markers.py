@@ -1,4 +1,4 @@
-"""WriteTxnMarkers v1–2: markers of a coordinator, or of an administrator who aborts a hanging transaction.
+"""WriteTxnMarkers v1–2, from coordinators, and from administrators who abort a hanging transaction.
 
 KIP-98, KIP-664, KIP-1228.
 """
@@ -30,7 +30,7 @@ Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Delayed:
-    """Respond when every marker is written or rejected. The results of a producer's markers are merged."""
+    """Respond when every marker is written or rejected. Results for the same producer are merged."""
     results: Results = {}
     left = 1
 
@@ -78,7 +78,7 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
 
 
 def _partitions(marker: WritableTxnMarker) -> dict[TopicPartition, None]:
-    """Return the partitions of a marker, each once."""
+    """Return the partitions of a marker without duplicates."""
     return dict.fromkeys((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
 
 

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit v0–5: offsets that become committed with a transaction. KIP-98, KIP-447, KIP-890.
+"""TxnOffsetCommit v0–5: offset commits that take effect when a transaction commits. KIP-98, KIP-447, KIP-890.
 
-From v5 on this request also adds the group's partition of the offsets topic to the transaction. Older clients
-send AddOffsetsToTxn first.
+From v5 on, this request also adds the group's partition of the offsets topic to the transaction. Clients of
+older versions send AddOffsetsToTxn for that first.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 def txn_offset_commit(
     node: BrokerRole, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Delayed:
-    """Respond for each partition once the offsets are written."""
+    """Return one result per partition, once the offsets are written."""
     response = TxnOffsetCommitResponse()
     existing: list[TxnOffsetCommitResponsePartition] = []
-    """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
+    """The results of existing partitions. If there are any, the coordinator checks group and member.
+
+    It does so even if `commits` is empty.
+    """
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         topic_response = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -54,7 +57,7 @@ def txn_offset_commit(
             if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 partition_response.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            # Kafka stores the topic id only with offsets that are committed without a transaction.
+            # Kafka stores a topic id only with offsets that are committed outside of a transaction.
             offset, epoch = partition.committed_offset, partition.committed_leader_epoch
             commits.append(PartitionCommit(topic.name, index, offset, epoch, metadata))
     if not existing:
@@ -73,7 +76,7 @@ def txn_offset_commit(
 
     def checked(error: ApiError | None) -> None:
         if error is not None:
-            # Unlike producers, clients of groups understand the coordinator's errors.
+            # Unlike plain producers, clients that commit offsets know the coordinator's errors.
             done(error.underlying if isinstance(error, ErrorWithMessage) else response_error(error))
             return
         commit = OffsetCommit(

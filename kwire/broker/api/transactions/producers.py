@@ -1,13 +1,13 @@
 """InitProducerId v0–5, AddPartitionsToTxn v0–5, AddOffsetsToTxn v0–4, EndTxn v0–5.
 
-InitProducerId: KIP-98, KIP-360, KIP-588. Without a transactional id each request gets a new producer id with
-epoch 0, even if the producer already had an id.
+InitProducerId (KIP-98, KIP-360, KIP-588): without a transactional id, each request gets a new producer id
+with epoch 0, even if the producer already has an id.
 
-AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3 with one transaction, brokers send v4–5 with several.
-Either all partitions of a transaction are added or none. If one does not exist, the others get
-OPERATION_NOT_ATTEMPTED. AddOffsetsToTxn adds the offsets partition of a group.
+AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3 with one transaction, and brokers send v4–5 with
+several. Either all partitions of a transaction are added or none. If a partition does not exist, the other
+ones get OPERATION_NOT_ATTEMPTED. AddOffsetsToTxn adds a group's partition of the offsets topic.
 
-EndTxn (KIP-98, KIP-890): commit or abort. From v5 on the response has the producer epoch of the next
+EndTxn (KIP-98, KIP-890) commits or aborts. From v5 on, the response has the producer epoch of the next
 transaction.
 """
 
@@ -41,7 +41,7 @@ FIRST_INIT_WITH_FENCED = 4
 FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
 CLIENT_VERSION, BROKER_VERSION = 0, 2
-"""The client's transaction version. For a version 2 client the broker adds partitions when it produces."""
+"""The transaction versions of clients. For version 2, the broker adds a partition at the first Produce."""
 OnTopicResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
@@ -49,7 +49,7 @@ FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 def init_producer_id(
     node: BrokerRole, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Delayed:
-    """Respond with a producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block."""
+    """Return a producer id, or COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block."""
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if knows_id != knows_epoch:
@@ -86,7 +86,7 @@ def _refusal(code: int) -> InitProducerIdResponse:
 def add_partitions_to_txn(
     node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Delayed:
-    """Respond when the partitions of every transaction are committed."""
+    """Respond when the added partitions of every transaction are committed."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
         def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
@@ -169,9 +169,9 @@ def _verify(
 def _refused(
     node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    """Return the errors of a transaction if one of its partitions cannot be added; None if all can.
+    """Return the errors of a transaction if one of its partitions cannot be added; None if all can be added.
 
-    Such a partition does not exist, or is of an internal topic, which clients may not write to.
+    A partition cannot be added if it does not exist. A client cannot add a partition of an internal topic.
     """
     codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
     for name, index in codes:
@@ -191,7 +191,7 @@ def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartitio
 def _all_with(
     topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """Return the same code for all partitions, as requested."""
+    """Return the same code for all partitions, in the order of the request."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
@@ -205,7 +205,7 @@ def _all_with(
 
 
 def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
-    """Return each partition once, by topic."""
+    """Group the codes of partitions by topic."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (name, index), code in codes.items():
         topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
@@ -225,7 +225,7 @@ def _for_version(
 
 
 def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
-    """Return INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED to versions before KIP-588."""
+    """Return INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for request versions before KIP-588."""
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -248,7 +248,7 @@ def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOf
 
 
 def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Delayed:
-    """Respond when the decision is committed. The markers are written afterwards."""
+    """Respond when the decision to commit or abort is stored. The markers are written after that."""
     version = context.api_version
 
     def done(result: ProducerIdAndEpoch | ApiError) -> None:

@@ -1,8 +1,8 @@
 """Verification that a partition is part of the producer's transaction. KIP-890.
 
-Without it, a write that arrives after its transaction has ended would start a transaction that never ends. A
-partition whose log has the producer's open transaction needs no verification. If the transaction ends before
-the coordinator's response arrives, the write is rejected.
+Without verification, a write that arrives after its transaction has ended would start a transaction that
+never ends. If the partition's log already has the producer's open transaction, no verification is needed. If
+the transaction ends before the coordinator's response arrives, the write is rejected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NOT_THERE = (
 
 
 class ErrorWithMessage(ApiError):
-    """An error whose message is sent to producers, unlike the message of other errors."""
+    """An error whose message is sent to producers. Messages of other errors are not sent."""
 
     def __init__(self, code: ErrorCode, message: str, underlying: ErrorCode) -> None:
         super().__init__(code, message)
         self.underlying = underlying
-        """The error of the transaction coordinator."""
+        """The error that the transaction coordinator returned."""
 
 
 def verify_transaction(
@@ -47,11 +47,12 @@ def verify_transaction(
     done: Callable[[ApiError | None], None],
     header: BatchHeader | None = None,
 ) -> None:
-    """Call `done`, possibly at once, with None if the producer may write, or with the error.
+    """Verify a write, then call `done` with None if the producer may write, or with the error.
 
-    With `adds` the partition is added to the transaction if necessary. `supports_abortable` is whether the
-    client supports TRANSACTION_ABORTABLE. `header` is that of the batch, if its sequence matters; then the
-    request is retried for a while if the previous transaction is still ending.
+    `done` may be called within this call. With `adds`, the partition is added to the transaction if
+    necessary. `supports_abortable` is whether the client supports TRANSACTION_ABORTABLE. `header` is the
+    header of the batch if the batch's sequence matters. The coordinator is then queried again for a while if
+    the producer's previous transaction is still ending.
     """
     if not adds and not node.config.transaction_partition_verification_enable:
         done(None)
@@ -70,7 +71,7 @@ def verify_transaction(
     def finish(error: ApiError | None) -> None:
         try:
             done(error)
-        finally:  # otherwise a bug in `done` would block the producer on this partition forever
+        finally:  # otherwise a bug in `done` would block the producer's writes to this partition forever
             turns.end_turn(producer.producer_id)
 
     def check() -> None:
@@ -108,21 +109,21 @@ def verify_transaction(
                 transactional_id, producer, partition, adds=adds, callback=coordinator_responded
             )
 
-        # The coordinator is called only for writes that the log would accept.
+        # The coordinator is queried only for writes that the log would accept.
         if TRANSACTION_STATE_TOPIC in node.image.topics:
             call_coordinator()
         else:
             coordinator_responded(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    # Later requests of the producer wait in turn, even if they need no verification once this one is written.
+    # Later requests of the producer wait for this one, even if they then need no verification.
     turns.run_in_turn(producer.producer_id, check)
 
 
 def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
-    """Return why the coordinator's confirmation is obsolete: the transaction or the leadership has ended.
+    """Return the error for a coordinator's confirmation that is obsolete.
 
-    A former leader's state of the transaction is incomplete. The producer retries on the new leader, where
-    the transaction is still open.
+    The transaction has ended, or this broker is no longer the leader. A former leader's state of the
+    transaction is incomplete. The producer retries on the new leader, where the transaction is still open.
     """
     try:
         node.led_partition(*partition)
@@ -132,7 +133,7 @@ def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
 
 
 def _refusal(code: ErrorCode, *, adds: bool, supports_abortable: bool) -> ApiError:
-    """Return the error for a client of the request's version, retriable where a retry is useful."""
+    """Return the error in the form that the client's version knows, retriable if a retry makes sense."""
     if code == ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
         code = ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.PRODUCER_FENCED:
