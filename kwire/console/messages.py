@@ -38,7 +38,7 @@ def messages_page(request: PageRequest) -> PageResult:
     at, note = _start_offset(request, forwards=key is not None), ""
     try:
         found, next_offset, bounds = _read(request, at, key)
-        is_there = at <= bounds.high_watermark  # records above it are not replicated yet
+        is_there = at <= bounds.high_watermark  # records above the high watermark are not replicated yet
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise

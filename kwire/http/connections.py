@@ -90,7 +90,7 @@ class _Connection:
         try:
             await self._app(scope, receive, send_in_time)
         except Exception as error:
-            self._logger.error("%s failed", scope["path"], exc_info=error)
+            self._logger.error("HTTP request for %s failed", scope["path"], exc_info=error)
             raise
 
     async def _close_after_timeout(self) -> None:

@@ -68,7 +68,7 @@ class _ClusterBroker(Broker):
     ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
         self._node_id, self._links = node_id, links
-        self._users, self._users_created = users, True  # the cluster creates them
+        self._users, self._users_created = users, True  # the cluster creates the users
 
     def start(self) -> None:
         super().start()

@@ -346,7 +346,7 @@ def _decode_columns(
     cursor.require(~plain | (cursor.at == ends), "with bytes after its last field")
     headers = None
     if "headers" in fields or not plain.all():
-        # Headers are decoded even if they are not requested, to find invalid ones.
+        # Headers are decoded even if they are not requested, to find invalid headers.
         headers = _headers(buffer, raw, cursor.at, ends, count)
     if batches:
         offset += np.array([header.base_offset for _, header in batches], np.int64).take(batch)

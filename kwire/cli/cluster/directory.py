@@ -144,7 +144,7 @@ class ClusterNode:
         flags = os.O_WRONLY | os.O_APPEND
         self._started = os.posix_spawn(
             sys.executable,
-            # -P: a module in the current directory, such as copy.py, would hide one of the standard library.
+            # -P: a module in the current directory, such as copy.py, would hide a standard module.
             [sys.executable, "-P", "-m", "kwire", "serve", str(self.properties)],
             # Kafka settings in the environment would apply to every node, including node.id.
             {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},

@@ -37,5 +37,5 @@ def _run(act: Action, options: Namespace, output: Output) -> int:
         try:
             act(cluster, options, output)
         finally:
-            output.finish()  # also if only some of it succeeded
+            output.finish()  # even if only a part of the action succeeded
     return 0

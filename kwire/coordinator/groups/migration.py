@@ -109,7 +109,7 @@ class OnlineMigration:
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
         if fault is not None:
-            self._logger.info("Group %s: not upgraded to a consumer group: %s", classic.id, fault)
+            self._logger.info("Group %s: cannot upgrade to a consumer group: %s", classic.id, fault)
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} {fault}.")
         for pending in list(classic.members.values()):
             classic.complete_join(
@@ -128,13 +128,13 @@ class OnlineMigration:
             for member in classic.members.values():
                 self._convert_member(group, member, classic.protocol)
         except MalformedProtocolError as error:
-            self._logger.warning("Group %s: not upgraded to a consumer group: %s", classic.id, error)
+            self._logger.warning("Group %s: cannot upgrade to a consumer group: %s", classic.id, error)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
             ) from None
         except CustomAssignorError:
             self._logger.warning(
-                "Group %s: not upgraded to a consumer group: it uses a custom assignor", classic.id
+                "Group %s: cannot upgrade to a consumer group: it uses a custom assignor", classic.id
             )
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
@@ -218,19 +218,19 @@ class OnlineMigration:
                 group, members, [], rebalance="the last member with the consumer protocol left"
             )
         except ApiError as error:
-            self._logger.warning("Group %s: not downgraded to a classic group: %s", group.id, error)
+            self._logger.warning("Group %s: cannot downgrade to a classic group: %s", group.id, error)
             return None
 
     def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
         if not self._policy.downgrade:
             self._logger.info(
-                "Group %s: not downgraded to a classic group: group.consumer.migration.policy forbids it",
+                "Group %s: cannot downgrade to a classic group: group.consumer.migration.policy forbids it",
                 group.id,
             )
             return False
         if members > self._config.group_max_size:
             self._logger.info(
-                "Group %s: not downgraded to a classic group: %d members exceed group.max.size",
+                "Group %s: cannot downgrade to a classic group: %d members exceed group.max.size",
                 group.id,
                 members,
             )

@@ -365,7 +365,7 @@ class GroupCoordinatorService:
             if error is None:
                 done(ErrorCode.NONE, answer)
             elif error.code is ErrorCode.REQUEST_TIMED_OUT:
-                # Among the retriable errors, old clients hide only this one from applications.
+                # Among the retriable errors, old clients hide only this error from applications.
                 done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
             else:
                 done(response_error(error), None)

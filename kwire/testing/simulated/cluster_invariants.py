@@ -250,7 +250,7 @@ class ClusterInvariants:
             self._record_failed_leader(node, topic_partition, partition)
             return
         if self._topic_ids.get(topic_partition.topic) != partition.topic_id:
-            return  # the replica of a deleted topic, or of one that is not in the metadata yet
+            return  # the replica of a topic that is deleted, or not in the metadata yet
         key = (node.node_id, topic_partition)
         seen = self._observed.get(key)
         if seen is None or seen.start_count != node.start_count:

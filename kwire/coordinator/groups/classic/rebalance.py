@@ -536,7 +536,7 @@ class ClassicGroups:
     def _warn_not_stored(self, group: ClassicGroup, error: ApiError | None) -> None:
         # A restart would load the last stored generation, whose members would then time out.
         if error is not None:
-            self._logger.warning("Group %s: empty generation was not stored: %s", group.id, error.code.name)
+            self._logger.warning("Group %s: cannot store the empty generation: %s", group.id, error.code.name)
 
     def _session_timed_out(self, group: ClassicGroup, member: ClassicGroupMember) -> CoordinatorResult:
         if group.members.get(member.id) is not member or member.ignores_session_timeout:

@@ -262,7 +262,9 @@ class ConsumerGroups:
         """
         existing = group.static_member(instance_id)
         if existing is None:
-            self._logger.info("Group %s: static member %s joined as %s", group.id, instance_id, member_id)
+            self._logger.info(
+                "Group %s: static member %s joined with member id %s", group.id, instance_id, member_id
+            )
             return group.members.get(member_id) or ConsumerGroupMember(member_id)
         if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
             raise ApiError(
@@ -275,7 +277,9 @@ class ConsumerGroups:
         records.append(new.metadata_record(group.id))
         records.append(target_record(group.id, member_id, group.targets.get(existing.id, {})))
         records.append(new.assignment_record(group.id))
-        self._logger.info("Group %s: static member %s rejoined as %s", group.id, instance_id, member_id)
+        self._logger.info(
+            "Group %s: static member %s rejoined with member id %s", group.id, instance_id, member_id
+        )
         return new
 
     def update_target(
@@ -304,7 +308,8 @@ class ConsumerGroups:
                     # The configuration was changed after the members named this assignor. As in Kafka, they
                     # get errors until they name another assignor.
                     self._logger.error(
-                        "Group %s: most members name assignor %s, which is not in group.consumer.assignors",
+                        "Group %s: cannot compute a target assignment: most members request assignor %s, "
+                        "which is not in group.consumer.assignors",
                         group.id,
                         name,
                     )
