@@ -46,8 +46,7 @@ from kwire.wire.schema import Message
 
 FETCHES: Final = "metadata"
 ELECTIONS: Final = "quorum"
-"""The purpose of connections for votes. They have their own connections, because a waiting Fetch blocks
-one."""
+"""The purpose of connections for votes. A waiting Fetch would block them on a shared connection."""
 
 LEAVING_MS: Final = 5_000
 """The maximum time that a stopping leader waits for the next leader, in ms, as in Kafka."""

@@ -1,11 +1,11 @@
 """The log of a partition: Kafka's UnifiedLog.
 
 `append` validates a batch, assigns its offsets and stages it. `commit` writes all staged batches with one
-call, so that the Produce requests of one event loop turn share a write. A segment rolls when a batch is
-staged, so only the active segment has batches that are not in its file yet; readers never see staged batches.
+call, so that the Produce requests of one turn of the event loop share a write. A segment rolls when a batch
+is staged, so only the active segment can lack batches in its file. Readers never see staged batches.
 
-Acknowledged means written to the page cache, as in Kafka; `needs_flush` and `begin_flush` ask for more. Log
-recovery after a crash starts at the recovery point: everything before it was synced.
+As in Kafka, a batch is acknowledged once it is in the page cache; `needs_flush` and `begin_flush` can require
+a sync. Log recovery after a crash starts at the recovery point, because everything before it was synced.
 
 A StorageError takes the log offline until the next log recovery.
 """
@@ -43,7 +43,7 @@ __all__ = ["AppendOrigin", "LogAppendInfo", "Log", "TimestampOffset"]
 
 
 class Log(ReadableLog):
-    """The log of one partition, created by `recovery.open_log`. It belongs to the loop thread."""
+    """The log of one partition, created by `recovery.open_log`. Only the loop thread may use it."""
 
     __slots__ = (
         "_batch_at_start",
@@ -101,11 +101,11 @@ class Log(ReadableLog):
         self.config = config
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
-        """The offset of the next append. Staged batches count."""
+        """The offset of the next append, after all staged batches."""
         self._high_watermark = log_start_offset
         self.producers = producers
         self.failure: StorageError | None = None
-        """The reason why this log is offline."""
+        """The reason why this log is offline, or None."""
         self._disk = disk
         self._segments = LogSegments(segments, log_end_offset)
         self._epochs = epochs
@@ -139,7 +139,7 @@ class Log(ReadableLog):
 
     @property
     def high_watermark(self) -> int:
-        """The end of the committed records. The replica sets it, at most to the log end offset."""
+        """The end of the committed records. The replica sets it; it is at most the log end offset."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -162,9 +162,9 @@ class Log(ReadableLog):
     ) -> LogAppendInfo:
         """Validate the batch of a leader append, assign its offsets and stage it for `commit`.
 
-        `records` must be writable, and belongs to the log afterwards. `header` is the header of the batch if
-        the caller has read it already. Raises ApiError with Kafka's error code if the batch is rejected;
-        nothing is staged then.
+        `records` must be writable, and belongs to the log afterwards. `header` is the header of the batch, if
+        already read. Raises ApiError with Kafka's error code if the batch is rejected; nothing is staged
+        then.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -178,7 +178,7 @@ class Log(ReadableLog):
                 f"The batch of {len(validated.data)} bytes exceeds segment.bytes ({config.segment_bytes}).",
             )
         incoming = assign_offsets(validated, self.log_end_offset, leader_epoch)
-        # As in Kafka, the segment rolls even if the batch is rejected below, or is a duplicate.
+        # As in Kafka, the segment rolls even if the batch is a duplicate or is rejected below.
         segment = self._roll_if_due(incoming, now_ms)
         known = self.producers.check_batch(validated.header, origin, marker)
         if known is not None:
@@ -189,9 +189,9 @@ class Log(ReadableLog):
         return LogAppendInfo(incoming.first_offset, incoming.last_offset, append_ms, self.log_start_offset)
 
     def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> LogAppendInfo:
-        """Stage batches that already have offsets and leader epochs: from another log or the metadata quorum.
+        """Stage batches that already have offsets and epochs: from another log or the metadata quorum.
 
-        Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets before the log end offset.
+        Raises ApiError CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for offsets before the log end offset.
         """
         appended = self._append_stored(records, now_ms)
         if appended is None:
@@ -199,9 +199,9 @@ class Log(ReadableLog):
         return appended
 
     def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> LogAppendInfo | None:
-        """Stage the batches of a fetch response, up to the first one with an epoch above `leader_epoch`.
+        """Stage the batches of a Fetch response, up to the first batch with an epoch above `leader_epoch`.
 
-        Returns None if there is no complete batch to stage. Raises ApiError as `append_stored` does.
+        Return None if there is no complete batch to stage. Raises the same errors as `append_stored`.
         """
         return self._append_stored(records, now_ms, leader_epoch)
 
@@ -218,7 +218,7 @@ class Log(ReadableLog):
         return LogAppendInfo(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
 
     def _roll_if_due(self, incoming: IncomingBatches, now_ms: int) -> LogSegment:
-        """Roll the segment if it is due and return the active segment. Raises KAFKA_STORAGE_ERROR."""
+        """Roll the active segment if it is due; return the active segment. Raises KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
         segment = self._segments.active
         try:
@@ -260,7 +260,7 @@ class Log(ReadableLog):
         self.log_end_offset = incoming.last_offset + 1
 
     def commit(self) -> None:
-        """Write all staged batches with one call. After a StorageError the log is offline without them."""
+        """Write all staged batches with one call. A StorageError discards them and takes the log offline."""
         if self.failure is not None:
             raise self.failure
         if not self.staged:
@@ -289,7 +289,7 @@ class Log(ReadableLog):
         if active.base_offset == base_offset:
             return active
         active.become_inactive()
-        # Log recovery of the new segment starts from this snapshot at its base offset.
+        # Log recovery of the new segment starts from this snapshot at the segment's base offset.
         self.producers.end_offset = base_offset
         self.producers.take_snapshot()
         return self._add_segment(base_offset, now_ms)
@@ -320,12 +320,12 @@ class Log(ReadableLog):
         return list(self._segments.bases)
 
     @property
-    def segments(self) -> list[LogSegment]:  # the active one last
+    def segments(self) -> list[LogSegment]:  # the active segment is the last one
         return list(self._segments)
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the earliest open transaction, at most the high watermark. KIP-98."""
+        """The first offset of the earliest open transaction, but at most the high watermark. KIP-98."""
         stable = self.producers.first_unstable_offset
         if stable is None:
             return self._high_watermark
@@ -343,7 +343,7 @@ class Log(ReadableLog):
 
     @property
     def latest_epoch(self) -> int | None:
-        """The latest leader epoch, with or without records."""
+        """The latest leader epoch, even if it has no records yet; None without any epoch."""
         return self._epochs.latest
 
     @property
@@ -358,12 +358,12 @@ class Log(ReadableLog):
         self._epochs.begin(epoch, self.log_end_offset)
 
     def epoch_at_start(self) -> int | None:
-        """Return the leader epoch of the record at the log start offset, if it is known."""
+        """Return the leader epoch of the record at the log start offset, or None if it is unknown."""
         earliest = self._epochs.earliest
         return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `leader_epoch` and its end offset; -1, -1 if unknown. KIP-101."""
+        """Return the largest epoch up to `leader_epoch` and its end; (-1, -1) if unknown. KIP-101."""
         return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     # --- durability
@@ -374,7 +374,7 @@ class Log(ReadableLog):
         return self._durability.recovery_point
 
     def needs_flush(self, monotonic_ms: int) -> bool:
-        """Return whether flush.messages or flush.ms requires a flush, or a crash would lose data."""
+        """Return whether a flush is due by flush.messages or flush.ms, or a crash would lose data."""
         return self._durability.is_due(self.config, monotonic_ms) or self.has_unrecoverable_records
 
     @property
@@ -384,7 +384,7 @@ class Log(ReadableLog):
 
     @property
     def has_unrecoverable_records(self) -> bool:
-        """Whether the log has records that a crash would lose: they must not count as replicated."""
+        """Whether a crash would lose records of this log, so that they must not count as replicated."""
         durability = self._durability
         return (
             durability.lacks_partition_metadata or durability.is_replacing
@@ -401,18 +401,18 @@ class Log(ReadableLog):
         return self._durability.recovery_point < self._segments.active.base_offset
 
     def snapshot_producers(self) -> None:
-        """Write a producer state snapshot at the log end offset, replacing an existing one."""
+        """Write a producer state snapshot at the log end offset; an existing one is replaced."""
         self.producers.forget_snapshot(self.producers.end_offset)
         with self._failing():
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
-        """Begin to serve in place of the current log; `finish` ends that. Raises StorageError."""
+        """Begin to replace the current log; `finish` ends the replacement. Raises StorageError."""
         with self._failing():
             return self._durability.begin_replacement()
 
     def update_directory(self, directory: str) -> None:
-        """Follow a rename of the log's directory."""
+        """Update the paths after the log's directory was renamed."""
         self._delayed_deletion.update_directory(self.directory, directory)
         self.directory = self.producers.directory = directory
         self._durability.update_directory(directory)
@@ -421,22 +421,22 @@ class Log(ReadableLog):
             segment.update_directory(directory)
 
     def begin_partition_metadata_flush(self) -> FlushTicket | None:
-        """Return the ticket that makes `partition.metadata` durable, before any flush; None if it is."""
+        """Return the ticket that makes `partition.metadata` durable, or None if it is durable already."""
         if self.failure is not None or not self._durability.lacks_partition_metadata:
             return None
         with self._failing():
             return self._durability.begin_partition_metadata_flush()
 
     def begin_flush(self) -> FlushTicket:
-        """Return the ticket that makes everything written durable. Raises StorageError.
+        """Return the ticket that makes all written batches durable. Raises StorageError.
 
-        Run `work` in any thread, then `finish` on the loop. If `work` raises StorageError, call `fail`.
+        Run `work` in any thread, then `finish` on the event loop. If `work` raises StorageError, call `fail`.
         """
         with self._failing():
             return self._durability.begin_flush()
 
     def flush(self) -> None:
-        """Make everything written durable before returning. Raises StorageError."""
+        """Make all written batches durable before returning. Raises StorageError."""
         if self.failure is not None:
             raise self.failure
         with self._failing():
@@ -450,8 +450,8 @@ class Log(ReadableLog):
     def truncate_to(self, offset: int) -> bool:
         """Truncate the log to `offset`; return False if it already ends there or before. Raises StorageError.
 
-        The log has to be flushed before the next append (`awaits_sync`). Otherwise a power loss could bring
-        the truncated batches back behind new ones.
+        The caller must flush the log before the next append (`awaits_sync`). Otherwise a power loss could
+        bring the truncated batches back after new batches.
         """
         self.commit()
         with self._failing():
@@ -461,7 +461,7 @@ class Log(ReadableLog):
             if offset < self._segments.bases[0]:
                 self.truncate_fully_and_start_at(offset)
             else:
-                # Delete the last segment first, so that a crash leaves no gap.
+                # Delete the last segment first, so that a crash leaves no gap between segments.
                 beyond = [segment for segment in self._segments if segment.base_offset > offset]
                 self._drop_segments(beyond[::-1])
                 active = self._segments.active
@@ -482,7 +482,7 @@ class Log(ReadableLog):
         self.high_watermark = min(self.high_watermark, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all records and continue at `offset`. The log has to be flushed before the next append."""
+        """Delete all records and continue at `offset`. The log must be flushed before the next append."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
         self._set_log_end_offset(offset)
@@ -492,9 +492,9 @@ class Log(ReadableLog):
         self.producers.truncate_fully_and_start_at(offset)
 
     def delete_records_before(self, offset: int) -> None:
-        """Raise the log start offset. The next `delete_old_segments` deletes the segments before it.
+        """Raise the log start offset. The next `delete_old_segments` deletes the segments below it.
 
-        Raises ApiError: OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
+        Raises ApiError KAFKA_STORAGE_ERROR, or OFFSET_OUT_OF_RANGE above the high watermark.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -519,9 +519,9 @@ class Log(ReadableLog):
         self.producers.on_log_start_offset_incremented(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Delete segments by retention and log start offset, and return their number. Raises StorageError.
+        """Delete segments by retention and log start offset; return their number. Raises StorageError.
 
-        Called periodically, so it also frees the cached index blocks.
+        This method is called periodically, so it also frees the cached index blocks.
         """
         self.commit()
         self._segments.forget_lookups()
@@ -565,9 +565,10 @@ class Log(ReadableLog):
     # --- closing and failing
 
     def close(self) -> None:
-        """Flush the log and leave its files as a clean shutdown does. StorageError.
+        """Flush the log and leave its files as after a clean shutdown. Raises StorageError.
 
-        The caller syncs the parent directory, once for all of its logs: a new log's name may not be durable.
+        The caller syncs the parent directory once for all its logs, because a new log's name may not be
+        durable.
         """
         self.commit()
         with self._failing():
@@ -577,7 +578,7 @@ class Log(ReadableLog):
         ticket.finish()
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline: its directory has failed, or the log is deleted or replaced."""
+        """Take the log offline, because its directory has failed, or the log is deleted or replaced."""
         if self.failure is None:
             self.failure = error
             self.staged.clear()

@@ -1,4 +1,4 @@
-"""A topic's configuration as its log uses it. Keys, meanings and defaults are Kafka's."""
+"""The topic configuration that a log uses. Keys, meanings and defaults are Kafka's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class AppendOrigin(Enum):
-    """The source of an append, which decides what is validated. Kafka's enum of the same name."""
+    """The source of an append. It decides what is validated, as Kafka's enum of the same name."""
 
     REPLICATION = 0
     """A follower appends batches that its leader has validated."""
@@ -27,7 +27,7 @@ class AppendOrigin(Enum):
 
 
 CLIENT: Final = AppendOrigin.CLIENT
-"""Checked at each append: looking up a member of an enumeration takes six times as long."""
+"""An alias for the check at each append: looking up a member of an enumeration takes six times as long."""
 
 
 class LogConfig(NamedTuple):
@@ -72,7 +72,10 @@ class LogConfig(NamedTuple):
 
     @property
     def max_segment_ms(self) -> int:
-        """The maximum age of an active segment. KIP-354: max.compaction.lag.ms bounds it for compaction."""
+        """The maximum age of an active segment in ms, which max.compaction.lag.ms limits in compacted topics.
+
+        KIP-354.
+        """
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

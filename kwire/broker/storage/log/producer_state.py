@@ -1,9 +1,10 @@
 """The producer state of a log: epochs, the last five batches of each producer, and open transactions.
 
-KIP-98, KIP-360, KIP-890. A batch with the sequence range of a remembered batch is a duplicate; its response
-has the offsets of the first one. A batch that does not follow the producer's last batch is out of order. Two
-batches may start a sequence: one of a newer epoch, at 0, and one of an unknown producer, unless an earlier
-batch was rejected. The state is saved in `.snapshot` files, so that log recovery reads only later batches.
+KIP-98, KIP-360, KIP-890. A batch with the same sequence range as a remembered batch is a duplicate; its
+response has the offsets of the first append. A batch that does not follow the producer's last batch is out of
+order. Two batches may start a sequence: a batch of a newer epoch at sequence 0, and a batch of an unknown
+producer unless an earlier batch was rejected. The state is saved in `.snapshot` files, so that log recovery
+reads only later batches.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _MARKER = Struct(">hi")
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file with invalid content. The state is rebuilt from the log instead."""
+    """A snapshot file with invalid content. The state is then rebuilt from the log."""
 
 
 class BatchMetadata(NamedTuple):
@@ -76,7 +77,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker has ended, with the offsets of its first record and of the marker."""
+    """A transaction that a marker has ended: the offset of its first record, and the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -96,7 +97,7 @@ class ProducerState:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.last_timestamp = NO_TIMESTAMP
         self.txn_first_offset: int | None = None
-        """The first offset of the open transaction, if there is one."""
+        """The first offset of the open transaction, or None."""
 
     @property
     def last_sequence(self) -> int:
@@ -128,14 +129,14 @@ PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
 class MarkerContext(NamedTuple):
-    """The coordinator epoch of a marker and its transaction version, which the marker does not contain."""
+    """A marker's coordinator epoch, and its transaction version, which the marker itself does not contain."""
 
     coordinator_epoch: int
     transaction_version: int
 
 
 class ProducerStateManager:
-    """The producer state of one log. It changes only by appends, in offset order."""
+    """The producer state of one log. Appends change it in offset order."""
 
     __slots__ = (
         "_aborted",
@@ -169,17 +170,17 @@ class ProducerStateManager:
         self.expiration_ms = expiration_ms
         self._partition = partition
         self._snapshots: list[int] | None = None
-        """The offsets of the snapshot files; None before the directory was listed."""
+        """The offsets of the snapshot files, or None until the directory is listed."""
         self._unsynced: list[int] = []
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
-        """Open transactions: producer id to first offset."""
+        """The first offset of each open transaction, by producer id."""
         self._aborted: list[AbortedTxn] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
         """Completed transactions whose marker is not below the high watermark yet, by first offset."""
         self.verifications = Verifications()
         self.end_offset = 0
-        """The state includes all batches below this offset."""
+        """The offset up to which the state includes all batches."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -189,7 +190,7 @@ class ProducerStateManager:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
     ) -> VerificationState:
-        """Begin to verify a batch that may start a transaction here. Raises INVALID_PRODUCER_EPOCH."""
+        """Begin to verify a batch that may start a transaction. Raises INVALID_PRODUCER_EPOCH."""
         self.check_epoch(producer_id, epoch)
         return self.verifications.begin(
             producer_id, epoch, sequence, supports_epoch_bump=supports_epoch_bump, began_ms=began_ms
@@ -206,9 +207,9 @@ class ProducerStateManager:
         return None
 
     def check(self, header: BatchHeader, *, origin: AppendOrigin = CLIENT) -> BatchMetadata | None:
-        """Check that a data batch may be appended. Return the original batch if it is a duplicate.
+        """Check that a data batch may be appended; return the original batch if it is a duplicate, else None.
 
-        Raises ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
+        Raises ApiError INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_TXN_STATE.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
@@ -234,7 +235,7 @@ class ProducerStateManager:
         return None
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Check that no later epoch of the producer is known. Raises INVALID_PRODUCER_EPOCH."""
+        """Check that the producer has no later epoch. Raises INVALID_PRODUCER_EPOCH."""
         state = self.producers.get(producer_id)
         if state is not None and epoch < state.epoch:
             raise self._smaller_epoch(producer_id, epoch, state.epoch)
@@ -250,7 +251,7 @@ class ProducerStateManager:
         self.verifications.check(header, is_unknown=not state.batches)
         sequence = header.base_sequence
         if state.epoch == NO_PRODUCER_EPOCH:
-            # At most a marker of this producer is known: it may continue at any sequence.
+            # At most a marker of this producer is known, so the producer may continue at any sequence.
             return
         if header.producer_epoch != state.epoch:
             # KIP-360: a newer epoch restarts at sequence 0.
@@ -289,16 +290,16 @@ class ProducerStateManager:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Check that a marker may be appended. With transaction version 2 it has a newer epoch than its data.
+        """Check that a marker may be appended. With transaction version 2, its epoch is above its data's.
 
-        Raises ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for an
-        unknown transaction version, which only a follower may append. KIP-890, KIP-1228.
+        Raises ApiError INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED. Raises UNKNOWN_SERVER_ERROR
+        for an unknown transaction version, which only a follower may append. KIP-890, KIP-1228.
         """
         if producer_id < NO_PRODUCER_ID:
-            # As in Kafka, there is no state of such a producer, so that every marker is accepted.
+            # As in Kafka, every marker of a producer without state is accepted.
             return
         state = self.producers.get(producer_id) or ProducerState()
-        # An equal epoch without an open transaction is a marker that is written again.
+        # A marker with an equal epoch and without an open transaction is a repeated write of the same marker.
         is_again = state.txn_first_offset is None or epoch == MAX_PRODUCER_EPOCH
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
             raise ApiError(
@@ -363,7 +364,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest transaction that is open or has an unreplicated marker."""
+        """The first offset of the earliest open transaction or unreplicated marker's transaction, or None."""
         if not self.ongoing and not self.unreplicated:
             return None
         return min([*self.ongoing.values(), *self.unreplicated])
@@ -380,7 +381,7 @@ class ProducerStateManager:
     # --- expiration and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Remove producers without an open transaction that are idle for `producer.id.expiration.ms`."""
+        """Remove producers that are idle for `producer.id.expiration.ms` and have no open transaction."""
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
@@ -390,17 +391,17 @@ class ProducerStateManager:
             del self.producers[producer_id]
 
     def clear(self) -> None:
-        """Remove all state, before it is loaded from a snapshot or replayed."""
+        """Remove all state. It is then loaded from a snapshot or replayed."""
         self.producers.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
         self.end_offset = 0
 
     def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
-        """Apply a new log start offset, keeping the state of all producers.
+        """Apply a new log start offset. The state of all producers is kept.
 
-        An open transaction that started before the offset may have later records. If it is aborted, the
-        transaction index needs its first offset.
+        An open transaction that started before the offset may have later records. If it is aborted, its entry
+        in the transaction index needs its first offset.
         """
         self.on_high_watermark_updated(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
@@ -415,7 +416,7 @@ class ProducerStateManager:
     def rebuild(
         self, segments: Sequence[SegmentLike], log_start_offset: int, end_offset: int, now_ms: int
     ) -> None:
-        """Rebuild the state as of `end_offset` from the newest usable snapshot and the batches after it.
+        """Rebuild the state at `end_offset` from the newest usable snapshot and the batches after it.
 
         Snapshots after `end_offset` are removed. Raises StorageError.
         """
@@ -427,14 +428,14 @@ class ProducerStateManager:
             position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
             self._replay_batches(segment.file, position, segment.size_bytes, from_offset, end_offset)
         self.end_offset = end_offset
-        # The segments' transaction indexes have these already. A consumer that received an aborted
-        # transaction twice would skip the records after its marker, too.
+        # The segments' transaction indexes already have these transactions. A consumer that received an
+        # aborted transaction twice would also skip records after its marker.
         self._aborted.clear()
 
     def _replay_batches(
         self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int
     ) -> None:
-        """Apply the batches of a file between two offsets, from their headers."""
+        """Apply the batches of a file between two offsets. Only batch headers are read."""
         while position + HEADER_BYTES <= end:
             header = read_header(file.read_at(position, HEADER_BYTES))
             if header.base_offset >= end_offset:
@@ -449,9 +450,9 @@ class ProducerStateManager:
     # --- snapshot files
 
     def find_snapshots(self, names: Iterable[str] | None = None) -> list[int]:
-        """List the snapshot files, remember their offsets and return them, oldest first.
+        """List the snapshot files, remember their offsets and return the offsets, oldest first.
 
-        `names` are the names in the directory, if the caller has them already.
+        `names` are the file names in the directory, if the caller has already listed it.
         """
         self._snapshots = sorted(
             int(name[: -len(SNAPSHOT_SUFFIX)])
@@ -472,7 +473,7 @@ class ProducerStateManager:
         return self._snapshots
 
     def load(self, log_start_offset: int, end_offset: int, now_ms: int) -> int:
-        """Load the newest snapshot in range, and return the offset from which batches must be replayed.
+        """Load the newest snapshot in range; return the offset from which batches must be replayed.
 
         Snapshots after `end_offset` and corrupt snapshots are removed.
         """
@@ -481,14 +482,14 @@ class ProducerStateManager:
                 self._remove_snapshot(offset)
                 continue
             if offset <= log_start_offset:
-                # All records of the snapshot are before the log start offset.
+                # The snapshot covers only records before the log start offset.
                 break
             try:
                 self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
             except CorruptSnapshot as error:
                 path = self.snapshot_path(offset)
                 self._logger.warning(
-                    "Deleting corrupt producer snapshot %s: %s. Using an older one, or the log",
+                    "Deleting corrupt producer snapshot %s, trying older snapshots and then the log: %s",
                     path,
                     error,
                 )
@@ -504,9 +505,9 @@ class ProducerStateManager:
         return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take_snapshot(self) -> None:
-        """Write the state as of `end_offset`, unless the offset is 0 or there is a snapshot already.
+        """Write a snapshot of the state at `end_offset`, unless the offset is 0 or the snapshot exists.
 
-        The file is not synced: `take_unsynced_paths` returns it to the next flush. Raises StorageError.
+        The file is not synced here: `take_unsynced_paths` returns it to the next flush. Raises StorageError.
         """
         offset = self.end_offset
         snapshots = self._known_snapshots()
@@ -517,12 +518,12 @@ class ProducerStateManager:
         self._unsynced.append(offset)
 
     def take_unsynced_paths(self) -> list[str]:
-        """Return the snapshot files written since the last call, to be synced by the caller."""
+        """Return the snapshot files written since the last call. The caller must sync them."""
         unsynced, self._unsynced = self._unsynced, []
         return [self.snapshot_path(offset) for offset in unsynced]
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """Forget the snapshot at `offset` and return its path, to be deleted; None if there is none."""
+        """Forget the snapshot at `offset`; return its path for the deletion, or None if there is none."""
         snapshots = self._known_snapshots()
         if offset not in snapshots:
             return None
@@ -558,7 +559,7 @@ class ProducerStateManager:
         return bytes(content)
 
     def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
-        """Replace the state by that of a snapshot taken at `offset`. Raises CorruptSnapshot."""
+        """Replace the state by the state in a snapshot that was taken at `offset`. Raises CorruptSnapshot."""
         loaded = list(read_snapshot(content))
         self.clear()
         self.end_offset = offset

@@ -42,9 +42,9 @@ class ReadableLog:
     ) -> FileRegion:
         """Return the bytes from the batch that contains `offset`, up to `max_bytes` and `up_to_offset`.
 
-        The last batch may be truncated. The first one is complete, however large; without `at_least_one`
-        the result is INCOMPLETE if it exceeds `max_bytes` (KIP-74). Raises ApiError: OFFSET_OUT_OF_RANGE,
-        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        The last batch may be cut off. The first batch is always complete, unless `at_least_one` is False:
+        then the result is INCOMPLETE if the batch exceeds `max_bytes` (KIP-74). Raises ApiError
+        OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -63,31 +63,34 @@ class ReadableLog:
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the number of bytes between two offsets. Raises KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
+        """Return the number of bytes between two offsets. Raises KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE."""
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return the position of a finished read without a search, or None. See `find_position`."""
+        """Return the position of an earlier read if it is still remembered, or None. See `find_position`."""
         return self._segments.known_position(region, offset)
 
     def find_position(self, offset: int) -> tuple[int, int]:
-        """Return the base offset of the segment, and the position in it, where a read of `offset` starts."""
+        """Return where a read of `offset` starts: the segment's base offset, and the position in it."""
         return self._look_up(lambda: self._segments.find_position(offset))
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the number of bytes from a position to an offset; None if they are in different segments."""
+        """Return the number of bytes from a position to an offset; None if their segments differ."""
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record with this timestamp or a later one, in offset order; None if there is none.
+        """Return the first record, in offset order, with this timestamp or a later one, or None.
 
-        Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        Raises ApiError KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
         """
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp; None in an empty log. Raises as above."""
+        """Return the first record with the greatest timestamp, or None.
+
+        Errors as in `offset_for_timestamp`.
+        """
         return self._look_up(self._segments.find_max_timestamp)
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:

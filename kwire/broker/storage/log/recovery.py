@@ -1,9 +1,9 @@
 """Loading a log and log recovery, as in Kafka's LogLoader.
 
 After a clean shutdown the files are trusted, and only missing or invalid indexes are rebuilt. Otherwise log
-recovery reads every segment from the recovery point on, batch by batch. It truncates the log before the first
-batch that is incomplete, has a wrong CRC, or does not follow the previous batch, and deletes later segments.
-Indexes, leader epochs and producer state are rebuilt from the batches that were read.
+recovery reads every segment from the recovery point on, batch by batch. It truncates the log at the first
+batch that is incomplete, has a wrong CRC, or does not follow the previous batch, and deletes all later
+segments. Indexes, leader epochs and producer state are rebuilt from the batches that were read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUF
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """The suffix of deleted metadata snapshots. The metadata log removes them."""
 _IN_FLIGHT_BYTES = 16 << 20
-"""The bytes before a producer state snapshot that are searched for the batches that were in flight."""
+"""The size of the range before a producer state snapshot that is searched for batches that were in flight."""
 
 
 def open_log(
@@ -71,9 +71,9 @@ def open_log(
 ) -> Log:
     """Load the log in `directory`, or create it.
 
-    `clean`: the directory was shut down cleanly. `recovery_point` and `log_start_offset` come from the
-    checkpoints. `topic_id` is written to `partition.metadata` if the log has none.
-    Raises StorageError if the disk fails, the topic id differs, or a segment has an unsupported format.
+    `clean` says whether the directory was shut down cleanly. `recovery_point` and `log_start_offset` come
+    from the checkpoints. If the log has no `partition.metadata`, it is written with `topic_id`. Raises
+    StorageError if the disk fails, the topic id differs, or a segment has an unsupported format.
     """
     try:
         names = disk.names(directory)
@@ -104,7 +104,7 @@ def open_log(
             log_end_offset = loader.open_active_segment(log_start_offset)
         except InvalidBatch as error:
             logger.warning(
-                "%s: log is damaged after a clean shutdown: %s. Running log recovery", loader.name, error
+                "%s: log is damaged after a clean shutdown, running log recovery: %s", loader.name, error
             )
             clean = False
     if not clean:
@@ -117,15 +117,16 @@ def open_log(
     epochs.restrict_to(log_start_offset, log_end_offset)
     if not clean:
         epochs.save()
-        # It is unknown whether the last process synced what it wrote.
+        # It is unknown whether the last process has synced all its writes.
         epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
     loader.remove_stray_snapshots(producers, log_end_offset)
     if clean or log_end_offset <= log_start_offset:
         producers.rebuild(loader.segments, log_start_offset, log_end_offset, now_ms)
     else:
-        # A snapshot has only the last batch of each producer. Recovery may have read all five, so that
-        # batches that were in flight at the crash are recognized as duplicates when they are sent again.
+        # A snapshot has only the last batch of each producer, but recovery may have read the last five. With
+        # five, batches that were in flight at the crash are recognized as duplicates when they are sent
+        # again.
         producers.end_offset = log_end_offset
         producers.expire(now_ms)
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
@@ -151,8 +152,8 @@ def open_log(
         lacks_partition_metadata=lacks_partition_metadata,
         metadata_needs_sync=metadata_needs_sync,
         names_are_synced=clean and not loader.is_changed,
-        # The recovery point does not show that a flush is needed, but without one a power loss could bring
-        # back the truncated end of a failed write.
+        # The recovery point does not show that a flush is needed. But without a flush, a power loss could
+        # bring back the end of a failed write, which was truncated here.
         tail_needs_sync=not clean and recovery_point >= log_end_offset,
         on_failure=on_failure,
     )
@@ -186,14 +187,15 @@ class _LogLoader:
         self.segments: list[LogSegment] = []
         self.epochs = LeaderEpochFileCache(disk, directory, logger)
         self._highest_deleted_base = -1
-        """The highest base offset of a `.deleted` segment, which retention or a truncation has deleted."""
+        """The highest base offset of a `.deleted` segment. Retention or a truncation has deleted that
+        segment."""
 
     # --- interrupted truncation
 
     def sync_truncation(self, log_end_offset: int) -> None:
         """Make an interrupted truncation durable. Raises StorageError.
 
-        A power loss would otherwise bring deleted segments back behind later appends.
+        Otherwise a power loss could bring deleted segments back after later appends.
         """
         if self._highest_deleted_base >= log_end_offset:
             self.segments[-1].file.sync()
@@ -266,7 +268,7 @@ class _LogLoader:
     # --- segments
 
     def find_segments(self, log_start_offset: int) -> None:
-        """Find the segments, or create a first one. Index files without a log file are deleted."""
+        """Find the segments, or create the first segment. Index files without a log file are deleted."""
         disk = self._disk
         names = [name for name in self.names if name.endswith(SUFFIXES)]
         bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
@@ -304,7 +306,8 @@ class _LogLoader:
     def _check_indexes(self, segments: list[LogSegment], *, after_crash: bool) -> None:
         """Rebuild missing and invalid indexes.
 
-        After a crash, an empty time index is rebuilt too: an earlier rebuild may have been interrupted.
+        After a crash, an empty time index is also rebuilt, because an earlier rebuild may have been
+        interrupted.
         """
         for segment in segments:
             if not segment.size_bytes and not after_crash and self._has_indexes(segment):
@@ -317,7 +320,8 @@ class _LogLoader:
                 if after_crash and segment.size_bytes and not self._disk.size(segment.time_index.path):
                     raise CorruptIndex("the time index is empty, but the log is not")
                 if after_crash and segment.index.last_position >= segment.size_bytes:
-                    # A crash in a truncation may leave the log truncated, but not its index.
+                    # A crash during a truncation may leave a truncated log file with an index that is too
+                    # long.
                     raise CorruptIndex("the index has positions beyond the log")
             except (CorruptIndex, FileMissing) as error:
                 self._logger.warning("%s: rebuilding indexes of %r: %s", self.name, segment, error)
@@ -329,7 +333,7 @@ class _LogLoader:
         return all(path.rpartition("/")[2] in self.names for path in paths)
 
     def load_clean(self) -> None:
-        """Load the files of a clean shutdown. Raises StorageError, InvalidBatch."""
+        """Load the files of a clean shutdown. Raises StorageError or InvalidBatch."""
         self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
         if self.epochs.is_corrupt:
@@ -344,15 +348,15 @@ class _LogLoader:
         """
         bases = [segment.base_offset for segment in self.segments]
         checkpointed_start_offset = log_start_offset
-        # The segment that ends at the recovery point is durable, but its indexes may not be.
+        # The segment that ends at the recovery point is durable, but its indexes may not be durable.
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
         self._check_indexes(self.segments[:first], after_crash=True)
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
         # `rebuild` deletes all snapshots after `start`; recovery takes them again, segment by segment. The
-        # snapshot at `start` is used unless the log start offset is there: it may be the only record of a
-        # transaction whose first segment was deleted.
+        # snapshot at `start` is used, except if the log start offset is there. In that case the snapshot may
+        # have the only trace of a transaction whose first segment was deleted.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
         if first and producers.producers:
             _restore_in_flight_batches(self.segments[first - 1], producers)
@@ -364,16 +368,17 @@ class _LogLoader:
                 producers.end_offset = segment.base_offset
                 producers.take_snapshot()
             next_base = doubtful[number + 1].base_offset if number + 1 < len(doubtful) else None
-            # Replay producers from the first segment on, not from the log start offset: a power loss may
-            # restore an older log start offset, and the snapshots taken here must be valid then, too.
+            # Replay producers from the first segment on, not from the log start offset. A power loss may
+            # restore an older log start offset, and the snapshots that are taken here must be valid for it,
+            # too.
             if not self._recover_segment(segment, next_base, producers, bases[0]):
                 break
 
     def _complete_epochs(self, trusted: list[LogSegment], log_start_offset: int) -> None:
         """Complete the epochs of trusted segments from their batches, if the file lacks the first epochs.
 
-        The file is replaced without a sync, so that a power loss may have emptied it. It also lacks epochs
-        that were dropped for a log start offset that was not checkpointed.
+        The file is replaced without a sync, so a power loss may have emptied it. It may also lack epochs that
+        were removed for a log start offset that was not checkpointed.
         """
         earliest = self.epochs.earliest
         if not trusted or (earliest is not None and earliest[1] <= log_start_offset):
@@ -397,9 +402,9 @@ class _LogLoader:
         producers: ProducerStateManager,
         log_start_offset: int,
     ) -> bool:
-        """Read a segment, truncate it at the first invalid batch, and return whether it was valid."""
+        """Read a segment and truncate it at the first invalid batch; return whether all of it was valid."""
         rebuilding = segment.begin_rebuild()
-        producers.take_aborted_txns()  # discard those of earlier segments
+        producers.take_aborted_txns()  # discard the transactions of earlier segments
         file = segment.file
         next_offset = segment.base_offset
         valid_bytes = 0
@@ -443,11 +448,11 @@ class _LogLoader:
                 next_offset,
                 problem,
             )
-            # Delete later segments first: after the truncation, the next log recovery would not notice that
-            # records are missing before them.
+            # Delete later segments first. If a crash followed the truncation, the next log recovery would not
+            # notice that records before these segments are missing.
             self._delete_segments(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
-            # The recovery point does not show that a flush is needed, and a clean shutdown would follow.
+            # The recovery point does not show that a flush is needed, not even before a clean shutdown.
             file.sync()
             segment.size_bytes = valid_bytes
         rebuilding.finish()
@@ -457,7 +462,7 @@ class _LogLoader:
     def _check_batch(
         self, whole: WholeBatch, segment: LogSegment, next_offset: int, next_base: int | None
     ) -> BatchHeader:
-        """Return the header of a batch that may be at this position. Raises InvalidBatch."""
+        """Return the header of a batch if the batch is valid at this position. Raises InvalidBatch."""
         location = whole.location
         try:
             header = read_header(whole.buffer, whole.at)
@@ -481,9 +486,9 @@ class _LogLoader:
         return header
 
     def _delete_segments(self, segments: list[LogSegment]) -> None:
-        """Delete segments and sync the directory. The last one goes first, so that a crash leaves no gap."""
+        """Delete segments, the last one first so that a crash leaves no gap, and sync the directory."""
         for segment in reversed(segments):
-            self._logger.warning("%s: log recovery deletes segment %r", self.name, segment)
+            self._logger.warning("%s: log recovery is deleting segment %r", self.name, segment)
             self._delayed_deletion.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
         if segments:
@@ -507,7 +512,7 @@ class _LogLoader:
         return end_offset
 
     def remove_stray_snapshots(self, producers: ProducerStateManager, log_end_offset: int) -> None:
-        """Remove snapshots, except for the newest one and those at the base offset of a segment."""
+        """Remove snapshots, except the newest snapshot and those at the base offset of a segment."""
         offsets = [offset for offset in producers.snapshots if offset <= log_end_offset]
         if not offsets:
             return
@@ -521,7 +526,7 @@ class _LogLoader:
 
 
 def _base_offset(name: str) -> int:
-    """Return the base offset in the name of a segment file. Raises StorageError."""
+    """Return the base offset in a segment's file name. Raises StorageError if the name is invalid."""
     digits = name.partition(".")[0]
     if not digits.isdigit():
         raise StorageError(f"{name} is not a valid name of a segment file")
@@ -529,10 +534,10 @@ def _base_offset(name: str) -> int:
 
 
 def _restore_in_flight_batches(segment: LogSegment, producers: ProducerStateManager) -> None:
-    """Restore the batches of each producer that the snapshot after a segment lacks.
+    """Restore recent batches of each producer that the snapshot after a segment lacks.
 
-    A producer resends up to five unacknowledged batches after a crash. The next segment may contain fewer.
-    Only headers are read. Invalid batches are ignored.
+    After a crash, a producer sends up to five unacknowledged batches again, and the next segment may contain
+    fewer. Only headers are read. Invalid batches are ignored.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     try:
@@ -558,6 +563,6 @@ def _rebuild_indexes(segment: LogSegment) -> None:
         segment.rebuild_indexes()
     except InvalidBatch as error:
         raise StorageError(f"{segment.log_path} is damaged {error}") from error
-    # A flush would not sync these indexes: most of the log file is durable already.
+    # A flush would not sync these indexes, because most of the log file is already durable.
     for file in segment.index_files():
         file.sync()

@@ -1,8 +1,9 @@
-"""A fast path of log recovery for valid batches, which are nearly all that it reads.
+"""A fast path of log recovery for valid batches. Nearly all batches that recovery reads are valid.
 
-After a crash, recovery may have to read a gigabyte of batches of 1 KiB. Checking each of them with a header
-object and half a dozen calls costs 3.6 µs per batch; the loop here costs 1.6 µs. The loop ends at
-the first batch that is not obviously valid. The slow path then reports what is wrong with the batch.
+After a crash, recovery may have to read a gigabyte of batches of 1 KiB each. Checking each batch with a
+header object and half a dozen calls takes 3.6 µs per batch; the loop in this module takes 1.6 µs. The loop
+ends at the first batch that is not obviously valid. The slow path then finds out what is wrong with that
+batch.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class RecoveryFastPath:
         next_base: int | None,
         log_start_offset: int,
     ) -> None:
-        """`next_base`: base offset of the next segment. `log_start_offset`: where producer state starts."""
+        """`next_base` is the next segment's base offset. Producer state starts at `log_start_offset`."""
         self._file = file
         self._end = end
         self._rebuilding = rebuilding
@@ -66,9 +67,10 @@ class RecoveryFastPath:
             self._last_allowed = min(self._last_allowed, next_base - 1)
 
     def advance(self, position: int, next_offset: int) -> tuple[int, int]:
-        """Read batches from `position` on, up to the first one that is not obviously valid.
+        """Read batches from `position` on, up to the first batch that is not obviously valid.
 
-        Returns the position of that batch and its minimum offset, as `next_offset` is for the first batch.
+        `next_offset` is the minimum offset of the first batch. Return the position and the minimum offset of
+        the batch at which the loop ended.
         """
         unpack_from, rebuilding, producers = HEADER.unpack_from, self._rebuilding, self._producers
         last_allowed, log_start_offset = self._last_allowed, self._log_start_offset

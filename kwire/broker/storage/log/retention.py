@@ -17,9 +17,9 @@ def deletable_segments(
     high_watermark: int,
     now_ms: int,
 ) -> list[LogSegment]:
-    """Return the oldest segments that may be deleted, all of them below the high watermark.
+    """Return the oldest segments that may be deleted. All of them are below the high watermark.
 
-    A topic that is only compacted has no retention by size or time. Raises StorageError.
+    A topic with only the compact policy has no retention by size or time. Raises StorageError.
     """
     excess_bytes = None
     if config.delete and config.retention_bytes >= 0:

@@ -11,7 +11,7 @@ from kwire.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kwire.wire.named_tuple import NamedTuple
 
 _LEAD = Struct(">qiib")
-"""Base offset, length, leader epoch or CRC, magic: the same position in every format."""
+"""Base offset, length, leader epoch or CRC, magic. They are at the same position in every format."""
 _PREFIX = Struct(">qiibIhiqq")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
 
@@ -45,10 +45,10 @@ class InvalidBatch(Exception):
 
 
 def scan_headers(file: DiskFile, position: int, end: int) -> Iterator[BatchLocation]:
-    """Yield the batches from `position` to `end` by their headers, without an incomplete last one.
+    """Yield the batches from `position` to `end` by their headers. An incomplete last batch is omitted.
 
-    For files that were validated when they were written: only lengths are checked. Raises InvalidBatch for
-    an impossible length.
+    The file must have been validated when it was written, because only lengths are checked here. Raises
+    InvalidBatch for an impossible length.
     """
     chunk = b""
     chunk_position = position
@@ -93,8 +93,8 @@ class WholeBatch(NamedTuple):
 def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[WholeBatch]:
     """Yield all batches from `position` to `end` with their bytes. The caller checks CRCs.
 
-    Raises InvalidBatch at the first batch that is incomplete or not of magic 2, and LegacyFormat for a valid
-    batch of an older format.
+    Raises InvalidBatch at the first batch that is incomplete or not of magic 2. Raises LegacyFormat at a
+    valid batch of an older format.
     """
     chunk = memoryview(b"")
     chunk_position = position
@@ -135,7 +135,7 @@ def _read_chunk(file: DiskFile, position: int, end: int, size: int) -> memoryvie
 
 
 class LegacyFormat(Exception):
-    """A valid message set with magic 0 or 1, which must not be truncated as corrupt data."""
+    """A valid message set with magic 0 or 1. It must not be truncated as if it were corrupt."""
 
 
 def _is_legacy(message: memoryview, magic: int) -> bool:

@@ -1,6 +1,6 @@
-"""A segment: a file of batches and its indexes. The last segment of a log is the active one.
+"""A segment: a file of batches and its indexes. The last segment of a log is the active segment.
 
-A segment keeps no file descriptor: each operation gets the file from the disk's handle cache.
+A segment keeps no file descriptor. Each operation gets the file from the disk's handle cache.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 """The suffix of a compacted segment that is being written. Log recovery deletes it."""
 SWAP_SUFFIX = ".swap"
-"""The suffix of a complete compacted segment that replaces others. Log recovery completes the swap."""
+"""The suffix of a complete compacted segment that replaces other segments. Log recovery completes the
+swap."""
 _MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
-"""The limit for decompressing a batch to find a timestamp."""
+"""The maximum size of a batch that is decompressed to find a timestamp."""
 
 
 class TimestampOffset(NamedTuple):
@@ -85,7 +86,7 @@ class LogSegment:
         roll_jitter_ms: int,
         suffix: str = "",
     ) -> None:
-        """Describe existing files. `suffix` is `.cleaned` or `.swap` for a compacted segment."""
+        """Wrap existing files. `suffix` is `.cleaned` or `.swap` for a compacted segment."""
         prefix = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self.base_offset = base_offset
@@ -99,9 +100,10 @@ class LogSegment:
         self.bytes_since_index_entry = 0
         self._aborted: list[AbortedTxn] | None = None
         self.was_trimmed = False
-        """Whether preallocated space was removed since the segment was opened, which may not be durable."""
+        """Whether preallocated space was removed since the segment was opened. The removal may not be
+        durable."""
         self.indexes_were_rebuilt = False
-        """Whether the indexes were rebuilt since the segment was opened, which may not be durable."""
+        """Whether the indexes were rebuilt since the segment was opened. They may not be durable."""
         self._first_timestamp: int | None = None
         self._index_was_checked = False
         self._max_timestamp: int | None = None
@@ -143,7 +145,7 @@ class LogSegment:
         return self._disk.open(self.log_path)
 
     def update_directory(self, directory: str) -> None:
-        """Follow a rename of the log's directory."""
+        """Update the paths after the log's directory was renamed."""
         self.log_path, self.index.path, self.time_index.path = (
             join(directory, path.rpartition("/")[2])
             for path in (self.log_path, self.index.path, self.time_index.path)
@@ -174,7 +176,7 @@ class LogSegment:
             known.append(entry)
 
     def set_aborted(self, entries: list[AbortedTxn]) -> None:
-        """Replace the transaction index by what log recovery read from the batches. Raises StorageError."""
+        """Replace the transaction index by the entries that log recovery found. Raises StorageError."""
         self._disk.remove(self._transaction_index_path)
         self._aborted = []
         self.add_aborted(entries)
@@ -210,7 +212,7 @@ class LogSegment:
             return True
         if held_bytes:
             first_timestamp = self.first_timestamp()
-            # Without timestamps, the time since the segment was created counts.
+            # Without timestamps, the time since the creation of the segment counts.
             waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
             if waited_ms > config.max_segment_ms - self.roll_jitter_ms:
                 return True
@@ -221,7 +223,7 @@ class LogSegment:
         )
 
     def first_timestamp(self) -> int:
-        """Return the greatest timestamp of the first append; -1 if the segment is empty."""
+        """Return the greatest timestamp of the first append, or -1 if the segment is empty."""
         if self._first_timestamp is None:
             if not self.size_bytes:
                 return NO_TIMESTAMP
@@ -260,7 +262,7 @@ class LogSegment:
             self.time_index.open_for_appends(config.segment_index_bytes)
 
     def become_inactive(self) -> None:
-        """Add the last time index entry and remove preallocated space, when the log rolls or is closed."""
+        """Add the last time index entry and remove preallocated space: the log rolls or is closed."""
         if self._max_timestamp is not None:
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
         self.index.finish()
@@ -272,7 +274,7 @@ class LogSegment:
     # --- lookups
 
     def max_timestamp_entry(self) -> tuple[int, int]:
-        """Return the greatest timestamp, and the last offset of the first batch with it."""
+        """Return the greatest timestamp, and the last offset of the first batch with that timestamp."""
         if self._max_timestamp is None:
             try:
                 self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
@@ -282,7 +284,7 @@ class LogSegment:
         return self._max_timestamp, self._offset_of_max_timestamp
 
     def set_max_timestamp(self, timestamp: int, offset: int) -> None:
-        """Set the greatest timestamp, and the last offset of the first batch with it."""
+        """Set the greatest timestamp, and the last offset of the first batch with that timestamp."""
         self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
 
     def largest_timestamp(self) -> int:
@@ -302,16 +304,16 @@ class LogSegment:
         return self.index.lookup(offset)
 
     def find(self, offset: int) -> BatchLocation | None:
-        """Return the batch that contains `offset`, or the first one after it; None at the segment's end."""
+        """Return the batch with `offset`, or the first batch after it; None at the segment's end."""
         for location in self._locations_for(offset):
             if location.last_offset >= offset:
                 return location
         return None
 
     def _locations_for(self, offset: int) -> Iterator[BatchLocation]:
-        """Yield the batches from an indexed position before `offset`, after checking the index entry once.
+        """Yield the batches from an indexed position before `offset`. The index entry is checked once.
 
-        An index has no checksum: a flipped bit could make a read skip records silently.
+        An index has no checksum. Without the check, a flipped bit could make a read skip records silently.
         """
         position = self.position_before(offset)
         locations = scan_headers(self.file, position, self.size_bytes)
@@ -323,7 +325,7 @@ class LogSegment:
             first = None
         if first is not None and self.base_offset <= first.base_offset <= offset:
             return chain((first,), locations)
-        # Check only once: a rebuild does not help if the log file itself is damaged.
+        # The check is not repeated: a rebuild of the index does not help if the log file itself is damaged.
         self._index_was_checked = True
         self.rebuild_indexes()
         return scan_headers(self.file, self.position_before(offset), self.size_bytes)
@@ -382,7 +384,7 @@ class LogSegment:
     # --- truncating, renaming and rebuilding
 
     def remove_suffix(self) -> None:
-        """Remove the `.swap` suffix, from the log file last: it marks the swap as incomplete."""
+        """Remove the `.swap` suffix. The log file comes last, because its name marks an incomplete swap."""
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         for suffix in reversed(SUFFIXES):
             with suppress(FileMissing):
@@ -426,7 +428,7 @@ class LogSegment:
         rebuilding.finish()
 
     def begin_rebuild(self) -> IndexRebuild:
-        """Empty both indexes, and return an object that rebuilds them batch by batch."""
+        """Empty both indexes; return an object that rebuilds them batch by batch."""
         return IndexRebuild(self)
 
 
@@ -454,9 +456,10 @@ class IndexRebuild:
         return self._segment.max_timestamp_entry()[0]
 
     def add(self, location: BatchLocation) -> None:
-        """Add the next batch. Raises InvalidOffset if offsets go backwards.
+        """Add the next batch. Raises InvalidOffset if offsets are not ascending.
 
-        A batch may be left out if its timestamp is not above `largest_timestamp` and no index entry is due.
+        The caller may omit a batch if its timestamp is not above `largest_timestamp` and no index entry is
+        due.
         """
         segment = self._segment
         if location.max_timestamp > segment.max_timestamp_entry()[0]:
@@ -467,7 +470,10 @@ class IndexRebuild:
             self.indexed_position = location.position
 
     def finish(self) -> None:
-        """Write the last entries and trim the files, or preallocate those of an active segment again."""
+        """Write the last entries.
+
+        Then trim the files, or preallocate the files of an active segment again.
+        """
         segment = self._segment
         segment.time_index.maybe_append(*segment.max_timestamp_entry())
         segment.index.finish()

@@ -1,6 +1,6 @@
 """The segments of one log in offset order, and lookups across them. Kafka's LogSegments.
 
-The last segment is active. Most reads start or end at a recent append, so the positions of the last few
+The last segment is active. Most reads start or end at a recent append. So the positions of the last few
 writes are remembered, and such a read needs no search.
 """
 
@@ -47,14 +47,14 @@ INCOMPLETE = FileRegion(_NoFile(), 0, 0)
 
 
 class LogSegments:
-    """One or more segments. Staged appends are not part of the active segment yet."""
+    """One or more segments. Staged appends are not in the active segment yet."""
 
     __slots__ = ("_largest_rolled", "_segments", "_write_positions", "active", "bases", "end_offset")
 
     def __init__(self, segments: Iterable[LogSegment], end_offset: int) -> None:
         self._segments = list(segments)
         self.bases = [segment.base_offset for segment in self._segments]
-        """The base offsets of the segments, read-only for callers."""
+        """The base offsets of the segments. Callers must not modify the list."""
         self.active = self._segments[-1]
         self.end_offset = end_offset
         """The offset after the last batch in the files."""
@@ -82,7 +82,7 @@ class LogSegments:
         self._largest_rolled = None
 
     def remove(self, removed: Iterable[LogSegment]) -> None:
-        """Remove segments; the caller deletes their files. `add` must follow if all are removed."""
+        """Remove segments; the caller deletes their files. If all are removed, `add` must follow."""
         bases = {segment.base_offset for segment in removed}
         self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
         self.bases = [segment.base_offset for segment in self._segments]
@@ -91,7 +91,7 @@ class LogSegments:
         self.forget_positions()
 
     def replace(self, removed: Iterable[LogSegment], new: LogSegment) -> None:
-        """Replace adjacent inactive segments by one with the base offset of the first."""
+        """Replace adjacent inactive segments by a segment with the base offset of the first of them."""
         bases = {segment.base_offset for segment in removed}
         kept = [segment for segment in self._segments if segment.base_offset not in bases]
         kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
@@ -100,7 +100,7 @@ class LogSegments:
         self.forget_positions()
 
     def forget_positions(self) -> None:
-        """Forget the remembered positions, after a truncation or an increment of the log start offset."""
+        """Forget the remembered positions after a truncation or a change of the log start offset."""
         self._write_positions.clear()
         self._largest_rolled = None
 
@@ -124,13 +124,13 @@ class LogSegments:
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def unsynced_from(self, recovery_point: int) -> list[LogSegment]:
-        """Return the segments with records after the recovery point, and the one that ends there."""
+        """Return the segments with records after the recovery point, and the segment that ends there."""
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
-        """Return the bytes from the batch that contains `offset`, within one segment.
+        """Return the bytes from the batch that contains `offset` on, within one segment.
 
-        The result is INCOMPLETE if that batch exceeds `max_bytes`. Raises StorageError, InvalidBatch.
+        The result is INCOMPLETE if that batch exceeds `max_bytes`. Raises StorageError or InvalidBatch.
         """
         if offset >= min(up_to_offset, self.end_offset):
             return EMPTY
@@ -152,9 +152,9 @@ class LogSegments:
     def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions for a read_committed consumer of a region that starts at `offset`.
 
-        As in Kafka, they are returned for an empty region too if `offset` is below the last stable offset.
-        The end of the region is looked up in the index, as in Kafka, so the result may include transactions
-        that start after the region. Raises StorageError.
+        As in Kafka, an empty region also has aborted transactions if `offset` is below the last stable
+        offset. The end of the region is looked up in the index, as in Kafka. So the result may include
+        transactions that start after the region. Raises StorageError.
         """
         if offset >= stable_offset or not any(segment.aborted() for segment in self.segments_from(offset)):
             return []
@@ -175,7 +175,7 @@ class LogSegments:
         return aborted
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the size of the batches between two offsets. Raises StorageError, InvalidBatch."""
+        """Return the size of the batches between two offsets. Raises StorageError or InvalidBatch."""
         up_to_offset = min(up_to_offset, self.end_offset)
         found = self._locate(offset) if offset < up_to_offset else None
         if found is None:
@@ -196,7 +196,7 @@ class LogSegments:
         )
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return where the read of `offset` that returned this region started; None without a search."""
+        """Return where the read that returned this region started, or None if that is not remembered."""
         active = self.active
         if offset < active.base_offset:
             return None
@@ -205,9 +205,9 @@ class LogSegments:
         return (active.base_offset, active.size_bytes) if offset >= self.end_offset else None
 
     def find_position(self, offset: int) -> tuple[int, int]:
-        """Return the base offset of the segment, and the position in it, where a read of `offset` starts.
+        """Return the segment's base offset, and the position in the segment, where a read of `offset` starts.
 
-        In a compacted log this may be a later segment. Raises StorageError, InvalidBatch.
+        In a compacted log this may be a later segment. Raises StorageError or InvalidBatch.
         """
         if offset < self.end_offset:
             found = self._locate(offset)
@@ -218,9 +218,9 @@ class LogSegments:
         return segment.base_offset, position
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the number of bytes from a position in segment `base` to an offset; None in another segment.
+        """Return the size from a position in segment `base` to an offset; None if it is in another segment.
 
-        Raises StorageError, InvalidBatch.
+        Raises StorageError or InvalidBatch.
         """
         number = bisect_right(self.bases, up_to_offset) - 1
         if number < 0 or self.bases[number] != base:
@@ -228,7 +228,7 @@ class LogSegments:
         return self._position_within(self._segments[number], up_to_offset) - position
 
     def batch_base_offset(self, offset: int) -> int:
-        """Return the base offset of the batch that contains `offset`, or of the first one after it."""
+        """Return the base offset of the batch with `offset`, or of the first batch after it."""
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -236,11 +236,11 @@ class LogSegments:
         return offset
 
     def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Return the position of the batch that contains `offset`, or of the first one after it."""
+        """Return the position of the batch with `offset`, or of the first batch after it, or None."""
         place = self._write_positions.get(offset)
         if place is not None and place[1] < place[0].size_bytes:
             return place
-        # In a compacted log, a segment may lack its last offsets: continue with the next segment.
+        # In a compacted log, a segment may lack its last offsets. Then continue with the next segment.
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -258,10 +258,10 @@ class LogSegments:
         return segment.size_bytes if found is None else found.position
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """Return the first record from `start_offset` on with this timestamp or a later one.
+        """Return the first record from `start_offset` on with this timestamp or a later one, or None.
 
         As in Kafka, only the first segment with such a timestamp is searched, even if its matching records
-        are before `start_offset`. Raises StorageError, InvalidBatch, CorruptBatch.
+        are before `start_offset`. Raises StorageError, InvalidBatch or CorruptBatch.
         """
         for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:
@@ -269,10 +269,10 @@ class LogSegments:
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp; None in an empty log.
+        """Return the first record with the greatest timestamp, or None if the log is empty.
 
         As in Kafka, the record may be before the log start offset if its segment still exists. Raises
-        StorageError, InvalidBatch, CorruptBatch.
+        StorageError, InvalidBatch or CorruptBatch.
         """
         active = self.active
         largest = self._largest_rolled

@@ -1,4 +1,4 @@
-"""Appends that have their offsets and are not in the segment file yet."""
+"""Staged appends: they have offsets, but are not in the segment file yet."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class LogAppendInfo(NamedTuple):
     first_offset: int
     last_offset: int
     log_append_time_ms: int
-    """The append time with LogAppendTime, else -1."""
+    """The append time in ms if the topic uses LogAppendTime; otherwise -1."""
     log_start_offset: int
     is_duplicate: bool = False
-    """Whether the batch was appended before: the offsets are those of the first append."""
+    """Whether the batch is a duplicate. The offsets are then the offsets of the first append."""
 
 
 class IncomingBatches(NamedTuple):
@@ -33,11 +33,12 @@ class IncomingBatches(NamedTuple):
     offset_of_max_timestamp: int
     """The last offset of the first batch with the greatest timestamp."""
     from_producers: list[tuple[int, BatchHeader]]
-    """The batches with a producer id: position in the data, and header."""
+    """The batches that have a producer id: the position in the data, and the header."""
     epochs: list[tuple[int, int]]
-    """The leader epochs of the batches with their start offsets."""
+    """The leader epochs of the batches, with the start offset of each epoch."""
     parts: list[tuple[int, int, int, int]] | None = None
-    """Size, last offset, greatest timestamp and its offset of each batch, if there are several batches."""
+    """Size, last offset, greatest timestamp and its offset, for each batch. None if there is only one
+    batch."""
 
 
 class StagedAppends:
@@ -63,7 +64,7 @@ class StagedAppends:
         self.size_bytes = 0
 
     def write_to(self, segment: LogSegment) -> None:
-        """Write all staged appends with one call. After a StorageError none of them is in the file."""
+        """Write all staged appends with one call. After a StorageError, none of them is in the file."""
         incoming = self._incoming
         self.clear()
         file = segment.file
@@ -77,7 +78,7 @@ class StagedAppends:
                 segment.update_after_append(
                     one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp
                 )
-            else:  # as in Kafka since 4.0: a follower's indexes have the entries of its leader's
+            else:  # as in Kafka since 4.0, a follower's indexes have the same entries as its leader's indexes
                 for part in one.parts:
                     segment.update_after_append(*part)
 
@@ -106,12 +107,12 @@ def assign_offsets(validated: ValidatedBatch, first_offset: int, leader_epoch: i
 def check_stored_batches(
     records: memoryview, next_offset: int, *, fetched_in_epoch: int | None = None
 ) -> IncomingBatches | None:
-    """Check batches that have their offsets and leader epochs; None if there is none to append.
+    """Check batches that already have offsets and leader epochs. Return None if no batch is to be appended.
 
-    `fetched_in_epoch` is the leader epoch of a fetch. An incomplete last batch is then dropped, and so are
-    the batches of later leader epochs.
+    `fetched_in_epoch` is the leader epoch of a fetch. If it is given, an incomplete last batch is dropped,
+    and so are batches of later leader epochs.
 
-    Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets before `next_offset`.
+    Raises ApiError CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for offsets before `next_offset`.
     """
     first_offset = -1
     max_timestamp, offset_of_max = -1, -1

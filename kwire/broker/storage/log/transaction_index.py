@@ -2,7 +2,7 @@
 
 An entry has 34 bytes: version (0), producer id, first offset of the transaction, offset of its abort marker,
 and the last stable offset after the marker. Entries are in the order of the markers. Most segments have no
-abort marker and no file.
+abort marker, and then no index file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class AbortedTxn(NamedTuple):
 
 
 def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
-    """Return all entries of an index; none if there is no file. Raises StorageError if it is corrupt."""
+    """Return all entries of an index, or none if the file is missing.
+
+    Raises StorageError if it is corrupt.
+    """
     if not disk.exists(path):
         return []
     data = disk.read(path)
@@ -46,13 +49,13 @@ def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
 
 
 def append_aborted_txn(disk: Disk, path: str, entry: AbortedTxn) -> None:
-    """Add an entry, and create the file for the first one. Raises StorageError."""
+    """Add an entry. The first entry creates the file. Raises StorageError."""
     file = disk.open(path, create=True)
     file.write_at(file.size(), [entry.encode()])
 
 
 def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
-    """Drop the entries whose markers are at or after `offset`. Raises StorageError."""
+    """Remove the entries whose markers are at or after `offset`. Raises StorageError."""
     if not disk.exists(path):
         return
     kept = 0
@@ -66,7 +69,7 @@ def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
 def collect_aborted_txns(
     entries: list[AbortedTxn], fetch_offset: int, upper_bound_offset: int
 ) -> tuple[list[AbortedTxn], bool]:
-    """Return the transactions to skip in an offset range, and whether later indexes have no more of them."""
+    """Return the transactions to skip in an offset range, and whether later indexes have no more."""
     found: list[AbortedTxn] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:

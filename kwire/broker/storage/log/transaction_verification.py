@@ -1,7 +1,7 @@
-"""Transaction verification for producers without a batch of their transaction in the log yet. KIP-890.
+"""Transaction verification for producers whose transaction has no batch in the log yet. KIP-890.
 
-A producer resends a rejected batch. Its later batches must not be appended before that one, even if the log
-has no producer state that shows them to be out of order.
+If a batch is rejected, the producer sends it again. Later batches of the producer must not be appended before
+that batch, even if the log has no producer state that shows them to be out of order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 class VerificationState:
-    """The batches that one producer has sent since its verification began, accepted or not."""
+    """The batches, accepted or not, that one producer has sent since its verification began."""
 
     __slots__ = ("began_ms", "epoch", "lowest_sequence", "supports_epoch_bump")
 
@@ -60,8 +60,8 @@ class Verifications:
     ) -> VerificationState:
         """Record a batch that may start its producer's transaction in this log.
 
-        The returned state is current until the transaction has started in this log, or has ended. `began_ms`
-        is a time of the monotonic clock.
+        The returned state is current until the transaction has started or ended in this log. `began_ms` is a
+        monotonic time.
         """
         begun = self._begun.get(producer_id)
         if begun is None:
@@ -81,7 +81,10 @@ class Verifications:
         return producer_id in self._queues
 
     def run_in_turn(self, producer_id: int, go: Callable[[], None]) -> None:
-        """Call `go` now, or after the producer's earlier batches; `end_turn` must follow."""
+        """Call `go` now, or after the producer's earlier batches.
+
+        The caller must call `end_turn` afterwards.
+        """
         turns = self._queues.get(producer_id)
         if turns is not None:
             turns.waiting.append(go)
@@ -90,7 +93,7 @@ class Verifications:
         go()
 
     def end_turn(self, producer_id: int) -> None:
-        """End the verification of a batch and run the next waiting one of the producer."""
+        """End the verification of a batch, and run the producer's next waiting batch."""
         turns = self._queues[producer_id]
         turns.is_taken = False
         if turns.is_calling:
@@ -103,14 +106,14 @@ class Verifications:
         finally:
             turns.is_calling = False
             if turns.waiting and not turns.is_taken:
-                self.end_turn(producer_id)  # one of them has raised; the others continue
+                self.end_turn(producer_id)  # this call has raised; the other waiting batches continue
             elif not turns.is_taken:
                 del self._queues[producer_id]
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
-        """Check that a batch does not overtake a rejected one. Raises OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """Check that a batch does not overtake a rejected batch. Raises OUT_OF_ORDER_SEQUENCE_NUMBER.
 
-        `is_unknown`: the log has no batch of the producer.
+        With `is_unknown`, the log has no batch of the producer.
         """
         begun = self._begun.get(header.producer_id)
         if begun is None:
@@ -127,7 +130,7 @@ class Verifications:
         """Drop the state once a batch or the marker of the transaction is in the log.
 
         With transaction version 2, a marker has a later epoch than the batches of its transaction. A marker
-        of the same epoch ended an earlier transaction, so that the state is kept.
+        with the same epoch belongs to an earlier transaction, so the state is kept.
         """
         begun = self._begun.get(header.producer_id)
         if begun is None:

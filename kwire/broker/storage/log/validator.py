@@ -1,9 +1,9 @@
 """Validation of the batch of a leader append, and its conversion. Kafka's LogValidator.
 
-The order of the checks is Kafka's: first the format of the request's records (`check_produced`), then base
-offset, size, CRC, offset range and record count, control bit, sequence, and the records. Record boundaries
-are always checked. Keys and timestamps are decoded only if the topic's configuration depends on them
-(docs/decisions/0002).
+The checks run in Kafka's order. The first is the format of the request's records (`check_produced`). Then
+follow base offset, size, CRC, offset range and record count, control bit, sequence, and the records. Record
+boundaries are always checked. Keys and timestamps are decoded only if the topic's configuration depends on
+them (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 MIN_RECORD_BYTES: Final = 14
-"""The minimum length field of a batch in any format: that of a v0 message without key and value."""
+"""The minimum length field of a batch in any format: a v0 message without key and value."""
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
-"""The limit for a decompressed batch, which is the default limit for a request."""
+"""The maximum size of a decompressed batch. It is the default maximum size of a request."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -76,9 +76,10 @@ class ValidatedBatch(NamedTuple):
 
 
 def leading_header(data: Buffer | None) -> BatchHeader | None:
-    """Return the header of the first batch in a partition's Produce data; None without a complete batch.
+    """Return the header of the first batch in a partition's Produce data, or None without a complete batch.
 
-    Kafka checks those of all partitions first. Raises CORRUPT_MESSAGE for an impossible length or magic.
+    As in Kafka, this is checked for all partitions first. Raises CORRUPT_MESSAGE for an impossible length or
+    magic.
     """
     if data is None or len(data) < LOG_OVERHEAD_BYTES:
         return None
@@ -91,9 +92,9 @@ def leading_header(data: Buffer | None) -> BatchHeader | None:
 
 
 def check_produced(data: Buffer | None, header: BatchHeader | None, api_version: int) -> memoryview:
-    """Return the one batch that a Produce request may have for a partition, without bytes after it.
+    """Return the only batch that a Produce request may have for a partition, without bytes after it.
 
-    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE.
+    Raises ApiError CORRUPT_MESSAGE, INVALID_RECORD or UNSUPPORTED_COMPRESSION_TYPE.
     """
     if header is None or data is None:
         size_bytes = None if data is None else _whole_batch(data, 0)
@@ -119,7 +120,7 @@ def check_produced(data: Buffer | None, header: BatchHeader | None, api_version:
 
 
 def _whole_batch(data: Buffer, position: int) -> int | None:
-    """Return the size of the batch of any format at `position`; None if it is incomplete."""
+    """Return the size of the batch (of any format) at `position`, or None if the batch is incomplete."""
     left_bytes = len(data) - position
     if left_bytes < LOG_OVERHEAD_BYTES:
         return None
@@ -146,9 +147,9 @@ def validate(
 ) -> ValidatedBatch:
     """Validate a complete batch, and convert its timestamps and compression as the topic requires.
 
-    `partition` is for error messages. `header` is the header of the batch if the caller has read it. Offsets
-    are not assigned here. Raises ApiError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD,
-    INVALID_TIMESTAMP; RecordErrors if single records are invalid.
+    `partition` is for error messages. `header` is the header of the batch, if the caller has already read it.
+    Offsets are not assigned here. Raises ApiError CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD or
+    INVALID_TIMESTAMP, and RecordErrors if single records are invalid.
     """
     if header is None:
         if len(batch) < HEADER_BYTES:
@@ -166,7 +167,7 @@ def validate(
     if from_client:
         _check_client_batch(header, partition)
     elif origin is AppendOrigin.COORDINATOR and _is_unchanged_by(header, config):
-        # This broker built the records. The CRC shows that they are unchanged.
+        # This broker built the batch, so its records need no check. The CRC shows that they are unchanged.
         return ValidatedBatch(batch, header)
     try:
         return _check_records(batch, header, config, now_ms, partition)
@@ -268,7 +269,7 @@ def _check_records(
 
 
 def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Return whether a record's timestamp may be invalid, so that all timestamps have to be decoded."""
+    """Return whether a record's timestamp may be invalid. If so, all timestamps have to be decoded."""
     if config.message_timestamp_type == LOG_APPEND_TIME:
         return header.has_log_append_time
     return (
