@@ -1,19 +1,23 @@
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,no-untyped-call"
-"""The offset map of a target topic: which offsets of the source became which offsets of the target.
+"""The offset map of a target topic, which maps source offsets to target offsets.
 
 The map is a topic, `<target>.offset-map`. MirrorMaker's offset syncs serve the same purpose. Each transaction
-that delivers records writes one entry about a range of source offsets (more entries if the source has many
-gaps). Each range begins where the previous one ends, so the last entry of a partition is the job's progress.
-An offset in a range that belongs to no run is a gap: a compacted or aborted record, or a transaction marker.
+that delivers records also writes one entry for a range of source offsets (more entries if the source has many
+gaps). Each range begins where the previous range ends, so the last entry of a partition is the job's
+progress.
 
-An entry is JSON. Each run takes three numbers in `runs`: the source offsets and the target offsets that were
-skipped before the run, and the records in the run.
+The records of a range form runs of consecutive offsets. An offset of the range that is in no run is a gap: a
+compacted or aborted record, or a transaction marker.
+
+An entry is JSON. Each run takes three numbers in `runs`: the number of source offsets skipped before the run,
+the number of target offsets skipped before the run, and the number of records in the run.
 
     key    mirror/3/120                                  job, partition, first offset of the range
     value  {"source": 120, "end": 140, "target": 90, "runs": [0, 0, 5, 10, 0, 4], "origin": "..."}
 
-Here 120 to 124 became 90 to 94, 125 to 134 are gaps, 135 to 138 became 95 to 98, and 139 is a gap.
+Here source offsets 120 to 124 became target offsets 90 to 94, and 135 to 138 became 95 to 98. Source offsets
+125 to 134 and 139 are gaps.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
 RESULT_TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 10
-"""Longer than the client's own timeout, because the client's timeout error is more specific."""
+"""The time to wait for a result. The client's own timeout is shorter, as its error is more specific."""
 PAUSE_SECONDS: Final = 0.1
 RETRIABLE_ERRORS: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -46,11 +50,11 @@ RETRIABLE_ERRORS: Final = (
     KafkaError._TRANSPORT,
     KafkaError._DESTROY_BROKER,
 )
-"""Errors that end once a new leader serves the partition, or the client has learned of it."""
+"""Errors that disappear when the client has found a new leader and the leader serves the partition."""
 RUNS_PER_ENTRY: Final = 10_000
-"""Keeps an entry far below any topic's max.message.bytes."""
+"""The maximum number of runs in an entry, so that an entry is far smaller than max.message.bytes."""
 FIRST_LOOKBACK: Final = 16
-"""How many offsets before the end of the map the search for the last entry starts."""
+"""The distance from the map's end at which the search for the last entry starts, in offsets."""
 
 
 class DeliveryError(Exception):
@@ -72,12 +76,12 @@ class MapEntry(NamedTuple):
     partition: int
     source: int
     end: int
-    """The source offset after the range, where the next entry begins."""
+    """The source offset after the range, at which the next entry's range begins."""
     target: int
-    """The target offset of the first record; without records, the target's next offset, or -1 if unknown."""
+    """The target offset of the first record. Without records: the target's next offset, or -1 if unknown."""
     runs: tuple[OffsetRun, ...]
     origin: str
-    """The source topic's Origin or Selection as text; empty if it is not checked."""
+    """The text of the source topic's Origin or Selection; empty if the job does not check the source."""
 
     @property
     def next_target(self) -> int:
@@ -85,7 +89,7 @@ class MapEntry(NamedTuple):
         return self.runs[-1].target + self.runs[-1].records if self.runs else self.target
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Return the key and the value of the record."""
+        """Return the key and the value of the entry's record."""
         numbers: list[int] = []
         source, target = self.source, self.target
         for run in self.runs:
@@ -156,7 +160,7 @@ def entries(
 
 
 def committed_reader(client: dict[str, str], group: str) -> Consumer:
-    """Return a read_committed consumer that reports the end of each partition."""
+    """Return a read_committed consumer that reports when it has reached the end of a partition."""
     return Consumer(
         {
             **client,
@@ -164,14 +168,14 @@ def committed_reader(client: dict[str, str], group: str) -> Consumer:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            # Do not wait for new records: the reader stops at the end.
+            # Do not wait for new records, because the reader stops at the end.
             "fetch.wait.max.ms": 10,
         }
     )
 
 
 def map_partition_count(consumer: Consumer, topic: str) -> int:
-    """Return the number of partitions of a map topic, 0 if the topic does not exist.
+    """Return the number of partitions of a map's topic, or 0 if the topic does not exist.
 
     Raises KafkaException.
     """
@@ -185,7 +189,10 @@ def map_partition_count(consumer: Consumer, topic: str) -> int:
 
 
 def map_partition_of(topic: str, partition: int, count: int) -> TopicPartition:
-    """Return the map's partition for a target partition: the one with the same number, if it exists."""
+    """Return the map's partition for a target partition.
+
+    Its number is the target partition's number, modulo the number of the map's partitions.
+    """
     return TopicPartition(topic + MAP_SUFFIX, partition % count)
 
 
@@ -196,9 +203,10 @@ def last_entry(
     *,
     until: int | None = None,
 ) -> MapEntry | None:
-    """Return the last matching entry in a partition of a map. Raises KafkaException or DeliveryError.
+    """Return the last entry in a partition of a map that matches `wanted`, or None.
 
-    With `until`, first wait until every transaction before that offset has ended.
+    If `until` is given, first wait until every transaction before that offset has ended. Raises
+    KafkaException or DeliveryError.
     """
     low, end = watermarks(consumer, place)
     end = max(end, until or 0)
@@ -216,7 +224,7 @@ def last_entry(
 
 
 def decode_entry(message: Message) -> MapEntry:
-    """Decode an entry, naming its offset in the error. Raises DeliveryError."""
+    """Decode an entry. Raises DeliveryError with the entry's offset in its message."""
     where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
     return MapEntry.decode(message.key(), message.value(), where)
 
@@ -224,7 +232,7 @@ def decode_entry(message: Message) -> MapEntry:
 def messages(
     consumer: Consumer, place: TopicPartition, start: int, *, until: int | None = None
 ) -> Iterator[Message]:
-    """Yield the committed records of a partition from an offset to its end.
+    """Yield the committed records of a partition from offset `start` to the partition's end.
 
     With `until`, do not stop before that offset: an open transaction delays the end of the partition. Raises
     KafkaException or DeliveryError.
@@ -247,7 +255,8 @@ def messages(
 def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """Return a partition's log start offset and high watermark. Raises KafkaException.
 
-    Retries while the leader of a new partition does not know it yet, or the client still uses a dead leader.
+    Retries while the leader of a new partition does not serve the partition yet, and while the client still
+    sends requests to a dead leader.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
@@ -262,11 +271,11 @@ def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
 
 
 def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
-    """Return a partition's high watermark, which open transactions do not hold back.
+    """Return a partition's high watermark, which does not depend on open transactions.
 
     Raises KafkaException.
     """
-    # At log level 6, the client would log its termination each time.
+    # Lower the log level, because at level 6 the client logs each termination.
     admin = AdminClient({"log_level": "5", **client})
     [future] = admin.list_offsets(
         {TopicPartition(place.topic, place.partition): OffsetSpec.latest()},

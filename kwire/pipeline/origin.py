@@ -1,4 +1,7 @@
-"""The origin of a topic's records: cluster id, name and topic id. Only ids survive the reuse of a name."""
+"""The origin of a topic's records: cluster id, topic name and topic id.
+
+A name can be reused for another topic or cluster, but ids are unique.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final, NamedTuple
 UNKNOWN: Final = "?"
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics whose records describe the state of their own cluster."""
+"""Internal topics, which are not copied because their records describe the state of their own cluster."""
 
 
 class Origin(NamedTuple):
@@ -23,16 +26,19 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Origin:
-        """Parse the text form. Missing parts are unknown."""
+        """Parse the text form of an origin. Missing parts are unknown."""
         cluster, topic, topic_id = ([*text.rsplit("/", 2), UNKNOWN, UNKNOWN])[:3]
         return cls(cluster, topic, topic_id)
 
     def is_same(self, other: Origin) -> bool:
-        """Compare the parts that both origins know. A copied directory may lack ids."""
+        """Return whether the parts that are known in both origins are equal.
+
+        An id can be unknown, for example because a copy of a data directory does not have it.
+        """
         return all(one == two or UNKNOWN in (one, two) for one, two in zip(self, other, strict=True))
 
     def completed(self, other: Origin) -> Origin:
-        """Return this origin with its unknown parts taken from another one."""
+        """Return this origin with its unknown parts taken from the other origin."""
         return Origin(*(two if one == UNKNOWN else one for one, two in zip(self, other, strict=True)))
 
 

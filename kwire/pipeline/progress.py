@@ -1,7 +1,7 @@
 """Progress reports of a stream after each micro-batch: a line for people, and metrics.
 
-The metrics are a file in Prometheus text format, which is replaced atomically. The textfile collector of the
-node exporter reads it.
+The metrics are written to a file in Prometheus text format, for the textfile collector of the node exporter.
+The file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 OFFSETS_BEHIND_METRIC: Final = "maxOffsetsBehindLatest"
-"""The metric of a source for the number of offsets that its slowest partition is behind."""
+"""The name of a source's metric for the lag of its slowest partition, in offsets."""
 
 
 class Metrics:
     """The metrics of the streams of a session."""
 
     def __init__(self, path: Path) -> None:
-        """Raise ConfigError if the file cannot be written, because later failures are not reported."""
+        """Create the file. Raises ConfigError if this fails, because later failures are not reported."""
         if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError(
                 f"metrics cannot be written to {path}: name a file in an existing, writable directory"
@@ -83,20 +83,20 @@ class Metrics:
 
 
 MAX_PENDING_BATCHES: Final = 1_000
-"""How many batches a listener may lag behind. Without a listener, nothing removes the counts."""
+"""The maximum number of micro-batches with counts. Only a listener removes counts."""
 _record_counts: OrderedDict[tuple[str, int], int] = OrderedDict()
 _last_started: dict[str, datetime] = {}
 
 
 def set_record_count(stream: str, batch_id: int, records: int) -> None:
-    """Set the number of records of a batch before its end, if Spark's own plan does not see the records."""
+    """Set the record count of a running micro-batch, if the records do not pass through Spark's own plan."""
     _record_counts[stream, batch_id] = records
     if len(_record_counts) > MAX_PENDING_BATCHES:
         _record_counts.popitem(last=False)
 
 
 def add_record_count(progress: StreamingQueryProgress) -> None:
-    """Add the record count that was set for the batch, and the rates that follow from it."""
+    """Add the record count set for the micro-batch to Spark's report, and the rates computed from it."""
     stream = str(progress.id)
     records = _record_counts.pop((stream, progress.batchId), None)
     if records is None:
@@ -120,7 +120,7 @@ def format_progress(name: str, progress: StreamingQueryProgress) -> str:
 
 
 def offsets_behind(progress: StreamingQueryProgress) -> int | None:
-    """Return how many offsets the slowest partition is behind, or None if no source reports it."""
+    """Return the lag of the slowest partition in offsets, or None if no source reports a lag."""
     found = [
         int(_number(metrics[OFFSETS_BEHIND_METRIC]))
         for metrics in (_metrics_of(source) for source in progress.sources)
@@ -135,7 +135,7 @@ def _metrics_of(source: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """Convert a number of Spark's reports; NaN, infinite and missing numbers are 0."""
+    """Convert a number in Spark's reports to a float. NaN, infinite and missing numbers become 0."""
     try:
         number = float(value)
     except (TypeError, ValueError):

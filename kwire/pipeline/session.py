@@ -19,9 +19,9 @@ from kwire.wire import java_properties
 JARS_KEY: Final = "spark.jars"
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by `spark-submit`, which has already started and configured the JVM."""
+"""An environment variable that is set if `spark-submit` has already started and configured the JVM."""
 SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Options for a new JVM. They come before those of Spark's settings."""
+"""The environment variable with options for a new JVM. Options in Spark's settings come after them."""
 CONNECTOR: Final = "spark-sql-kafka-0-10"
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 POM: Final = Path(__file__).with_name("pom.xml")
@@ -31,14 +31,14 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
-    # Tasks write to topics. A speculative second attempt would fence the first one.
+    # Disable speculation, because tasks write to topics, and a second attempt would fence the first attempt.
     "spark.speculation": "false",
-    # Spark's default is INT96, which other readers convert to nanoseconds, and these end in the year 2262.
+    # Spark's default is INT96. Other readers convert it to nanoseconds, which end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Skips the JVM's second check of bounds and nulls for each Arrow value: a tenth of the time of a count."""
+"""Disables redundant checks of bounds and nulls for each Arrow value, which take 10 % of a count's time."""
 
 
 def session(
@@ -89,9 +89,10 @@ def session(
 
 @contextmanager
 def _java_options() -> Iterator[None]:
-    """Add the jobs' options to a JVM that is started meanwhile. The user's own options come later and win.
+    """Add the jobs' options to a JVM that is started during the block.
 
-    A Spark setting would replace the option in the user's spark-defaults.conf instead.
+    The user's own options come later and take precedence. A Spark setting, in contrast, would replace the
+    option in the user's spark-defaults.conf.
     """
     given = os.environ.get(SUBMIT_OPTIONS)
     logging = (
@@ -122,7 +123,7 @@ def _check_connector(spark: SparkSession) -> None:
 
 
 def find_java() -> str:
-    """Return the path of the `java` that Spark will start. Raises MissingError."""
+    """Return the path of the `java` command that Spark will start. Raises MissingError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
@@ -135,7 +136,7 @@ def find_java() -> str:
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector, or none if Spark has them already. Raises MissingError."""
+    """Return the jars of Spark's Kafka connector that Spark does not have yet. Raises MissingError."""
     given = os.environ.get(JARS_VARIABLE)
     if given:
         jars = sorted(Path(given).glob("*.jar"))
@@ -166,7 +167,7 @@ def _configuration() -> Path:
 
 
 def _own_jars(settings: Mapping[str, str]) -> list[str]:
-    """Return the user's own spark.jars, because the setting of a job replaces that of spark-defaults.conf.
+    """Return the user's own `spark.jars`, because the job's setting replaces the one in spark-defaults.conf.
 
     Raises MissingError if spark-defaults.conf cannot be read.
     """
@@ -183,7 +184,7 @@ def _own_jars(settings: Mapping[str, str]) -> list[str]:
 
 
 def _needed(jars: list[Path]) -> list[Path]:
-    # PySpark ships these jars itself.
+    # These jars are part of PySpark.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
 

@@ -1,4 +1,4 @@
-"""The inputs that audit and profile read: topics, data directories and archives, with the same columns."""
+"""The inputs of audit and profile. Topics, data directories and archives are loaded with the same columns."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def check_topics(archive: Archive, topics: frozenset[str] | None) -> None:
 
 
 class Side(NamedTuple):
-    """A source of records to compare or profile."""
+    """An input of audit or profile."""
 
     format: str
     options: dict[str, str]
-    """Options of Spark's source, for `kafka` and `kwire`."""
+    """The options of Spark's source, for the formats `kafka` and `kwire`."""
     directory: Path | None
-    """The directory of an archive."""
+    """The archive's directory, for the format `archive`."""
     topics: frozenset[str] | None
-    """The topics to read from an archive; None for all."""
+    """The topics to read from an archive; None for all topics."""
 
     @classmethod
     def of(cls, config: JobConfig, name: str) -> Side:
-        """Read the table with that name. Raises ConfigError."""
+        """Read the side in the table `name`. Raises ConfigError."""
         table = config.table(name)
         format_ = table.text("format", one_of=FORMATS)
         directory = table.text("directory", "") if format_ == "archive" else ""
@@ -62,7 +62,7 @@ class Side(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A description for people."""
+        """A description of the side for people."""
         if self.directory is not None:
             return f"archive {self.directory}"
         given = {name.lower(): value for name, value in self.options.items()}

@@ -4,13 +4,13 @@
     spark.dataSource.register(SegmentSource)
     spark.read.format("kwire").option("path", "/var/lib/kafka").option("subscribe", "flights").load()
 
-The columns and options are those of Spark's Kafka source (pipeline/segments/options.py). Spark does not tell
-a Python data source which columns a query needs. The source reads all columns unless a schema names fewer:
+The columns and options are those of Spark's Kafka source (pipeline/segments/options.py). A Python data source
+cannot find out which columns a query needs, so it reads all columns unless a schema names fewer:
 
     spark.read.schema("key binary, offset bigint").format("kwire")...
 
-Filters are not pushed down either. Use the options `assign`, `startingOffsets` and `endingOffsets`, or their
-forms by timestamp, to read less.
+Spark does not push down filters either. To read less, use the options `assign`, `startingOffsets` and
+`endingOffsets`, or `startingTimestamp` and `endingTimestamp`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _columns(schema: StructType) -> list[str]:
 class SegmentReader(DataSourceReader):
     """The reader of a batch query.
 
-    It has no pushFilters: Spark keeps one plan for all uses of a table, so the filter of one use would apply
-    to all of them (docs/decisions/0008-filters-are-options.md).
+    It does not implement pushFilters. Spark keeps one plan for all uses of a table, so the filter of one
+    query would also apply to other queries (docs/decisions/0008-filters-are-options.md).
     """
 
     def __init__(self, options: Options, columns: list[str]) -> None:
@@ -99,16 +99,17 @@ class SegmentReader(DataSourceReader):
 
 def _read(partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TaskPartition):
-        return iter(())  # Spark's own partition, which it adds if there is nothing to read.
+        return iter(())  # Spark adds a partition of its own if there is nothing to read.
     _freeze()
     return chain.from_iterable(read(range_, columns=columns) for range_ in partition.ranges)
 
 
 @cache
 def _freeze() -> None:
-    """Exclude loaded modules from garbage collection, which Spark's worker runs after every task (20 ms).
+    """Exclude all existing objects from garbage collection.
 
-    Called once per process, because objects that are frozen later are never freed.
+    Spark's worker collects garbage after every task, which takes 20 ms with the loaded modules. This function
+    runs only once per process, because frozen objects are never freed.
     """
     gc.freeze()
 
@@ -120,7 +121,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = columns
         self._last: Offsets | None = None
-        """The end of a query with the trigger availableNow."""
+        """The end offsets of a query with the trigger availableNow; None for other triggers."""
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._last = latest_offsets(self.options)
@@ -148,4 +149,4 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint is the only state."""
+        """Do nothing, because Spark's checkpoint has the complete state."""

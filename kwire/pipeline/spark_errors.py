@@ -1,4 +1,4 @@
-"""One-sentence summaries of Spark's exceptions, whose text can be a hundred lines long."""
+"""One-sentence summaries of Spark's exceptions, which can have a hundred lines of text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OWN_ERRORS: Final = (
     "ConfigError: ",
     "MissingError: ",
 )
-"""This package's exceptions as the text of Spark's exceptions shows them. Their messages are sentences."""
+"""The names of this package's exceptions in the text of Spark's exceptions. Their messages are sentences."""
 NO_TOPIC: Final = "UnknownTopicOrPartitionException"
 LOST: Final = "KafkaIllegalStateException: "
-"""Spark's Kafka source raises it for lost offsets, and for records whose timestamps it cannot represent."""
+"""The exception of Spark's Kafka source for lost offsets, and for timestamps that Spark cannot represent."""
 _REASON: Final = "Reason: "
 _JAVA: Final = re.compile(r"^(?:Caused by: |: )?((?:org|java|scala|com)\.[\w.$]+(?:Exception|Error)): ?(.*)$")
 _PYSPARK: Final = re.compile(r"^pyspark\.errors\.[\w.]+: (.+)$")
@@ -29,9 +29,9 @@ _WRAPPERS: Final = ("PythonException", "Py4JException", "StreamingQueryException
 
 
 def summarize_error(error: Exception) -> str | None:
-    """Summarize an exception, or return None if it is unexpected and its traceback is needed.
+    """Summarize an exception. Returns None for an unexpected exception, whose traceback is needed.
 
-    For Java exceptions the summary is the message of the innermost one.
+    The summary of a Java exception is the message of its innermost cause.
     """
     lines = [*str(error).splitlines(), *str(getattr(error, "_stackTrace", "")).splitlines()]
     for line in lines:

@@ -20,7 +20,8 @@ def create(
 ) -> None:
     """Create topics with the given numbers of partitions. Raises KafkaException.
 
-    `least` overrides how many partitions an existing topic needs. Raises ArchiveError if it has fewer.
+    `least` has the number of partitions that an existing topic needs, if it differs from `topics`. Raises
+    ArchiveError if an existing topic has fewer partitions.
     """
     if not topics:
         return

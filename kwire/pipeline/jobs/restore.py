@@ -12,9 +12,10 @@ transaction_records = 20000        # the maximum number of records in a transact
 [restore.settings]                 # configs of topics that are created
 "retention.ms" = -1
 
-Created topics have unlimited retention unless `settings` limit it, because archived records are old.
+The job creates topics with unlimited retention unless `settings` limit it, because archived records are old.
 
-To a data directory for a new broker of kwire or Apache Kafka, with every offset and gap preserved:
+The job can also write a data directory for a new broker of kwire or Apache Kafka. This preserves every offset
+and gap:
 
 [restore]
 directory = "/srv/archive"
@@ -78,7 +79,7 @@ SAME, MAP, AUTO = "same", "map", "auto"
 KEEP_FOREVER: Final = {"retention.ms": "-1"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 MIN_SEGMENT_BYTES: Final = 1 << 20
-"""Larger than any batch, unless a single record is larger."""
+"""The smallest allowed segment size. It exceeds every batch, except for a batch with one larger record."""
 
 
 class RestoreConfig(NamedTuple):
@@ -134,9 +135,9 @@ def _wanted(table: Table) -> RecordFilter:
 
 
 def directory_config(config: JobConfig) -> DirectoryConfig | None:
-    """Read the configuration of a restore to a directory; None for a restore to topics.
+    """Read the configuration of a restore to a data directory. Raises ConfigError.
 
-    Raises ConfigError.
+    Returns None if the configuration is for a restore to topics.
     """
     table = config.table("restore")
     into = table.text("into_directory", "")
@@ -157,7 +158,7 @@ def directory_config(config: JobConfig) -> DirectoryConfig | None:
         cluster_id=broker.text("cluster_id", ""),
         format_options=["--standalone"] if broker.flag("standalone", False) else [],
     )
-    table.text("job", "")  # Accepted, without effect.
+    table.text("job", "")  # This key is accepted, but has no effect.
     table.check_unknown_keys()
     broker.check_unknown_keys()
     return found
@@ -170,10 +171,13 @@ class Restored(NamedTuple):
     partition: int
     mode: str
     records: int
-    """The number of records delivered now."""
+    """The number of records that this run delivered."""
     next_offset: int
     zero_timestamps: int = 0
-    """How many of them had timestamp 0 and got 1, because librdkafka replaces 0 by the current time."""
+    """The number of these records whose timestamp was 0 and is 1 in the target.
+
+    librdkafka would replace 0 with the current time.
+    """
 
     def __str__(self) -> str:
         told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
@@ -185,7 +189,7 @@ class Restored(NamedTuple):
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
-    """Restore to topics. Raises ArchiveError, DeliveryError or KafkaException."""
+    """Restore an archive to topics. Raises ArchiveError, DeliveryError or KafkaException."""
     archive = Archive(config.directory)
     check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
@@ -207,7 +211,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
 
 
 class PartitionTask(NamedTuple):
-    """A partition that a task delivers."""
+    """A partition for one Spark task to deliver."""
 
     key: tuple[str, int]
     files: list[DataFile]
@@ -240,7 +244,10 @@ def _restore(config: RestoreConfig, part: PartitionTask) -> Restored:
 
 
 class CountingRecords:
-    """Records from an offset on. Counts those with timestamp 0 since the last call."""
+    """A function that returns records from an offset on, and counts the records with timestamp 0.
+
+    Each call resets the count.
+    """
 
     def __init__(self, records_from: Callable[[int], Iterable[Outgoing]]) -> None:
         self._records_from = records_from
@@ -258,9 +265,10 @@ def create_topics(
     partitions: Mapping[tuple[str, int], list[DataFile]],
     known: Iterable[tuple[str, int]] = (),
 ) -> dict[tuple[str, int], str]:
-    """Create topics, and return how to deliver each partition: SAME or MAP. Raises KafkaException.
+    """Create missing topics, and return the delivery mode of each partition: SAME or MAP.
 
-    A new topic gets all partitions of the archive. An existing one needs only those with records.
+    A new topic gets all partitions that the topic has in the archive. An existing topic needs only the
+    partitions that have records. Raises KafkaException.
     """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
     least = partition_counts(partitions, config.suffix)
@@ -275,14 +283,14 @@ def create_topics(
 def _modes(
     config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
 ) -> dict[tuple[str, int], str]:
-    """Choose how to deliver each partition, and record which partitions get the archive's offsets."""
+    """Choose the delivery mode of each partition, and record in the archive which partitions get SAME."""
     if config.offsets == MAP or not partitions:
         return dict.fromkeys(partitions, MAP)
     targets = {
         (topic, partition): Target(dict(config.client), topic + config.suffix, partition, config.job)
         for topic, partition in partitions
     }
-    # A lookup of the end offset waits until the leader knows of a new topic.
+    # `end_offset` also waits until the leaders of new topics serve requests.
     ends = {key: end_offset(target) for key, target in targets.items()}
     there = KafkaSource(
         config.client, {"assign": json.dumps({target.topic: [] for target in targets.values()})}
@@ -303,12 +311,13 @@ def _modes(
 def _mode(
     config: RestoreConfig, target: Target, files: list[DataFile], end: int, preserved: int | None
 ) -> str:
-    """Choose the mode for a target with end offset `end`, whose offsets up to `preserved` were preserved.
+    """Choose the delivery mode of a target partition with the end offset `end`.
 
-    Raises ArchiveError if they cannot be preserved any more, because all records would be sent again.
+    `preserved` is the offset up to which an earlier run recorded SAME, or None. Raises ArchiveError if such a
+    delivery cannot continue with the same offsets. Continuing with a map would send all records again.
     """
     if progress(target) is not None:
-        return MAP  # The job has begun with a map.
+        return MAP  # An earlier run of the job has begun with a map.
     whole = config.wanted._replace(topics=None) == RecordFilter()
     dense = is_dense(files)
     if preserved is None or end == 0:
@@ -331,7 +340,10 @@ def _mode(
 def _record_preserved(
     config: RestoreConfig, preserved: PreservedOffsets, origin: Origin, target: Target, end: int
 ) -> None:
-    """Record the end offset that the target may reach. Raises ArchiveError if AUTO cannot record it."""
+    """Record in the archive that the target gets the archive's offsets, up to `end`.
+
+    Raises ArchiveError if this fails and the mode was chosen by AUTO.
+    """
     try:
         known = preserved.end(origin, target.partition)
         if known is None or known < end:
@@ -345,7 +357,7 @@ def _record_preserved(
 
 
 def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
-    """Return the number of partitions that each topic needs."""
+    """Return the number of partitions that each target topic needs."""
     found: dict[str, int] = {}
     for topic, partition in partitions:
         found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)
@@ -386,7 +398,7 @@ def command(config: JobConfig, master: str | None) -> int:
 def _on_spark(
     spark: SparkSession, write: Callable[[Task], RestoredLog], tasks: Sequence[Task]
 ) -> list[RestoredLog]:
-    # Large partitions first, with one task each.
+    # Each partition is one task. Large partitions start first.
     ordered = sorted(tasks, key=lambda task: -sum(file.size_bytes for file in task.files))
     found: list[RestoredLog] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
     return found

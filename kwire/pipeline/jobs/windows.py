@@ -1,4 +1,4 @@
-"""The job `windows`: aggregates by window of event time and group, kept up to date in a compacted topic.
+"""The job `windows`: write aggregates by event-time window and group to a compacted topic.
 
     [input]
     format = "kafka"               # or kwire (a data directory)
@@ -30,13 +30,13 @@
 
 The key of a result is JSON with the window's start and the group. The value also has the window's end and the
 aggregates. Each micro-batch sends the windows that it changed, so the last record of each key has the final
-aggregates. A killed micro-batch is repeated from the same offsets, state and watermark of Spark's checkpoint,
-and sends the same results under the same keys.
+aggregates. After a crash, Spark repeats the micro-batch with the offsets, state and watermark in its
+checkpoint. So the repeated micro-batch sends the same results with the same keys.
 
-A duplicate event, by `id`, counts once. Spark remembers an event until the watermark has passed its time; an
-even later event is late and is dropped. The directory `counts` in the checkpoint records the late, duplicate
-and non-JSON records of each micro-batch. A micro-batch has no counts if the driver was killed between the end
-of the micro-batch and the write of the counts.
+Events with the same `id` count once. Spark remembers an event until the watermark passes the event's time. An
+event before the watermark is late and is dropped. The directory `counts` in the checkpoint has the late,
+duplicate and non-JSON records of each micro-batch. A micro-batch has no counts if the driver was killed
+between the end of the micro-batch and the write of the counts.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ FUNCTIONS: Final = ("count", "nulls", "sum", "avg", "min", "max")
 FIRST_S: Final = -62_135_596_800
 """The beginning of the year 1 as a Unix timestamp."""
 END_S: Final = 253_402_300_800
-"""The end of the year 9999. Event times plus an interval stay within Spark's range."""
+"""The end of the year 9999. Adding an interval to an earlier event time stays within Spark's range."""
 ZONELESS: Final = r"^\s*[+]?\d{4,6}(-\d{1,2}(-\d{1,2}([T ](\d{1,2}(:\d{1,2}(:\d{1,2}([.]\d*)?)?)?)?)?)?)?\s*$"
-"""A date, or a date and time, without a time zone."""
+"""A pattern for a date, or a date and a time, without a time zone."""
 DATED: Final = r"^\s*[+]?\d{4,6}-"
-"""A leading date. Without this check, Spark would parse `now` or a time without a date as of today."""
+"""A pattern for a leading date. Without this check, Spark would parse `now` or a time as a time of today."""
 EVENT_TIMES: Final = {
-    # Times without a zone are UTC, independent of the session's time zone.
+    # Times without a time zone are in UTC, whatever the session's time zone is.
     "iso": f"CASE WHEN time_text RLIKE r'{ZONELESS}' THEN timestampdiff(MICROSECOND, "
     "TIMESTAMP_NTZ '1970-01-01 00:00:00', try_cast(time_text AS TIMESTAMP_NTZ)) "
     f"WHEN time_text RLIKE r'{DATED}' THEN unix_micros(try_cast(time_text AS TIMESTAMP)) END",
@@ -84,11 +84,11 @@ EVENT_TIMES: Final = {
     "epoch_s": f"CASE WHEN try_cast(time_text AS DOUBLE) BETWEEN {FIRST_S} AND {END_S} "
     "THEN CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT) END",
 }
-"""Microseconds since 1970; null if unreadable or too large."""
+"""SQL expressions for an event time in microseconds since 1970; null if it is unreadable or too large."""
 INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
 EPOCH_S: Final = -62_167_219_200
-"""The beginning of the year 0. Spark's watermark starts at 1970 and would drop earlier events as late, so
-event times are counted from this epoch internally."""
+"""The beginning of the year 0 as a Unix timestamp. The job internally counts event times from this epoch,
+because Spark's watermark starts at the epoch and would drop events before 1970 as late."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PLAN: Final = "windows.json"
 COUNTS: Final = "counts"
@@ -96,12 +96,12 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 
 
 class Aggregate(NamedTuple):
-    """An aggregate of a window."""
+    """An aggregate function of a window, and the field that it is applied to."""
 
     name: str
     function: str
     field: str
-    """Empty for `count` of all records."""
+    """The name of the field; empty for `count`, which counts all records."""
 
     @classmethod
     def of(cls, name: str, text: str) -> Aggregate:
@@ -116,7 +116,7 @@ class Aggregate(NamedTuple):
 
 
 class WindowsConfig(NamedTuple):
-    """The table [windows], and the input."""
+    """The tables [windows] and [input]."""
 
     input: Input
     topic: str
@@ -183,7 +183,7 @@ class WindowsConfig(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The fields of the values that the job reads."""
+        """The names of all value fields that the job needs."""
         named = [*self.group, *self.id, *(one.field for one in self.aggregates)]
         return sorted({field for field in named if field})
 
@@ -219,14 +219,14 @@ def _interval(key: str, text: str, *, least_ms: int = 0, empty: bool = False) ->
 
 
 def interval_ms(text: str) -> int:
-    """Return the length of an interval."""
+    """Return the length of an interval in milliseconds."""
     found = INTERVAL.fullmatch(text)
     assert found is not None, "intervals are validated when they are read"
     return int(found[1]) * UNIT_MS[found[2]]
 
 
 class Counts(NamedTuple):
-    """The numbers of records of a micro-batch, or of several micro-batches."""
+    """The numbers of records and results of one or more micro-batches."""
 
     records: int = 0
     not_json: int = 0
@@ -234,7 +234,7 @@ class Counts(NamedTuple):
     duplicates: int = 0
     late: int = 0
     results: int = 0
-    """Results written to the topic."""
+    """The number of results that were written to the topic."""
 
     def __add__(self, other: object) -> Counts:
         if not isinstance(other, Counts):
@@ -243,7 +243,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Counts:
-        """Extract the counts of a micro-batch from Spark's progress report."""
+        """Return the counts of the micro-batch that a progress report of Spark describes."""
         observed = progress.get("observedMetrics", {})
         read, sent = observed.get("read", {}), observed.get("sent", {})
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators", ())
@@ -254,16 +254,16 @@ class Counts(NamedTuple):
             duplicates=sum(
                 operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0) for operator in operators
             ),
-            # Every record passes the deduplication, so later operators see no late records.
+            # Only the deduplication drops late records, because it is the first stateful operator.
             late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators),
             results=sent.get("results", 0),
         )
 
 
 def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
-    """Write the counts of a micro-batch. The counts of a repeated micro-batch replace the earlier ones."""
+    """Write the counts of a micro-batch, and replace its earlier counts if the micro-batch was repeated."""
     if not progress.get("stateOperators"):
-        return  # An idle trigger.
+        return  # The trigger found no new records.
     directory = checkpoint / COUNTS
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{progress['batchId']}.json"
@@ -273,16 +273,16 @@ def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
 
 
 class Total(NamedTuple):
-    """The sum of the counts of all micro-batches."""
+    """The sum of the counts of all micro-batches of a checkpoint."""
 
     counts: Counts
     steps: int
     uncounted: list[int]
-    """Completed micro-batches without counts, because the driver was killed before it wrote them."""
+    """The numbers of completed micro-batches whose counts are missing, because the driver was killed."""
 
 
 def total(checkpoint: Path) -> Total:
-    """Sum the counts of a checkpoint. Raises ConfigError if a file is malformed."""
+    """Sum up the counts in a checkpoint. Raises ConfigError if a file is malformed."""
     recorded: dict[int, Counts] = {}
     for path in (checkpoint / COUNTS).glob("*.json"):
         try:
@@ -290,7 +290,7 @@ def total(checkpoint: Path) -> Total:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path} does not contain counts: {error}") from None
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
-    # Spark deletes the records of old micro-batches. The files with their counts remain.
+    # Spark's files about old micro-batches are deleted, but the files with the counts remain.
     first = min(done, default=0)
     steps = done | {number for number in recorded if number < first}
     return Total(
@@ -301,7 +301,10 @@ def total(checkpoint: Path) -> Total:
 
 
 def claim_checkpoint(config: WindowsConfig) -> None:
-    """Record the configuration in a new checkpoint. Raises ConfigError if a used one has a different one."""
+    """Record the configuration in a new checkpoint.
+
+    Raises ConfigError if the checkpoint was used with a different configuration.
+    """
     path = config.checkpoint / PLAN
     if path.exists():
         there = json.loads(path.read_text(encoding="utf-8"))
@@ -323,7 +326,7 @@ def claim_checkpoint(config: WindowsConfig) -> None:
 def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> None:
     """Create the topic unless it exists.
 
-    Raises DeliveryError if it is not compacted. Raises KafkaException.
+    Raises DeliveryError if the topic is not compacted, or KafkaException.
     """
     admin = ADMIN.AdminClient(dict(client))
     new = ADMIN.NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"})
@@ -343,7 +346,7 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
 
 
 def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
-    """Raise ConfigError if the job would read its own results as events. Raises KafkaException."""
+    """Check that the job does not read its own results as events. Raises ConfigError or KafkaException."""
     if config.topic not in found:
         return
     admin = ADMIN.AdminClient(dict(config.client))
@@ -356,7 +359,7 @@ def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> No
 
 
 def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
-    """Return the results, with the columns key and value, for a stream of records."""
+    """Return the stream of results, with the columns key and value, for a stream of records."""
     from pyspark.sql import functions as f
 
     columns = {name: f"field_{number}" for number, name in enumerate(config.fields)}
@@ -395,7 +398,7 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
         .dropDuplicatesWithinWatermark(["identity"])
     )
     slide = config.slide or config.window
-    # Align windows with 1970, as Spark does without the different epoch.
+    # Align windows with 1970-01-01. The internal epoch EPOCH_S would change Spark's alignment.
     first = f"{-EPOCH_S * 1000 % interval_ms(slide)} milliseconds"
     window = f.window("event_time", config.window, slide, first).alias("window")
     figures = once.groupBy(window, *[columns[name] for name in config.group]).agg(
@@ -410,7 +413,7 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
     ]
     group = [f.col(columns[name]).alias(name) for name in config.group]
     values = [f.col(f"figure_{number}").alias(one.name) for number, one in enumerate(config.aggregates)]
-    # Write times in UTC, whatever the session's time zone is.
+    # Format times in UTC, whatever the session's time zone is.
     keep = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": ISO}
     return figures.select(
         f.to_json(f.struct(start, *group), keep).alias("key"),
@@ -422,31 +425,34 @@ ISO: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 def _text(field: str) -> Column:
-    """Return a field of the JSON as text; null if it is missing."""
+    """Return a field of the JSON value as text; null if the field is missing."""
     from pyspark.sql import functions as f
 
     return f.try_variant_get("json", path_of(field), "string")
 
 
 def path_of(field: str) -> str:
-    """Convert a field's name to a path for Spark's variant functions."""
+    """Convert a field name with dots to a path for Spark's variant functions."""
     names = field.split(".")
     return "$" + "".join(f'["{name}"]' if "'" in name else f"['{name}']" for name in names)
 
 
 def _event_time(config: WindowsConfig) -> str:
-    """Return the event time since EPOCH_S; null if it is unreadable or out of range."""
+    """Return an expression for the event time since EPOCH_S; null if it is unreadable or out of range."""
     micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
     inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
     if config.ahead:
         inside += f" AND micros <= unix_micros(timestamp) + {interval_ms(config.ahead)}000L"
-    # The array gives the expression a name, so that Spark evaluates it once instead of three times.
+    # `transform` binds the expression to a name, so that Spark evaluates it once instead of three times.
     since = f"timestamp_micros(micros - {EPOCH_S}000000L)"
     return f"transform(array({micros}), micros -> if({inside}, {since}, NULL))[0]"
 
 
 def _identity(columns: Sequence[str]) -> str:
-    """Return the hash that identifies an event: of its id, or else of key, value and timestamp."""
+    """Return an expression for the hash that identifies an event.
+
+    The hash covers the fields of `id`, or key, value and timestamp if `id` is empty.
+    """
     whole = "to_json(struct(hex(key), hex(value), unix_micros(timestamp)))"
     if columns:
         known = " AND ".join(f"{column} IS NOT NULL" for column in columns)
@@ -498,7 +504,7 @@ def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
 
 
 def run(spark: SparkSession, config: WindowsConfig) -> Total:
-    """Run until the stream ends, and return the counts of all micro-batches so far."""
+    """Run until the stream ends, and return the counts of all micro-batches of the checkpoint."""
     from pyspark.sql.streaming import StreamingQueryListener
 
     ended = threading.Event()
@@ -531,7 +537,7 @@ def command(config: JobConfig, master: str | None) -> int:
     from kwire.pipeline.session import session
 
     wanted = WindowsConfig.of(config)
-    claim_checkpoint(wanted)  # Fail before Spark starts.
+    claim_checkpoint(wanted)  # Report a wrong checkpoint before Spark starts.
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
     spark = session("kwire windows", master=master, settings=settings)
     try:

@@ -1,8 +1,8 @@
 """Translation of committed consumer group offsets from the source cluster to the target cluster.
 
-A committed offset is the offset of the next record that a group will read. If that record was mirrored, its
-target offset is the translation. In a gap, it is the target offset of the next record. At the end of the
-mirror, it is the target's end offset.
+A committed offset is the offset of the next record that a group will read. It is translated to the target
+offset of that record. If the committed offset is in a gap, it is translated to the target offset of the next
+record. At the end of the mirrored records, it is translated to the target's end offset.
 """
 
 # The client's own annotations are partial.
@@ -52,10 +52,10 @@ UNKNOWN_GROUP: Final = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.COORDINATOR_NO
 
 
 class OffsetMapIndex:
-    """An index of a partition's entries in the offset map. The entries themselves stay in the topic.
+    """An index of a partition's entries in the offset map. The entries themselves stay in the map's topic.
 
-    `fetch(offset)` returns the entry at an offset of the map. `next_record(offset)` returns the first target
-    offset from that one on which has a record, or else the target's end offset.
+    `fetch(offset)` returns the entry at an offset of the map. `next_record(offset)` returns the offset of the
+    first target record at or after `offset`, or the target's end offset if there is no such record.
     """
 
     def __init__(self, fetch: Callable[[int], MapEntry], next_record: Callable[[int], int]) -> None:
@@ -65,11 +65,11 @@ class OffsetMapIndex:
         self._offsets = array("q")
         self._last: tuple[int, MapEntry] | None = None
         self.end = -1
-        """The source offset after the last entry; -1 without entries."""
+        """The source offset after the last entry's range; -1 if there are no entries."""
 
     @property
     def next_position(self) -> int:
-        """The offset of the map from which to read new entries."""
+        """The offset in the map's topic from which to read new entries."""
         return self._offsets[-1] + 1 if self._offsets else OFFSET_BEGINNING
 
     def add(self, offset: int, entry: MapEntry) -> None:
@@ -84,7 +84,7 @@ class OffsetMapIndex:
         self.end = entry.end
 
     def translate(self, source_offset: int) -> int | None:
-        """Return the first target offset at or after a source offset, or None if it was not mirrored yet."""
+        """Translate a source offset. Returns None if the mirror has not reached the source offset yet."""
         if not self._sources or source_offset > self.end:
             return None
         after = -1
@@ -105,13 +105,13 @@ class OffsetMapIndex:
 
 
 def _run_of(runs: tuple[OffsetRun, ...], source_offset: int) -> OffsetRun | None:
-    """Return the first run that contains the offset or begins after it."""
+    """Return the first run that contains the source offset or begins after it, or None."""
     number = max(0, bisect_right(runs, source_offset, key=lambda run: run.source) - 1)
     return next((run for run in runs[number : number + 2] if run.source + run.records > source_offset), None)
 
 
 class TranslatedOffset(NamedTuple):
-    """The result of translating a group's offset."""
+    """The result of translating a group's offset of one partition."""
 
     group: str
     topic: str
@@ -135,7 +135,7 @@ class TranslatedOffset(NamedTuple):
 
 
 class GroupOffsetSync:
-    """Translates and commits the offsets of groups, repeatedly. Raises KafkaException or DeliveryError."""
+    """Repeated translation of group offsets. Its methods raise KafkaException or DeliveryError."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class GroupOffsetSync:
         self._consumer.close()
 
     def sync(self, topics: Mapping[str, str]) -> list[TranslatedOffset]:
-        """Translate the groups' offsets and commit them. `topics` has target names by source names."""
-        # A new client each time: requests go to all brokers that a client knows, including stopped ones.
+        """Translate the groups' offsets and commit them. `topics` maps source names to target names."""
+        # Create a new client each time, because a client also sends requests to known but stopped brokers.
         source = AdminClient({"log_level": "5", **self._clients[0]})
         listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(RESULT_TIMEOUT_SECONDS)
         names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
@@ -268,7 +268,7 @@ class GroupOffsetSync:
 
 
 def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset: int) -> int:
-    """Return the first offset from `offset` on that has a committed record, or else the end offset."""
+    """Return the offset of the first committed record at or after `offset`, or the end offset."""
     consumer.assign([TopicPartition(partition_key.topic, partition_key.partition, offset)])
     message = consumer.poll(TIMEOUT_SECONDS)
     if message is None:
@@ -282,7 +282,7 @@ def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset:
 
 
 def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
-    """Return the committed offsets and metadata of groups; none for groups that do not exist."""
+    """Return the committed offsets and metadata of each group; empty for a group that does not exist."""
     requests: dict[str, Any] = {}
     for group in groups:
         # The client accepts one group per call.

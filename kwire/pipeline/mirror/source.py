@@ -33,7 +33,7 @@ class Source(Protocol):
     def topics(self) -> dict[str, SourceTopic]:
         """Return the topics to mirror now.
 
-        Raises KafkaException, DeliveryError or SegmentsError if missing.
+        Raises DeliveryError or SegmentsError if a topic does not exist, or KafkaException.
         """
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
@@ -60,7 +60,10 @@ class KafkaSource:
         raise ConfigError("input.options must have subscribe, subscribePattern or assign")
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror. Raises KafkaException or DeliveryError if a topic does not exist."""
+        """Return the topics to mirror.
+
+        Raises DeliveryError if a topic does not exist, or KafkaException.
+        """
         metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         wanted = self._wanted(metadata.topics)
         missing = sorted(set(wanted) - set(metadata.topics))
@@ -120,12 +123,12 @@ class FileSource:
         return found
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Return unlimited retention, because the records in files may be old."""
+        """Return configs for unlimited retention, because the records in files may be old."""
         return {"retention.ms": "-1"}
 
 
 def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's configuration for the source; empty if its address is unknown."""
+    """Return librdkafka's configuration for the source; empty if the bootstrap servers are unknown."""
     options = {name.lower(): value for name, value in input_.options.items()}
     found = {}
     if input_.format == "kafka":
@@ -149,7 +152,7 @@ def end_offsets(client: Mapping[str, str], places: Iterable[TopicPartition]) -> 
     asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
     if not asked:
         return {}
-    # The client must live until the results arrive, so keep a reference.
+    # Keep a reference to the client, because it must live until the results arrive.
     admin = AdminClient({"log_level": "5", **client})
     answers = admin.list_offsets(
         asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS

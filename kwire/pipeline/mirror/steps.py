@@ -19,7 +19,7 @@ RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
 class PartitionStep(NamedTuple):
-    """The work of a micro-batch for one source partition."""
+    """The offset range of one source partition in a micro-batch."""
 
     target: Target
     origin: str
@@ -36,7 +36,7 @@ class PartitionResult(NamedTuple):
     topic: str
     partition: int
     records: int
-    """The number of records delivered now."""
+    """The number of records that this attempt delivered."""
     next_offset: int
 
 
@@ -44,7 +44,10 @@ Plan = Mapping[tuple[str, int], PartitionStep]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Deliver records that are in offset order within each partition. Raises DeliveryError."""
+    """Deliver the records of batches and yield the results as batches. Raises DeliveryError.
+
+    The records must be in offset order within each partition.
+    """
     for key, rows in groupby(_rows(batches), key=lambda row: row[0]):
         topic, partition = key
         if key not in plan:
@@ -78,7 +81,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
 
 
 def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
-    """Deliver the records that the target lacks, and add the range to the offset map.
+    """Deliver the records that the target does not have yet, and write the range to the offset map.
 
     Raises DeliveryError.
     """
@@ -96,7 +99,10 @@ def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Ou
 def first_offset(
     progress: int | None, part: PartitionStep, records: Iterable[Outgoing]
 ) -> tuple[int, Iterable[Outgoing]]:
-    """Return where to continue, and the records. Raises DeliveryError if map and checkpoint disagree."""
+    """Return the source offset at which to continue, and the records.
+
+    Raises DeliveryError if the map's end does not fit the offsets in the checkpoint.
+    """
     name = part.target.name
     remedy = "delete the checkpoint to mirror the missing records"
     if progress is None:
@@ -119,7 +125,7 @@ def first_offset(
 
 
 class StepRange(NamedTuple):
-    """The offset range of a micro-batch in Spark's checkpoint."""
+    """The offset range of a partition in a micro-batch, from Spark's checkpoint."""
 
     start: int | None
     end: int

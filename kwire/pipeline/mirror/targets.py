@@ -1,4 +1,4 @@
-"""The target topics of a mirror: their creation, and the check that no other program fills them."""
+"""The target topics of a mirror: their creation, and the check that no other program writes to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kwire.pipeline.offset_map import (
 from kwire.pipeline.origin import Origin
 
 MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
-"""Every entry has a key of its own, so compaction keeps all entries."""
+"""The configs of an offset map. Compaction keeps all entries, because every entry has a different key."""
 
 
 class TargetTopic(NamedTuple):
@@ -36,14 +36,14 @@ class TargetTopic(NamedTuple):
 
 
 Progress = dict[tuple[str, int], MapEntry | None]
-"""The last map entry of each target partition; None if nothing was mirrored."""
+"""The last map entry of each target partition; None if nothing was mirrored to the partition."""
 
 
 def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> Progress:
     """Create missing topics and partitions, and return the mirror's progress. Raises KafkaException.
 
-    Raises DeliveryError if a topic belongs to something else: it has other records, the map of another source
-    or job, or more partitions than the source.
+    Raises DeliveryError if a target topic has records of another program, has the map of another source or
+    job, or has more partitions than the source.
     """
     admin: Any = AdminClient({"log_level": "5", **client})
     metadata = admin.list_topics(timeout=TIMEOUT_SECONDS)
@@ -62,7 +62,7 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
     finally:
         consumer.close()
     for topic in topics:
-        # The map first: a target topic without a map is treated as another program's.
+        # Create the map first, because a target topic without a map counts as a topic of another program.
         _make(admin, topic.name + MAP_SUFFIX, topic.partitions, MAP_SETTINGS, counts)
         _make(admin, topic.name, topic.partitions, topic.settings, counts)
     return found
@@ -100,7 +100,7 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
 
 
 def check_owner(job: str, topic: TargetTopic, partition: int, entry: MapEntry) -> None:
-    """Raise DeliveryError if a map entry is of another job, partition or source topic."""
+    """Raise DeliveryError if a map entry belongs to another job, partition or source topic."""
     origin = Origin.of(entry.origin)
     if entry.job != job or entry.partition != partition:
         raise DeliveryError(

@@ -13,7 +13,7 @@ from kwire.pipeline.report.times import minute, moment
 
 SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
-"""Kinds of windows with their colors, the worst last. A cell of the plot shows its worst window."""
+"""The kinds of windows and their colors, with the worst kind last. A cell shows its worst window."""
 NUMBERS: Final = {name: number for number, (name, _) in enumerate(KINDS)}
 MAX_STEPS: Final = 240
 MAX_ROWS: Final = 1_000
@@ -29,11 +29,11 @@ class Window(NamedTuple):
     left_records: int
     right_records: int
     description: str = ""
-    """The difference in words; empty without one."""
+    """The difference in words; empty if there is no difference."""
 
 
 def page_of(left: str, right: str, window: str, windows: Sequence[Window]) -> Page:
-    """Return the page. `left` and `right` name the sides, and `window` is the length of the windows."""
+    """Return the page. `left` and `right` are the sides' names, and `window` is the length of a window."""
     topics: dict[str, list[Window]] = {}
     for one in windows:
         topics.setdefault(one.topic, []).append(one)
@@ -132,7 +132,7 @@ def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
 def fields(
     partitions: Sequence[int], windows: Sequence[Window]
 ) -> tuple[list[datetime], list[list[int | None]]]:
-    """Return the start times of the plot's steps, and the kinds of each partition's cells.
+    """Return the start times of the plot's columns, and the kind of each cell in each partition's row.
 
     The windows must be within the years 1 to 9999.
     """
@@ -149,7 +149,10 @@ def fields(
 
 
 def _step_ms(starts_ms: Sequence[int]) -> int:
-    """Return the smallest distance between windows, or a multiple that limits the number of steps."""
+    """Return the width of a column in ms.
+
+    It is the smallest distance between windows, or a multiple of it that limits the number of columns.
+    """
     least_ms = min(_distances(starts_ms), default=3_600_000)
     span_ms = starts_ms[-1] - starts_ms[0]
     return least_ms * max(1, -(-(span_ms // least_ms + 1) // MAX_STEPS))

@@ -14,7 +14,7 @@ GROUPS_AT_ONCE: Final = 50
 
 
 class GroupLag(NamedTuple):
-    """The lag of a group with committed offsets of the topic."""
+    """The lag of a consumer group that has committed offsets for the topic."""
 
     group: str
     state: str
@@ -27,7 +27,10 @@ class GroupLag(NamedTuple):
 
 
 def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-    """Return the lag by partition; 0 if the committed offset is beyond the end of a recreated topic."""
+    """Return the lag by partition.
+
+    The lag is 0 if the committed offset is beyond the partition's end, as after a topic was recreated.
+    """
     return {
         partition: max(0, ends[partition] - offset)
         for partition, offset in sorted(committed.items())
@@ -36,7 +39,7 @@ def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, i
 
 
 def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
-    """Return the groups with the largest lag first. Raises KafkaException."""
+    """Return the lag of all groups, with the largest lag first. Raises KafkaException."""
     admin = ADMIN.AdminClient(dict(client))
     about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if about.error is not None:

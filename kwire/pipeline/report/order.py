@@ -1,7 +1,7 @@
-"""Out-of-order records: how far a timestamp is behind the latest earlier one of its partition.
+"""Out-of-order records: how far a timestamp is behind the latest timestamp before it in the partition.
 
-The input are columns of a task, in offset order. The state is the latest timestamp. It is reset when the
-partition changes or offsets decrease.
+The input is the columns of a task, in offset order. The only state is the latest timestamp, which is reset
+when the partition changes or offsets decrease.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import pyarrow as pa
 Longs = npt.NDArray[np.int64]
 
 NO_TIMESTAMP_MS: Final = -1
-"""The timestamp of a record without one."""
+"""The timestamp of a record that has no timestamp."""
 NOTHING: Final = np.iinfo(np.int64).min
 
 
 def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
-    """Yield how far each record is behind, or 0, for columns of partitions, offsets and timestamps in ms."""
+    """Yield how far each record is behind in ms, or 0.
+
+    The input is columns of partitions, offsets and timestamps in ms.
+    """
     last_partition, last_offset, latest = -1, -1, int(NOTHING)
     for partitions, offsets, times_ms in columns:
         count = len(offsets)

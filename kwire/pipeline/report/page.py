@@ -1,4 +1,4 @@
-"""HTML pages with facts, plots and tables, each a single self-contained file."""
+"""HTML pages with facts, plots and tables. A page is a single self-contained file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Plot(NamedTuple):
     """A plot and its caption."""
 
     svg: str
-    """Inserted without escaping: pipeline/report/plots.py has escaped it."""
+    """The SVG, which is inserted as it is, because pipeline/report/plots.py has escaped its text."""
     caption: str
 
 
@@ -66,12 +66,12 @@ def render(page: Page) -> str:
 
 
 def write(page: Page, path: Path) -> None:
-    """Render a page to a file. Raises ConfigError if it cannot be written."""
+    """Render a page to a file. Raises ConfigError if the file cannot be written."""
     write_text(render(page), path)
 
 
 def write_text(content: str, path: Path) -> None:
-    """Write a file of a report, and create its directory. Raises ConfigError if it cannot be written."""
+    """Write a file of a report, and create its directory. Raises ConfigError if this fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -108,7 +108,7 @@ def size(count_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format an interval with its two largest units."""
+    """Format a duration with its two largest units."""
     left = round(abs(seconds) * 1000)
     parts = []
     for unit_ms, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")):

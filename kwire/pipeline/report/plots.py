@@ -1,7 +1,7 @@
-"""Plots as SVG, drawn without a display. Text stays text, in the reader's fonts.
+"""Plots as SVG, drawn without a display. The SVG has text as text, which browsers show in their own fonts.
 
-Labels come from records and may contain anything. Characters that XML does not allow are replaced, and dollar
-signs are not parsed as formulas.
+Labels come from records and may contain any characters. Characters that XML does not allow are replaced, and
+dollar signs do not start a formula.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 
 def over_time(name: str, times: Sequence[datetime], values: Sequence[float], unit: str) -> str:
-    """Plot values per time step. `times` has the starts of equidistant steps."""
+    """Plot one value per time step. `times` has the start times of the steps, which have equal lengths."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         if len(times) == 1:
@@ -49,7 +49,7 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
             where = DATES.date2num(list(times))
             axes.fill_between(where, values, step="post", color=COLOR, alpha=0.25, linewidth=0)
             axes.step(where, values, where="post", color=COLOR, linewidth=1.1)
-            # Matplotlib rejects an axis that exceeds the years 1 to 9999, even by its margin.
+            # Matplotlib rejects an axis outside the years 1 to 9999, even if only the axis margin is outside.
             least, most = DATES.date2num([datetime.min, datetime(9999, 12, 31, 23, 59)])
             left, right = axes.get_xlim()
             axes.set_xlim(max(left, least), min(right, most))
@@ -63,7 +63,7 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
 
 
 def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Plot vertical bars, with the series of a label side by side."""
+    """Plot vertical bars. The bars of a label, one for each series, are side by side."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         width = 0.8 / max(1, len(series))
@@ -82,7 +82,7 @@ def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
 
 
 def horizontal_bars(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
-    """Plot horizontal bars, the first one on top, for long labels."""
+    """Plot horizontal bars with the first bar on top, which leaves space for long labels."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(0.7 + 0.24 * max(1, len(labels)))
         axes.barh(range(len(labels)), values, color=COLOR)
@@ -102,9 +102,9 @@ def grid(
     cells: Sequence[Sequence[int | None]],
     kinds: Sequence[tuple[str, str]],
 ) -> str:
-    """Plot a cell for each row and time, colored by the number of its kind; None stays empty.
+    """Plot a grid with one colored cell for each row and time.
 
-    `kinds` has the name and color of each number.
+    A cell is an index of `kinds`, which has names and colors, or None for an empty cell.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _axes(1.1 + 0.22 * max(2, len(rows)))
@@ -144,7 +144,7 @@ def _label(text: str) -> str:
 
 
 def _svg(figure: Any, name: str) -> str:
-    # The salt makes the ids of a page's plots distinct, and a plot's output reproducible.
+    # With the salt, plots of one page have different ids, and the output of a plot is reproducible.
     with mpl.rc_context({"svg.hashsalt": name}):
         out = io.StringIO()
         figure.savefig(

@@ -11,7 +11,7 @@ from kwire.pipeline.report.profile_statistics import FRAMED, SIZE_CLASSES, fille
 
 KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another format of a schema registry)"}
 MAX_PARTITIONS: Final = 200
-"""The limit of the table. The plot has all partitions."""
+"""The maximum number of partitions in the table. The plot has all partitions."""
 
 
 def page_of(topics: Sequence[Mapping[str, Any]]) -> Page:

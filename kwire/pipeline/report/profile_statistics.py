@@ -22,7 +22,7 @@ KINDS: Final = (TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY)
 TIMESTAMP_TYPES: Final = {-1: "none", 0: "CreateTime", 1: "LogAppendTime"}
 
 SIZE_CLASSES: Final = 22
-"""The number of size classes: one for empty values, then one per power of two. The last one is open."""
+"""The number of size classes: one for empty values, then one per power of two. The last has no limit."""
 MAX_RATE_STEPS: Final = 400
 STEPS_S: Final = tuple(
     minutes * 60 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440)
@@ -30,13 +30,13 @@ STEPS_S: Final = tuple(
 
 
 def size_class(number: int) -> tuple[int, int | None]:
-    """Return the smallest size of a class and of the next one, or None for the last class."""
+    """Return the smallest size of a class, and the smallest size of the next class (None for the last)."""
     low = 0 if number == 0 else 1 << (number - 1)
     return low, None if number == SIZE_CLASSES - 1 else 1 << number
 
 
 def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
-    """Return the length of the rates' time steps, so that a plot of all partitions has few enough steps."""
+    """Return the length of a time step in seconds that keeps the number of steps in a plot small enough."""
     spans = list(spans_ms)
     if not spans:
         return STEPS_S[0]
@@ -49,7 +49,7 @@ def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
 
 
 def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetime, int, int]]:
-    """Add the missing steps to a rate, and return start, records and bytes of each step."""
+    """Add the time steps without records, and return the start, records and bytes of each step."""
     if not points:
         return []
     known = {datetime.fromisoformat(point["start"]).timestamp(): point for point in points}
@@ -65,7 +65,7 @@ def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetim
 
 
 def iso(time_ms: int | None) -> str | None:
-    """Format a timestamp of Kafka; in milliseconds outside of the years 1 to 9999."""
+    """Format a Kafka timestamp as ISO 8601, or in milliseconds if it is outside the years 1 to 9999."""
     if time_ms is None:
         return None
     found = moment(time_ms)
@@ -73,7 +73,7 @@ def iso(time_ms: int | None) -> str | None:
 
 
 def key_text(key_hex: str) -> str:
-    """Format a key: as text if it is printable, else in hexadecimal."""
+    """Format a key as text if it is printable, and otherwise in hexadecimal."""
     if key_hex.startswith("#"):
         return f"long key, hash {key_hex[1:].lower()}"
     try:
@@ -98,8 +98,8 @@ def profile_statistics(
 ) -> dict[str, Any]:
     """Return all statistics except the groups. `sketched` and `partitions` are rows of jobs/profile.py.
 
-    `rates` has the start in seconds, the records and the bytes of each step. The start is None for timestamps
-    outside of the years 1 to 9999.
+    `rates` has the start in seconds, the records and the bytes of each time step. The start is None for
+    timestamps outside the years 1 to 9999.
     """
     records = sum(row["records"] for row in partitions)
     size_bytes = sum(row["bytes"] for row in partitions)
@@ -116,7 +116,7 @@ def profile_statistics(
         "profiled_at": iso(now_ms),
         "records": records,
         "bytes": size_bytes,
-        # The sketches count a task twice if Spark repeats it.
+        # If Spark repeats a task, the sketches count the records of the task twice.
         "sketches_exact": sketched.get("records", 0) == records,
         "partitions": [_partition(row, records) for row in partitions],
         "rates": {
@@ -173,7 +173,7 @@ def _partition(row: Mapping[str, Any], records: int) -> dict[str, Any]:
         "bytes": row["bytes"],
         "first_offset": row["first_offset"],
         "last_offset": row["last_offset"],
-        # Compacted and aborted records, and transaction markers.
+        # The other offsets are compacted and aborted records, and transaction markers.
         "gaps": row["last_offset"] - row["first_offset"] + 1 - row["records"],
         "first": iso(row["first_ms"]),
         "last": iso(row["last_ms"]),
@@ -189,7 +189,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _frequent(values: Iterable[Any] | None) -> list[tuple[str, int]]:
-    """Return the items of a sketch, the most frequent first, without null for records that have none."""
+    """Return the items of a sketch, the most frequent first. Omits null, the item of records without one."""
     pairs = [(item["item"], item["count"]) for item in values or () if item["item"] is not None]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 

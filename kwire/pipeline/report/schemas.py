@@ -1,7 +1,8 @@
 """A JSON Schema inferred from a sample of JSON values, and its fields as a table.
 
-A property is required if every object of the sample has it. A format applies if every string has it. Objects
-with many different names are maps rather than records, so the number of names is limited.
+A property is required if every object of the sample has it. A string property gets a format if every string
+has that format. The number of property names is limited, because an object with many different names is
+probably a map and not a record.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Field(NamedTuple):
     path: str
     types: str
     share: float
-    """The fraction of the parent objects that have the field."""
+    """The fraction of parent objects that have this field."""
     example: str
 
 
@@ -38,7 +39,7 @@ class InferredSchema(NamedTuple):
 
     sampled: int
     parsed: int
-    """The number of values that were JSON."""
+    """The number of sampled values that were JSON."""
     schema: dict[str, Any]
     fields: list[Field]
 
@@ -79,7 +80,7 @@ class _Node:
                 self.items.add(inner, depth + 1)
 
     def names(self) -> list[str]:
-        """Return the types, with integers among other numbers as numbers."""
+        """Return the JSON types. `number` replaces `integer` if there are other numbers, too."""
         return sorted(name for name in self.types if name != "integer" or "number" not in self.types)
 
     def format(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Timestamps for people. Kafka's range exceeds Python's; such timestamps are shown in milliseconds."""
+"""Timestamps for people. A timestamp outside Python's range (years 1 to 9999) is shown in milliseconds."""
 
 from __future__ import annotations
 

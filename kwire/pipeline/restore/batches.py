@@ -1,4 +1,4 @@
-"""Record batches from the rows of an archive: bounded in size, with gaps between offsets preserved."""
+"""Record batches from the rows of an archive. They have a bounded size and preserve gaps between offsets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kwire.wire.batch import NewRecord, build
 from kwire.wire.compression import Codec
 
 BATCH_BYTES: Final = 128 << 10
-"""The size of keys, values and headers before compression: far below the limits of brokers and consumers."""
+"""The target size of a batch before compression, far below the limits of brokers and consumers."""
 _RECORD_BYTES: Final = 16
-"""The approximate overhead of a record."""
+"""The approximate overhead of a record, in addition to its key, value and headers."""
 MAX_OFFSET_DELTA: Final = 0x7FFFFFFF
 """A batch stores offsets as 32-bit deltas from its base offset."""
 LEADER_EPOCH: Final = 0
-"""The leader epoch of every batch: that of the partition's first leader."""
+"""The leader epoch of every batch. It is the epoch of a new partition's first leader."""
 
 
 class Limits(NamedTuple):
-    """How to build batches."""
+    """The limits and the compression of batches."""
 
     codec: Codec = Codec.LZ4
     batch_bytes: int = BATCH_BYTES
@@ -30,9 +30,9 @@ class Limits(NamedTuple):
 def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()) -> Iterator[bytearray]:  # noqa: B008
     """Yield the batches of a log that begins at offset `start` and ends before `end`. Raises ValueError.
 
-    Rows must be in offset order. Each batch begins where the previous one ends, even if offsets between their
-    records are missing, and the last batch extends to the end of the log. So the log has the original start
-    and end offsets, even if these were transaction markers or compacted records.
+    Rows must be in offset order. Each batch begins where the previous batch ends, even if there is a gap
+    between their records. The last batch extends to `end`. So the log has the original start and end offsets,
+    even if the records at these offsets were transaction markers or were compacted.
     """
     pending: list[Row] = []
     size_bytes = 0

@@ -1,8 +1,8 @@
 """The job `restore` with `into_directory`: an archive as the data directory of a broker that has never run.
 
-The directory is built under a temporary name beside its target and renamed when it is complete. An
-interrupted build starts again. Each attempt at a partition has its own directory, because a task that Spark
-considers lost may still be writing.
+The job builds the directory under a temporary name beside the target, and renames it when it is complete.
+After an interruption, the job starts again from the beginning. Each attempt at a partition has its own
+directory, because a task that Spark considers lost may still be writing.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 NO_BROKER_EPOCH: Final = -2
-"""The broker epoch that Apache Kafka's controller expects of a broker that it has never seen.
+"""The broker epoch in the clean shutdown file of a broker that has never registered.
 
-With any other epoch in the clean shutdown file, the controller takes the start for an unclean one, and elects
-new leaders from outside the ISR (KIP-966).
+With any other epoch, Apache Kafka's controller assumes an unclean shutdown (KIP-966) and elects new leaders
+from outside the ISR.
 """
 ATTEMPTS: Final = "attempts"
-"""The directory of incomplete partitions."""
+"""The subdirectory for incomplete partitions."""
 MAX_SWEEPS: Final = 10
-"""Repeat the deletion, because a running attempt may create files meanwhile."""
+"""How often to repeat the deletion of attempts. A running attempt may create files during the deletion."""
 
 
 class DirectoryConfig(NamedTuple):
-    """What to restore, and for which broker."""
+    """The selection of records to restore, and the settings of the new broker."""
 
     archive: Path
     directory: Path
     wanted: RecordFilter
     suffix: str
     settings: Mapping[str, str]
-    """Configs of all topics."""
+    """Configs that every topic gets."""
     segment_bytes: int
     limits: Limits
     properties: str
@@ -69,13 +69,13 @@ class DirectoryConfig(NamedTuple):
     node_id: int | None
     """None to use the node id in the properties."""
     cluster_id: str
-    """Empty for a random one."""
+    """The cluster id; empty for a random id."""
     format_options: Sequence[str] = ()
     """More options of `kwire format`, such as `--standalone`."""
 
 
 class Task(NamedTuple):
-    """A partition to write."""
+    """A partition for one task to write."""
 
     topic: str
     partition: int
@@ -85,13 +85,14 @@ class Task(NamedTuple):
 
 
 Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[RestoredLog]]
-"""Runs tasks: `map`, or Spark."""
+"""A function that runs tasks, locally (`map`) or with Spark."""
 
 
 def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
     """Restore to a directory that does not exist or is empty. Raises ArchiveError or StorageError.
 
-    Each task writes one partition's log. It may run twice, and on another machine with the same file system.
+    Each task writes the log of one partition. A task may run twice, and may run on another machine that has
+    the same file system.
     """
     check_target(config.directory)
     archive = Archive(config.archive)
@@ -111,7 +112,7 @@ def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
 
 
 def is_done(config: DirectoryConfig) -> bool:
-    """Return whether the same restore has created the directory. Raises ArchiveError."""
+    """Return whether an earlier run of the same restore has created the directory. Raises ArchiveError."""
     expected = read_receipt(config.directory)
     return expected is not None and expected == _receipt(Archive(config.archive), config)
 
@@ -151,7 +152,10 @@ def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, 
 
 
 def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
-    """Return the partitions to write, including empty ones and unknown ones with lower numbers."""
+    """Return a task for each partition to write.
+
+    A topic gets all partitions up to its highest known number, even if a partition is empty or unknown.
+    """
     limits = partition_ranges(archive, config.wanted)
     if not limits:
         raise ArchiveError(f"{archive.directory} has no matching records")
@@ -192,7 +196,10 @@ def new_id(rng: random.Random) -> Uuid:
 
 @contextmanager
 def locked_build_directory(directory: Path) -> Iterator[Path]:
-    """Create and lock an empty build directory beside the target. Raises ArchiveError."""
+    """Create an empty build directory beside the target, and lock it during the block.
+
+    Raises ArchiveError.
+    """
     build_directory = directory.parent / f".{directory.name}.restoring"
     build_directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(build_directory, os.O_RDONLY)
@@ -201,7 +208,7 @@ def locked_build_directory(directory: Path) -> Iterator[Path]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ArchiveError(f"{build_directory} is locked: another job restores to {directory}") from None
-        # First, so that running attempts of an earlier job cannot move a log to the build directory.
+        # Do this first, so that running attempts of an earlier job cannot move a log to this directory.
         _remove_attempts(build_directory / ATTEMPTS)
         for leftover in build_directory.iterdir():
             if leftover.is_dir():
@@ -221,7 +228,7 @@ class _Writer:
         self._build_directory = build_directory
 
     def __call__(self, task: Task) -> RestoredLog:
-        """Write a partition, and move it into place unless another attempt was faster."""
+        """Write a partition, and move its log into place unless another attempt has done so."""
         name = f"{task.topic}-{task.partition}"
         try:
             attempt = Path(
@@ -257,7 +264,7 @@ def _move_into_place(log: Path, destination: Path) -> None:
 
 
 def _remove_attempts(attempts: Path) -> None:
-    """Delete incomplete attempts. A running attempt fails without its directory. Raises OSError."""
+    """Delete incomplete attempts. An attempt that is still running then fails. Raises OSError."""
     for _ in range(MAX_SWEEPS):
         shutil.rmtree(attempts, ignore_errors=True)
         if not attempts.exists():
@@ -273,7 +280,7 @@ def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
         command += ["--config", config.properties]
     if config.node_id is not None:
         command += ["--node-id", str(config.node_id)]
-    # Use one directory, whatever log.dirs and metadata.log.dir will be.
+    # Format only this directory, whatever log.dirs and metadata.log.dir are in the properties.
     command += [
         "--set",
         f"log.dirs={build_directory}",
@@ -292,7 +299,7 @@ def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
 def finish(
     config: DirectoryConfig, build_directory: Path, tasks: Sequence[Task], written: Sequence[RestoredLog]
 ) -> None:
-    """Complete the data directory: checkpoints, the topics' metadata, and the clean shutdown file."""
+    """Write the checkpoints, the topics' metadata, and the clean shutdown file of the data directory."""
     disk = RealDisk()
     owner = read_meta_properties(disk, str(build_directory))
     if owner is None or owner.directory_id is None:
@@ -300,9 +307,10 @@ def finish(
     ends = {(log.topic, log.partition): log.end_offset for log in written}
     write_offsets(disk, f"{build_directory}/{RECOVERY_POINTS}", ends)
     write_offsets(disk, f"{build_directory}/{HIGH_WATERMARKS}", ends)
-    # As in Kafka, the file lists only logs that begin after their first segment's base offset: none.
+    # The checkpoint is empty: as in Kafka, it lists only logs that begin after their first segment's base
+    # offset, and no restored log does.
     write_offsets(disk, f"{build_directory}/{LOG_START_OFFSETS}", {})
-    # Without a metadata log, the logs would look like those of a broker with a separate metadata.log.dir.
+    # Without a metadata log, the directory would look like a broker's with a separate metadata.log.dir.
     (build_directory / METADATA_LOG).mkdir(exist_ok=True)
     _add_topics(config, build_directory, tasks, owner, owner.directory_id)
     write_clean_shutdown(disk, str(build_directory), NO_BROKER_EPOCH)

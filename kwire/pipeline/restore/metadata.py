@@ -1,8 +1,9 @@
-"""Metadata of a new cluster whose topics' logs exist already.
+"""Metadata of a new cluster that starts with existing topic logs.
 
-A formatted directory has a `bootstrap.checkpoint`. The first controller writes the records of that snapshot
-to its empty metadata log (KIP-778). Topic records in it make the cluster start with these topics. Their ids
-must be those in the logs' `partition.metadata`, or the broker would treat the logs as stray.
+A formatted directory has a snapshot, `bootstrap.checkpoint`. The first controller writes the records of this
+snapshot to its empty metadata log (KIP-778). If the snapshot has topic records, the cluster starts with these
+topics. The topic ids must match the `partition.metadata` of the logs. Otherwise the broker would treat the
+logs as stray.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class BootstrapTopic(NamedTuple):
 def topic_records(
     topics: Sequence[BootstrapTopic], node_id: int, directory_id: Uuid
 ) -> Iterator[tuple[Message, int]]:
-    """Yield metadata records, and their versions, for topics on one node in one log directory."""
+    """Yield the metadata records of topics on one node in one log directory, each with its version."""
     for topic in topics:
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id), 0
         for name, value in topic.settings.items():
@@ -64,7 +65,7 @@ def topic_records(
 
 
 def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes:
-    """Insert records before the footer of a snapshot. Raises ArchiveError if it is not a snapshot."""
+    """Insert records before the footer of a snapshot. Raises ArchiveError if `snapshot` is not one."""
     whole = [(snapshot[at : at + header.size_bytes], header) for at, header in batches(snapshot)]
     if len(whole) < 2 or not whole[0][1].is_control or not whole[-1][1].is_control:
         raise ArchiveError(f"{BOOTSTRAP_CHECKPOINT}, as written by `kwire format`, is not a snapshot")

@@ -46,14 +46,14 @@ def write(
 ) -> RestoredLog:
     """Write a new log to a data directory, and make it durable.
 
-    `span` has the start and end offsets. Raises StorageError or ApiError. Raises ValueError if rows are
-    outside of the span or not in order.
+    `span` has the log's start and end offsets. Raises ValueError if rows are outside the span or not in
+    offset order. Also raises StorageError or ApiError.
     """
     start, end = span
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        # No records are left: the new log starts at the end offset of the old one.
+        # All records were deleted, so the new log starts at the end offset of the old log.
         start = end
     config = LogConfig(segment_bytes=segment_bytes, segment_ms=_FOREVER)
     disk = RealDisk()

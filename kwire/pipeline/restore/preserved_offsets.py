@@ -1,11 +1,11 @@
-"""Which topics were restored with an archive's own offsets: the files in `_restores`.
+"""Records of which partitions were restored with the archive's offsets: the files in `_restores`.
 
     <archive>/_restores/<cluster>/<topic id>/<partition>.json
     {"format": 1, "topic": "flights", "end": 336776}
 
-A restored record does not show whether its offset was preserved. So the archive records it for each partition
-of the target, with the end offset of the restore, before the first record is sent. The files are named by
-ids, because a topic's name can be reused.
+A restored record does not show whether its offset was preserved. So the job writes a file for each target
+partition before it sends the first record. The file has the end offset of the restore. Its path has the
+cluster id and the topic id, because a topic's name can be reused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PreservedOffsets:
         return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
     def end(self, target: Origin, partition: int) -> int | None:
-        """Return up to which offset a partition was restored, or None if its offsets were not preserved.
+        """Return the end offset of a restore to this partition, or None if its offsets were not preserved.
 
         Raises ArchiveError if the file is malformed.
         """

@@ -1,4 +1,4 @@
-"""A file in a restored directory that identifies its restore, so that the same job does not repeat it."""
+"""A file that identifies the restore that created a directory, so that the same job does not run again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any, Final
 from kwire.pipeline.archive.manifest import Archive
 
 RECEIPT: Final = ".kwire_restore.json"
-"""Brokers, including Apache Kafka's, ignore unknown files."""
+"""The file's name. Brokers, including Apache Kafka's, ignore unknown files in a data directory."""
 
 
 def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
-    """Describe a restore by the archive's commits and the job's configuration. Raises ArchiveError."""
+    """Return a description of a restore, from the archive's commits and the job's configuration.
+
+    Raises ArchiveError.
+    """
     commits = hashlib.sha256()
     for commit in archive.commits():
         commits.update(commit.encode())
@@ -24,7 +27,7 @@ def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
 
 
 def read_receipt(directory: Path) -> bytes | None:
-    """Return the receipt in a directory, or None."""
+    """Return the content of a directory's receipt, or None if the directory has no receipt."""
     try:
         return (directory / RECEIPT).read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
 """The part of a topic that a restore with an offset map delivers, as recorded in the map's entries.
 
-A map records how far a job has come as a source offset. For another part of the archive, or another topic,
-that offset is meaningless: records before it would never be sent.
+A map records the progress of a job as a source offset. If the job now selects another part of the archive, or
+another topic, it must not continue at that offset, because it would never send the records before the offset.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kwire.pipeline.origin import UNKNOWN, Origin
 
 
 class Selection(NamedTuple):
-    """A range of a topic's records by start offset and timestamps, and the topic's origin.
+    """A selection of a topic's records by start offset and timestamps, with the topic's origin.
 
-    The end offset is not included, because a job may continue to a later one.
+    It does not have an end offset, because a job may continue to a later end offset.
     """
 
     start_offset: int
@@ -27,12 +27,12 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, wanted: RecordFilter, origin: Origin) -> Selection:
-        """Create the selection of a filter for a topic."""
+        """Create the selection of a filter, for the topic with this origin."""
         return cls(wanted.start_offset, wanted.start_ms, wanted.end_ms, origin)
 
     @classmethod
     def decode(cls, text: str) -> Selection:
-        """Decode the origin of a map entry. An empty one means all records of an unknown topic."""
+        """Decode the origin in a map entry. An empty text selects all records of an unknown topic."""
         try:
             start_offset, start_ms, end_ms = json.loads(text)["part"]
             return cls(start_offset, start_ms, end_ms, Origin.of(json.loads(text)["origin"]))
@@ -44,7 +44,7 @@ class Selection(NamedTuple):
         return json.dumps({"part": self[:3], "origin": str(self.origin)})
 
     def check_continues(self, target: str, job: str, recorded: str) -> None:
-        """Raise DeliveryError if the records that the job has delivered are not the beginning of these."""
+        """Raise DeliveryError if a job that delivered `recorded` cannot continue with this selection."""
         before = Selection.decode(recorded)
         if not before.origin.is_same(self.origin):
             what = f"records of topic {before.origin.topic} of cluster {before.origin.cluster}"

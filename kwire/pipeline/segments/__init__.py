@@ -1,1 +1,1 @@
-"""Reading the segment files of Kafka's log without a broker. Nothing here writes, locks or repairs files."""
+"""Reading of Kafka's segment files without a broker. This package never writes, locks or repairs files."""

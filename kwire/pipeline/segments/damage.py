@@ -1,8 +1,8 @@
-"""Skipped corruption: which offsets could not be read.
+"""Records of skipped corruption: the offsets that could not be read.
 
-With the option `onCorrupt` set to `skip`, a reader skips a batch with a wrong CRC or an invalid header, and
-everything up to the next valid batch (see `scan.py`). The skipped offsets are recorded, so that they can be
-told apart from gaps of compaction and transactions.
+If the option `onCorrupt` is `skip`, a reader skips a batch with a wrong CRC or an invalid header, and
+everything up to the next valid batch (see `scan.py`). It records the skipped offsets, to distinguish them
+from gaps that compaction and transactions leave.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ logger = logging.getLogger("kwire.pipeline")
 
 
 class Damage(NamedTuple):
-    """Offsets of a partition that cannot be read. Some of them may never have existed."""
+    """A range of a partition's offsets that cannot be read. Some of the offsets may never have existed."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
-    """Exclusive."""
+    """The offset after the range."""
     file: str
     reason: str
 
@@ -35,12 +35,12 @@ class Damage(NamedTuple):
 
 
 class SkipDamage(NamedTuple):
-    """The setting to skip corruption, and the directory in which to record skipped offsets, if any."""
+    """The setting to skip corruption, with an optional directory in which to record the skipped offsets."""
 
     directory: str = ""
 
     def record(self, damage: Damage) -> None:
-        """Record skipped offsets. A repeated record overwrites the same file."""
+        """Log skipped offsets and write them to a file. A repeated call overwrites the same file."""
         logger.warning("%s", damage)
         if not self.directory:
             return
@@ -53,5 +53,5 @@ class SkipDamage(NamedTuple):
 
 
 def read_damage(directory: Path) -> list[Damage]:
-    """Read the recorded damage in a directory."""
+    """Read all records of damage in a directory."""
     return sorted(Damage(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.glob("*.json"))

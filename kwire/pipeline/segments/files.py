@@ -24,16 +24,16 @@ _ABORTED_ENTRY: Final = np.dtype(
 )
 _PIECE_ENTRIES: Final = 1024
 RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
-"""Delays before each repeated listing, in case a listing overlapped with the move of a log."""
+"""The delays before repeated listings. Listings are repeated because a log may move during a listing."""
 
 Sleep = Callable[[float], None]
 
 Index = npt.NDArray[np.int64]
-"""An index as two columns. The first one ascends."""
+"""An index as an array with two columns, of which the first is in ascending order."""
 
 
 class SegmentsError(Exception):
-    """Segments cannot be read. The message names the file, offset or topic, and what to do."""
+    """Segments cannot be read. The message has the file, offset or topic, and what to do."""
 
 
 class Segment(NamedTuple):
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
         return self.path.stat().st_size
 
     def offset_index(self) -> Index:
-        """Read the offset index: offsets, each with the position of a batch at or before it."""
+        """Read the offset index. Each entry has an offset, and the position of a batch at or before it."""
         entries = _entries(self.beside(".index"), _OFFSET_ENTRY)
         found = np.empty((len(entries), 2), np.int64)
         found[:, 0] = entries["offset"].astype(np.int64) + self.base_offset
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
         return _ascending(found, self.base_offset)
 
     def time_index(self) -> Index:
-        """Read the time index: maximum timestamps, each with the offset up to which it holds."""
+        """Read the time index. Each entry has the maximum timestamp of all records up to an offset."""
         entries = _entries(self.beside(".timeindex"), _TIME_ENTRY)
         found = np.empty((len(entries), 2), np.int64)
         found[:, 0] = entries["timestamp"]
@@ -86,9 +86,9 @@ def _content(path: Path) -> bytes:
 
 
 def _entries(path: Path, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Read the entries of an index, with a few of the zeros after them.
+    """Read the entries of an index file. The result may end with a few entries of zeros.
 
-    The index of an active segment is preallocated, so most of the file is zeros.
+    The broker preallocates the index of an active segment, so most of the file is zeros.
     """
     pieces = []
     try:
@@ -104,7 +104,7 @@ def _entries(path: Path, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 
 def _ascending(found: Index, least: int) -> Index:
-    """Return the entries before the first invalid one: an index may end in zeros or be corrupt."""
+    """Return the entries before the first invalid entry. An index may end with zeros or be corrupt."""
     if not len(found):
         return found
     wrong = np.flatnonzero((np.diff(found[:, 0]) <= 0) | (np.diff(found[:, 1]) <= 0))
@@ -120,7 +120,7 @@ class PartitionLog(NamedTuple):
     partition: int
     directory: Path
     skipping: SkipDamage | None = None
-    """How to skip corruption; None to raise an error."""
+    """The setting to skip corruption; None to raise an error."""
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ class PartitionLog(NamedTuple):
         return [Segment(self.directory / f"{base:020d}.log", base) for base in bases]
 
     def snapshots(self) -> list[tuple[int, Path]]:
-        """Return the offsets and files of the producer snapshots, newest first."""
+        """Return the offset and the path of each producer snapshot, newest first."""
         found = [
             (int(path.stem), path)
             for path in self.directory.glob("*.snapshot")
@@ -150,7 +150,7 @@ class PartitionLog(NamedTuple):
         return sorted(found, reverse=True)
 
     def start_offset(self) -> int:
-        """Return the log start offset: the checkpointed one, or that of the first segment."""
+        """Return the log start offset, from the checkpoint or from the first segment's name."""
         segments = self.segments()
         first = segments[0].base_offset if segments else 0
         checkpoint = self.directory.parent / "log-start-offset-checkpoint"
@@ -158,7 +158,7 @@ class PartitionLog(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """Read the offsets of a checkpoint file; none if the file is missing or malformed."""
+    """Read the offsets in a checkpoint file. A missing or malformed file is read as an empty one."""
     found = {}
     for line in _content(path).decode("utf-8", "replace").splitlines()[2:]:
         topic, _, rest = line.partition(" ")
@@ -171,13 +171,13 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
 def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[PartitionLog]:
     """List the partitions in data directories, or in copies of them. Raises SegmentsError.
 
-    Excludes directories that are being deleted or filled by a move, and the metadata log, whose records have
-    another format.
+    Excludes logs that are being deleted, incomplete logs of a move to another log directory, and the metadata
+    log, whose records have another format.
     """
     found = _logs_in(directories)
-    # To finish a move, Apache Kafka renames the new directory and then the old one. A listing in between
-    # finds both logs. Two listings of different moments may find none. So two listings must agree; a
-    # single directory does not need that.
+    # To finish the move of a log, Apache Kafka renames the new directory and then the old directory. A
+    # listing between the renames finds two logs. If the data directories are listed at different moments,
+    # neither log may be found. So two listings must agree, unless there is only one data directory.
     for pause_seconds in RETRY_DELAYS_SECONDS if len(directories) > 1 else ():
         sleep(pause_seconds)
         before, found = found, _logs_in(directories)
@@ -195,7 +195,7 @@ def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> l
 
 
 def _logs_in(directories: Sequence[str]) -> dict[tuple[str, int], list[Path]]:
-    """Find each partition's log directories now. A partition in more than one of them is ambiguous."""
+    """Return each partition's directories at this moment. More than one means that its log is moving."""
     found: dict[tuple[str, int], list[Path]] = {}
     for directory in directories:
         for entry in _entries_of(Path(directory)):

@@ -1,4 +1,4 @@
-"""Options of the segment source: those of Spark's Kafka source, and the path of the data directory."""
+"""Options of the segment source: the options of Spark's Kafka source, and the path of the data directory."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ _KNOWN: Final = {
     "skippedrangespath",
 }
 _IGNORED: Final = "kafka."
-"""Settings of Kafka clients are ignored, so that a job only changes its format and adds a path."""
+"""The prefix of Kafka client settings. The source ignores them, so that a job can keep its options when it
+changes from Spark's Kafka source to this source."""
 
 PartitionOffsets = Mapping[tuple[str, int], int]
 
 
 class Bound(NamedTuple):
-    """The start or end of a read, by partition or for all partitions."""
+    """The start or the end of a read, for each partition or for all partitions."""
 
     default: int | None
-    """An offset, EARLIEST or LATEST for other partitions; None if every partition must be listed."""
+    """EARLIEST, LATEST or an offset, for partitions that are not listed; None if all must be listed."""
     offsets: PartitionOffsets = {}
     timestamps_ms: PartitionOffsets = {}
     timestamp_ms: int | None = None
-    """For all partitions."""
+    """A timestamp for all partitions."""
 
 
 class Options(NamedTuple):
@@ -61,7 +62,7 @@ class Options(NamedTuple):
     topics: frozenset[str]
     pattern: re.Pattern[str] | None
     assigned: frozenset[tuple[str, int]]
-    """Exactly one of the three selections is set."""
+    """Topics and partitions to read. Exactly one of `topics`, `pattern` and `assigned` is set."""
     starting: Bound
     ending: Bound
     headers: bool
@@ -71,18 +72,21 @@ class Options(NamedTuple):
     min_partitions: int
     max_offsets_per_trigger: int | None
     target_partition_bytes: int | None
-    """The approximate size of a task; None for the default."""
+    """The approximate number of bytes that one task reads; None for the default."""
     skipping: SkipDamage | None = None
-    """How to skip corruption; None to raise an error."""
+    """The setting to skip corruption; None to raise an error."""
 
     def current_partitions(self) -> list[PartitionLog]:
-        """Return the partitions while a stream runs. Missing topics are an error only with failOnDataLoss."""
+        """Return the selected partitions that exist now, for a running stream.
+
+        Raises SegmentsError for a missing topic if failOnDataLoss is set.
+        """
         return (
             self.partitions() if self.fail_on_data_loss else self._subscribed(partitions_in(self.directories))
         )
 
     def partitions(self) -> list[PartitionLog]:
-        """Return the selected partitions. Raises SegmentsError if one does not exist."""
+        """Return the selected partitions. Raises SegmentsError if a selected partition does not exist."""
         there = partitions_in(self.directories)
         missing = self.topics - {partition.topic for partition in there}
         if missing:
@@ -107,7 +111,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Parse options, whose names are case-insensitive. Raises SegmentsError."""
+    """Parse the options of the source. Option names are case-insensitive. Raises SegmentsError."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         if name not in _KNOWN and not name.startswith(_IGNORED):

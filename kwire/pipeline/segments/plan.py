@@ -15,16 +15,16 @@ from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 MIN_TASK_BYTES: Final = 16 << 20
-"""Spark needs longer to start a task than to read less than this."""
+"""The minimum size of a task. Spark needs more time to start a task than to read fewer bytes."""
 MAX_TASK_BYTES: Final = 128 << 20
-"""The default of Spark's own file sources."""
+"""The maximum size of a task, which is the default of Spark's own file sources."""
 _TASKS: Final = 8
-"""The minimum number of tasks for a large table, so that a few large partitions keep all cores busy. Spark
-does not tell a data source the number of cores; minPartitions overrides this one."""
+"""The minimum number of tasks for a large table, so that a few large partitions keep all cores busy. It is
+fixed, because a data source cannot find out Spark's number of cores. minPartitions overrides it."""
 
 
 class Range(NamedTuple):
-    """Offsets of one partition, from `start` to before `end`, that one task reads."""
+    """A range of one partition's offsets, from `start` to before `end`, that one task reads."""
 
     topic: str
     partition: int
@@ -32,11 +32,11 @@ class Range(NamedTuple):
     start: int
     end: int
     aborted: tuple[AbortedTxn, ...] = ()
-    """Transactions that a read_committed reader skips."""
+    """Aborted transactions in the range, which a read_committed reader skips."""
     is_committed_only: bool = False
     skipping: SkipDamage | None = None
     size_bytes: int = 0
-    """An estimate."""
+    """An estimate of the bytes to read."""
 
     @property
     def log(self) -> PartitionLog:
@@ -44,13 +44,16 @@ class Range(NamedTuple):
 
 
 def readable_end(log: PartitionLog, options: Options) -> int:
-    """Return the offset at which a reader stops: the log end offset or the last stable offset."""
+    """Return the offset at which a reader stops.
+
+    This is the log end offset, or the last stable offset for a read_committed reader.
+    """
     end = end_offset(log)
     return stable_offset(log, end) if options.read_committed else end
 
 
 def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
-    """Return the offset of a bound. Raises SegmentsError."""
+    """Return the offset that a bound has in this partition. Raises SegmentsError."""
     key = (log.topic, log.partition)
     offset = bound.default
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
@@ -75,7 +78,7 @@ def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the first offset with this timestamp or a later one, or None. KIP-79."""
+    """Return the first offset with a timestamp of at least `timestamp_ms`, or None (KIP-79)."""
     for segment in log.segments():
         index = segment.time_index()
         active = segment == log.segments()[-1]
@@ -91,7 +94,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 def plan(options: Options) -> list[Range]:
-    """Return the ranges of a batch query. Raises SegmentsError."""
+    """Return the offset ranges of a batch query. Raises SegmentsError."""
     bounds = []
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
@@ -101,7 +104,10 @@ def plan(options: Options) -> list[Range]:
 
 
 def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
-    """Limit a range to existing offsets. Raises SegmentsError on lost offsets with failOnDataLoss."""
+    """Limit a range to the offsets that exist.
+
+    Raises SegmentsError if offsets of the range are lost and failOnDataLoss is set.
+    """
     first, last = log.start_offset(), readable_end(log, options)
     if (start < first or start > last or end > last) and options.fail_on_data_loss:
         raise SegmentsError(
@@ -114,7 +120,7 @@ def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> t
 def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
     """Split offset ranges into tasks by size, at segments and at entries of their offset indexes.
 
-    A partition with most of the data becomes most of the tasks. Raises SegmentsError.
+    The number of tasks for a partition depends on its share of the data. Raises SegmentsError.
     """
     logs = []
     total_bytes = 0
@@ -132,7 +138,7 @@ def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int
 
 
 def _target_bytes(options: Options, total_bytes: int) -> int:
-    """Return how much one task should read."""
+    """Return the number of bytes that one task should read."""
     if options.target_partition_bytes is not None:
         return options.target_partition_bytes
     return min(max(total_bytes // _TASKS, MIN_TASK_BYTES), MAX_TASK_BYTES)
@@ -141,7 +147,8 @@ def _target_bytes(options: Options, total_bytes: int) -> int:
 def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
     """Group the ranges into tasks. Small neighboring ranges share a task.
 
-    A task costs a tenth of a second in addition to its data, and there may be many partitions or segments.
+    Each task takes a tenth of a second in addition to its reads, and there may be many partitions or
+    segments.
     """
     if options.min_partitions > 1:
         return [[range_] for range_ in ranges]
@@ -158,7 +165,7 @@ def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 class _SegmentPart(NamedTuple):
-    """The bytes of one segment that contain an offset range."""
+    """The part of one segment file that has the records of an offset range."""
 
     segment: Segment
     entries: Index
@@ -178,7 +185,7 @@ def _parts(log: PartitionLog, start: int, end: int) -> list[_SegmentPart]:
         try:
             size_bytes = segment.size_bytes()
         except FileNotFoundError:
-            continue  # The segment was deleted meanwhile. The reader reports lost data.
+            continue  # The segment was deleted meanwhile. The reader will report lost data.
         first, last = index[:, 0].searchsorted([start, end], side="right").tolist()
         position = int(index[first - 1, 1]) if first else 0
         behind = int(index[last, 1]) if last < len(index) else size_bytes
@@ -219,7 +226,7 @@ def _split_log(
 
 
 def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
-    """Return the offsets that divide a part into pieces of about the target size."""
+    """Return the offsets at which to divide a part into pieces of about the target size."""
     size_bytes = part.end_position - part.position
     pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
     wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]
@@ -233,7 +240,7 @@ def _aborted(segments: Sequence[Segment]) -> list[AbortedTxn]:
 
 
 def _split_further(ranges: list[Range], least: int) -> list[Range]:
-    """Halve the longest ranges until there are at least `least`, or no range can be halved."""
+    """Halve the longest ranges until there are at least `least` ranges or no range can be halved."""
     ranges = list(ranges)
     while 0 < len(ranges) < least:
         longest = max(range(len(ranges)), key=lambda number: ranges[number].end - ranges[number].start)

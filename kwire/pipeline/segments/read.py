@@ -1,4 +1,4 @@
-"""Offset ranges as Arrow record batches with the columns of Spark's Kafka source."""
+"""Reading of offset ranges as Arrow record batches with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kwire.wire.columns import HEADERS_TYPE, Batches, Columns, decode_parts
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
-"""Kafka's numbers of the timestamp types."""
+"""Kafka's numbers for the timestamp types."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -41,23 +41,23 @@ TYPES: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""The types of the same columns in Spark's names."""
+"""The Spark types of the same columns."""
 
 _RECORD_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
-"""Columns that require decoding each record."""
+"""Columns that the reader can fill only by decoding each record."""
 
 _MIN_CONSTANT_ROWS: Final = 1 << 14
 """The minimum number of rows for which a constant column is built."""
 
 MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
-"""The latest timestamp in Spark, which counts microseconds in 64 bits. Negated, it is the earliest one."""
+"""Spark's latest timestamp, because Spark counts microseconds in 64 bits. The earliest is its negative."""
 
 DECODE_BYTES: Final = 2 << 20
-"""The maximum decompressed size of batches that are decoded together. A single batch may be larger."""
+"""The maximum decompressed size of the batches that are decoded together, except for a single batch."""
 
 
 def check_columns(types: Mapping[str, str]) -> list[str]:
-    """Return the column names of a user's schema. Raises SegmentsError if the schema does not fit."""
+    """Return the column names in a user's schema. Raises SegmentsError if the source cannot provide them."""
     for name, type_ in types.items():
         if name not in TYPES:
             raise SegmentsError(f"unknown column {name!r}; the columns are {', '.join(TYPES)}")
@@ -71,7 +71,7 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a range, with the named columns or all of them.
 
-    Raises SegmentsError. Its subclass CorruptSegment names the file, position and offset.
+    Raises SegmentsError, or its subclass CorruptSegment with the file, position and offset in the message.
     """
     names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
@@ -114,7 +114,7 @@ def _decoded(
 
 
 def _is_dense(header: BatchHeader) -> bool:
-    """Return whether the batch has a record for each of its offsets, so that its header is sufficient."""
+    """Return whether a batch has a record for each of its offsets, so that its records need no decoding."""
     return header.records_count == header.last_offset_delta + 1
 
 

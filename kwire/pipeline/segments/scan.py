@@ -27,7 +27,7 @@ CHUNK_BYTES: Final = 1 << 20
 SEGMENT_OFFSETS: Final = 1 << 31
 """The number of offsets that a segment can hold: its indexes store 32-bit offsets relative to its base."""
 _GONE: Final = (".deleted", ".swap")
-"""Suffixes of files that the broker is about to delete or has just compacted."""
+"""Suffixes of files that the broker will soon delete or has just compacted."""
 
 
 class CorruptSegment(SegmentsError):
@@ -74,8 +74,8 @@ class SegmentFile:
     def chunks(self, position: int, end: int, *, is_active: bool, next_offset: int) -> Iterator[Chunk]:
         """Yield the batches between two positions. CorruptSegment.
 
-        In the active segment, iteration stops at an incomplete batch: the broker writes it, or was killed.
-        `next_offset` is the lowest valid offset of the first batch, because offsets never decrease.
+        In the active segment, iteration stops at an incomplete batch, because the broker is still writing it
+        or was killed. `next_offset` is the lowest valid base offset of the first batch.
         """
         chunk_bytes = CHUNK_BYTES
         while position < end:
@@ -119,7 +119,10 @@ class SegmentFile:
 
 
 def header_error(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
-    """Describe the error of a batch header that must lie within an offset range; empty if it is valid."""
+    """Describe what is wrong with a batch header. The result is empty if the header is valid.
+
+    The offsets of the batch must be between `next_offset` and `limit_offset`.
+    """
     if header.magic != MAGIC:
         return f"a batch has magic {header.magic}, not {MAGIC}"
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
@@ -134,7 +137,7 @@ def header_error(header: BatchHeader, next_offset: int, limit_offset: int) -> st
 
 
 def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
-    """Return the position of a batch at or before `offset`, or 0 if the index has no valid entry."""
+    """Return the position of a batch at or before `offset`, or 0 if the index has no valid entry for it."""
     index = segment.offset_index()
     at = int(index[:, 0].searchsorted(offset, side="right"))
     if not at:
@@ -155,7 +158,8 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
 def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
     """Yield the batches with offsets from `start` to before `end`. Raises SegmentsError.
 
-    Lists the segments again if one has disappeared, because the broker may have deleted or compacted it.
+    If a segment has disappeared, lists the segments again, because the broker may have deleted or compacted
+    it.
     """
     tries = 0
     while start < end:
@@ -194,8 +198,8 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
                 if chunk.batches[-1][1].last_offset + 1 >= end:
                     return
         except CorruptSegment as error:
-            # An incomplete batch at the end of the active segment is expected: the broker is writing it, or
-            # was killed. It is corruption if valid batches follow.
+            # An incomplete batch at the end of the active segment is no corruption: the broker is still
+            # writing it, or was killed. It is corruption if valid batches follow.
             torn = error.position
             if after is not None or next_valid_batch(segment, file, torn, file.size_bytes, error.offset):
                 raise
@@ -227,11 +231,11 @@ def _skip_damage(
             )
 
 
-# --- skipping corruption: continue at the next batch, or at one in the offset index
+# --- skipping corruption: continue at the next batch, or at a batch in the offset index
 
 
 class LostOffsets(NamedTuple):
-    """Offsets of a segment that cannot be read."""
+    """A range of a segment's offsets that cannot be read."""
 
     start_offset: int
     end_offset: int | None
@@ -244,8 +248,8 @@ def valid_chunks(
 ) -> Iterator[Chunk | LostOffsets]:
     """Yield the valid batches between two positions, and the offsets that are lost between them.
 
-    `next_offset` is the lowest valid offset of the first batch. Raises SegmentsError if the file cannot be
-    read.
+    `next_offset` is the lowest valid base offset of the first batch. Raises SegmentsError if the file cannot
+    be read.
     """
     while position < end:
         reason = ""
@@ -283,7 +287,10 @@ def _valid_batches(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
 def next_valid_batch(
     segment: Segment, file: SegmentFile, wrong: int, end: int, next_offset: int
 ) -> tuple[int, BatchHeader] | None:
-    """Find the first valid batch after an invalid one, by its length field or the offset index."""
+    """Find the first valid batch after the invalid batch at position `wrong`, or return None.
+
+    Candidates come from the length field of the invalid batch and from the offset index.
+    """
     positions = segment.offset_index()[:, 1]
     candidates = positions[positions.searchsorted(wrong, side="right") :].tolist()
     head = file.read_at(wrong, HEADER_BYTES)
@@ -324,7 +331,7 @@ def end_offset(partition: PartitionLog) -> int:
     try:
         position = position_before(last, file, 1 << 62)
         for data, batches, _ in file.chunks(position, file.size_bytes, is_active=True, next_offset=end):
-            # The length of a batch that was being written at a crash may match while its content does not.
+            # Check the CRC, because a batch that was being written at a crash may be complete but wrong.
             for _, header in batches[:-1]:
                 end = header.last_offset + 1
             at, header = batches[-1]
@@ -337,7 +344,7 @@ def end_offset(partition: PartitionLog) -> int:
 
 
 def stable_offset(partition: PartitionLog, end: int) -> int:
-    """Return the last stable offset: all transactions before it have ended. `end` is the log end offset."""
+    """Return the last stable offset. All transactions before it have ended. `end` is the log end offset."""
     now_ms = time.time_ns() // 1_000_000
     producers = ProducerStateManager(RealDisk(), str(partition.directory), partition=partition.name)
     start = partition.segments()[0].base_offset if partition.segments() else 0
@@ -362,7 +369,7 @@ def stable_offset(partition: PartitionLog, end: int) -> int:
 
 
 def scan_for_timestamp(partition: PartitionLog, start: int, timestamp_ms: int) -> int | None:
-    """Return the first offset from `start` on whose record has this timestamp or a later one."""
+    """Return the first offset from `start` on with a timestamp of at least `timestamp_ms`, or None."""
     for data, batches, _ in chunks_between(partition, start, 1 << 62):
         for at, header in batches:
             if header.max_timestamp < timestamp_ms or header.is_control:

@@ -19,7 +19,7 @@ from kwire.pipeline.segments.plan import Range, check_bounds, readable_end, reso
 OffsetsByTopic = Mapping[str, Mapping[str, int]]
 """Offsets as Spark's Kafka source writes them: topic, then partition, then offset."""
 Offsets = dict[str, dict[str, int]]
-"""The same, mutable."""
+"""The same mapping as a mutable type."""
 
 _PartitionKey = tuple[str, int]
 """A topic and a partition."""
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
-    """Return the offsets at which a new stream of these logs begins. Raises SegmentsError."""
+    """Return the offsets at which a new stream begins to read these logs. Raises SegmentsError."""
     found: Offsets = {}
     for log in logs:
         start = resolve(options, log, options.starting, is_start=True)
@@ -39,7 +39,7 @@ def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
 
 
 def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
-    """Return the offsets up to which a stream can read now. Raises SegmentsError."""
+    """Return the end offsets up to which a stream can read now. Raises SegmentsError."""
     found: Offsets = {}
     by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
     for (topic, partition), end in by_partition.items():
@@ -60,7 +60,7 @@ def step_starts(
     begins = {topic: dict(start.get(topic, {})) for topic in ends}
     by_partition = _read_each(options, new, PartitionLog.start_offset, sleep) if new else {}
     for topic, partition in new:
-        # A log that has disappeared again has no records.
+        # A log that has disappeared meanwhile has no records to read.
         begins[topic][str(partition)] = by_partition.get((topic, partition), ends[topic][str(partition)])
     return begins
 
@@ -129,8 +129,8 @@ def _read_each(
 ) -> dict[_PartitionKey, _Result]:
     """Apply `read` to the logs of some partitions, or of all. Raises SegmentsError.
 
-    A log may be between two log directories for a moment, because Apache Kafka moves logs by renaming. So a
-    missing log is an error only after several looks at all directories.
+    Apache Kafka moves logs between log directories by renaming, so a log may be missing for a moment. It is
+    an error only if the log is still missing after all directories were listed several times.
     """
     current = options.current_partitions()
     pending = [(log.topic, log.partition) for log in current] if keys is None else list(keys)
