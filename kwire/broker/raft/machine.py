@@ -50,7 +50,7 @@ class Machine(Listening):
 
     @property
     def may_end(self) -> bool:
-        """Whether a stopping node may stop now: another node is leader, or needs no vote of this node.
+        """Whether a stopping node may stop now: another node is leader, or this node's vote is not needed.
 
         Until then, the other voters may need this node's vote for a majority.
         """

@@ -1,8 +1,9 @@
-"""Snapshot files of the metadata log. `<offset>-<epoch>.checkpoint` replaces all records before its offset.
+"""Snapshot files of the metadata log. `<offset>-<epoch>.checkpoint` replaces all records before the offset.
 
 A snapshot is written to a `.part` file, which is synced and then renamed. An obsolete snapshot is renamed to
-`.deleted` and removed later. Names and content are Apache Kafka's (KIP-630): a header with the timestamp of
-the last record and, in a dynamic quorum, the voters (KIP-853); the records; a footer.
+`.deleted` and removed later. Names and content are as in Apache Kafka (KIP-630). The content is a header with
+the timestamp of the last record and, in a dynamic quorum, the voters (KIP-853); then the records; then a
+footer.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ KRAFT_VERSION_TYPE: Final = 5
 VOTERS_TYPE: Final = 6
 
 _HEADER_BYTES: Final = 16 * 1024
-"""An upper bound for the first batch of a snapshot, whatever the number of voters."""
+"""An upper bound for the size of a snapshot's first batch, whatever the number of voters."""
 
 
 class Snapshot(NamedTuple):
-    """A snapshot: the metadata before `end_offset`; its last record is of leader epoch `epoch`."""
+    """A snapshot of the metadata before `end_offset`. Its last record has the leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
@@ -55,7 +56,7 @@ class Snapshot(NamedTuple):
 
 
 def quorum_records(voters: VotersRecord | None) -> list[Message]:
-    """Return the control records with the voters; none in a static quorum."""
+    """Return the control records with the voters; an empty list in a static quorum (None)."""
     if voters is None:
         return []
     return [KRaftVersionRecord(version=0, k_raft_version=1), voters]
@@ -77,7 +78,7 @@ class SnapshotWriter:
     def __init__(
         self, epoch: int, *, now_ms: int, last_timestamp_ms: int, voters: VotersRecord | None = None
     ) -> None:
-        """Start a snapshot. `last_timestamp_ms`: the timestamp of the last record that it replaces."""
+        """Start a snapshot. `last_timestamp_ms` is the timestamp of the last record that it replaces."""
         self._epoch = epoch
         self._now_ms = now_ms
         header = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_timestamp_ms)
@@ -91,7 +92,7 @@ class SnapshotWriter:
         return bytes(control_batch(self._controls, self._now_ms, base_offset=0, epoch=self._epoch))
 
     def batch(self, records: Sequence[StoredRecord]) -> bytes:
-        """Return a batch with the next records, at least one."""
+        """Return a batch with the next records. There must be at least one record."""
         made = build(
             [(self._now_ms, None, encode_record(record, version), []) for record, version in records],
             base_offset=self._offset,
@@ -129,7 +130,7 @@ class SnapshotFile:
         self._file.sync()
 
     def publish(self) -> Callable[[], None]:
-        """Rename the file; return the function that makes the name durable, for any thread."""
+        """Rename the file; return a function that makes the name durable and may run in any thread."""
         self._disk.rename(self._part, self._path)
         self._disk.make_read_only(self._path)  # as Kafka does
         return lambda: self._disk.sync_directory(self._directory)
@@ -137,7 +138,7 @@ class SnapshotFile:
     def check(self) -> None:
         """Check that the snapshot is complete. Raises CorruptMetadata. May run in any thread.
 
-        The records are not decoded here, but when the snapshot is loaded.
+        The records are decoded later, when the snapshot is loaded.
         """
         data, kinds = self._disk.read(self._part), [-1]
         try:
@@ -154,7 +155,7 @@ class SnapshotFile:
             raise CorruptMetadata(f"{self.snapshot.name} is incomplete: it has no header or no footer")
 
     def abandon(self) -> None:
-        """Remove the unfinished file. Never raises: the next start removes leftovers."""
+        """Remove the unfinished file. Never raises, because the next start removes leftover files."""
         with suppress(StorageError):
             self._disk.remove(self._part)
 
@@ -196,7 +197,7 @@ class Snapshots:
         self._known = known
 
     def forget_all_but_latest(self) -> None:
-        """Remove all snapshots but the latest, at which the log now starts. Raises StorageError."""
+        """Remove all snapshots except the latest, at whose end the log now starts. Raises StorageError."""
         for snapshot in self._known[:-1]:
             self._disk.remove(join(self._directory, snapshot.name))
         self._known = self._known[-1:]
@@ -212,21 +213,21 @@ class Snapshots:
         return self._known[-1] if self._known else None
 
     def read(self, snapshot: Snapshot) -> bytes:
-        """Return the content. Raises StorageError."""
+        """Return the content of a snapshot. Raises StorageError."""
         return self._disk.read(join(self._directory, snapshot.name))
 
     def piece(self, snapshot: Snapshot, position: int, max_bytes: int) -> bytes:
-        """Return a part of the content, for a FetchSnapshot response. Raises StorageError."""
+        """Return a part of a snapshot's content, for a FetchSnapshot response. Raises StorageError."""
         return self._disk.read_part(join(self._directory, snapshot.name), position, max_bytes)
 
     def size(self, snapshot: Snapshot) -> int:
-        """Return the size in bytes. Raises StorageError."""
+        """Return the size of a snapshot in bytes. Raises StorageError."""
         return self._disk.size(join(self._directory, snapshot.name))
 
     def last_timestamp_ms(self, snapshot: Snapshot) -> int:
-        """Return the timestamp of its last replaced record. Raises CorruptMetadata or StorageError."""
+        """Return the timestamp of the snapshot's last record. Raises CorruptMetadata or StorageError."""
         if snapshot not in self._timestamps_ms:
-            # Read, not opened: Kafka leaves its snapshots read-only.
+            # The file is read without opening it for writing, because Kafka's snapshots are read-only.
             for batch in decode_batches(self.read(snapshot)[:_HEADER_BYTES]):
                 for control in batch.controls:
                     if isinstance(control, SnapshotHeaderRecord):
@@ -237,15 +238,15 @@ class Snapshots:
         raise CorruptMetadata(f"{join(self._directory, snapshot.name)} has no snapshot header")
 
     def create(self, snapshot: Snapshot) -> SnapshotFile:
-        """Start writing a snapshot. Call `add` once the file has its name. Raises StorageError."""
+        """Start to write a snapshot. Call `add` once the file is renamed. Raises StorageError."""
         return SnapshotFile(self._disk, self._directory, snapshot)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot that is complete."""
+        """Add a complete snapshot to the list."""
         self._known = sorted({*self._known, snapshot})
 
     def set_aside_before(self, snapshot: Snapshot) -> list[str]:
-        """Rename the snapshots before this one, and return the new paths. Raises StorageError."""
+        """Rename all snapshots before this one, and return their new paths. Raises StorageError."""
         paths = []
         for old in [old for old in self._known if old < snapshot]:
             path = join(self._directory, old.name)
@@ -256,7 +257,7 @@ class Snapshots:
         return paths
 
     def remove_file(self, path: str) -> None:
-        """Remove a renamed snapshot. A failure is logged only: the next start removes the file."""
+        """Remove a renamed snapshot. A failure is only logged, because the next start removes the file."""
         try:
             self._disk.remove(path)
         except StorageError as error:

@@ -1,15 +1,16 @@
 """Generation of metadata snapshots, and deletion of old snapshots with the records that they replace.
 
 A snapshot is generated after metadata.log.max.record.bytes.between.snapshots of new records, or after
-metadata.log.max.snapshot.interval.ms with any change. Unlike Kafka, kwire also generates one after a start
-that replayed many records, because each restart changes every partition. A snapshot is made from an immutable
-image, on the event loop, a few records at a time, so that no client has to wait; a worker syncs the file.
+metadata.log.max.snapshot.interval.ms if anything has changed. Unlike Kafka, kwire also generates a snapshot
+after a start that replayed many records, because each restart changes every partition. The snapshot is made
+from an immutable image on the event loop, a few records at a time, so that no client has to wait. A worker
+syncs the file.
 
-The oldest of at least two snapshots is deleted if log and snapshots exceed metadata.max.retention.bytes, or
-if it is older than metadata.max.retention.ms. The log then starts at the next snapshot. After a new
-snapshot the deletion waits for a while: otherwise a follower that lags slightly would have to load the
-complete snapshot, and an Apache Kafka broker reloads its coordinators when it does. (Kafka deletes once a
-minute.)
+If there are two or more snapshots, the oldest is deleted when the log and the snapshots exceed
+metadata.max.retention.bytes, or when it is older than metadata.max.retention.ms. The log then starts at the
+next snapshot. After a new snapshot the deletion waits for a while. Otherwise a follower that lags slightly
+would have to load the complete snapshot, and an Apache Kafka broker reloads its coordinators after that.
+(Kafka deletes once a minute.)
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ if TYPE_CHECKING:
     from kwire.host.host import Host, Timer
 
 REPLAYED_BYTES: Final = 1024 * 1024
-"""A start that replays more than this, and more than twice the snapshot's size, generates a snapshot."""
+"""The minimum size of replayed records after which a start generates a snapshot (and twice the last
+snapshot)."""
 
 STEP_RECORDS: Final = 128
-"""The records that are written in one step, which takes about two milliseconds."""
+"""The number of records that are written at a time. This takes about two milliseconds."""
 STEP_MS: Final = 1
 CLEAN_INTERVAL_MS: Final = 60_000
 CLEAN_DELAY_MS: Final = 10_000
-"""The time that followers get to pass a new snapshot before the records that it replaces are deleted."""
+"""The delay in ms before the records that a new snapshot replaces are deleted, so that followers can fetch
+them."""
 
 
 class Snapshotter:
@@ -62,7 +65,7 @@ class Snapshotter:
         self._stopped = False
 
     def start(self, image: MetadataImage) -> None:
-        """Start with the current image. Raises StorageError."""
+        """Start with the current metadata image. Raises StorageError."""
         self._wait_for_interval()
         self._clean_often()
         self._image = image
@@ -74,7 +77,7 @@ class Snapshotter:
             self._take_if_due()
 
     def stop(self) -> None:
-        """Generate no more snapshots, and abandon an unfinished one. Never raises."""
+        """Stop generating snapshots, and abandon an unfinished snapshot. Never raises."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -84,10 +87,10 @@ class Snapshotter:
             self._writing = None
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Note a new image, and generate a snapshot if one is due."""
+        """Record a new image, and generate a snapshot if one is due."""
         self._image = image
         if self._writing is not None and self._writing.snapshot.end_offset < self._log.start_offset:
-            # A fetched snapshot has replaced everything that this one would contain.
+            # A fetched snapshot has replaced all records that the unfinished snapshot would contain.
             self._writing.abandon()
             self._writing = None
         self._take_if_due()
@@ -184,7 +187,7 @@ class Snapshotter:
         self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
-        """Log a failure. The records stay in the log, and the next snapshot includes them."""
+        """Log a failed snapshot. The records stay in the log, and the next snapshot includes them."""
         self._logger.error("Cannot write snapshot %s, keeping its records: %s", snapshot.name, error)
         if self._writing is not None:
             self._writing.abandon()
@@ -203,7 +206,7 @@ class Snapshotter:
         self._timers["clean soon"] = self._host.schedule(CLEAN_DELAY_MS, self.clean)
 
     def clean(self) -> None:
-        """Delete snapshots beyond the retention, and the records that they replace."""
+        """Delete the snapshots that exceed the retention, and the records that they replace."""
         try:
             while (reason := self._too_much()) is not None:
                 oldest, following = self._log.snapshots.known[:2]
@@ -216,7 +219,7 @@ class Snapshotter:
             self._logger.error("Cannot delete old snapshots: %s", error)
 
     def _too_much(self) -> str | None:
-        """Return why the oldest snapshot is deleted; None if it is kept."""
+        """Return the reason to delete the oldest snapshot, or None to keep it."""
         snapshots = self._log.snapshots
         if len(snapshots.known) < 2:
             return None
