@@ -1,7 +1,7 @@
 """The rules for the content of a topic after a transactional load.
 
-The evidence is what the producers sent and learned, what readers of committed records saw during the kills,
-and the final content. The checker is a pure function of it, so it can be tested without a broker.
+The input is what the producers sent and which outcomes they received, what readers of committed records saw
+during the kills, and the final content. The checker is a pure function of its input, so tests need no broker.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import NamedTuple
 from interop.exactly_once.ledger import Mark, Outcome, Transaction, parse_value
 
 Content = dict[int, list[tuple[int, bytes]]]
-"""Records by partition: offset and value, in the order in which a reader received them."""
+"""Records by partition, as pairs of offset and value, in the order in which a reader received them."""
 
 
 class Finding(NamedTuple):
-    """A violated rule, of one of these kinds.
+    """A violation of a rule, of one of these kinds.
 
-    lost: records of an acknowledged transaction are missing. aborted: records of an aborted transaction are
-    visible. torn: a transaction of unknown outcome is partly visible. duplicate, reordered, foreign (a record
-    that was never sent). fenced: a fenced producer could commit. view: a reader saw something else than the
-    final content. stuck: the last stable offset stays behind. unread: a reader did not reach the end.
+    lost: records of a committed transaction are missing. aborted: records of an aborted transaction are
+    visible. torn: a transaction with an unknown outcome is only partly visible. duplicate: a record is in the
+    topic twice. reordered: records of one producer are in the wrong order. foreign: a record was never sent.
+    fenced: a fenced producer could commit. view: a reader saw records other than the final content. stuck:
+    the last stable offset does not reach the high watermark. unread: a reader did not reach the end.
     """
 
     kind: str
@@ -32,19 +33,19 @@ class Finding(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All observations, after the load has ended and every timeout has passed."""
+    """All observations, made after the load has ended and every transaction timeout has passed."""
 
     transactions: dict[tuple[str, int], Transaction]
     content: Content
-    """The final content for a reader of committed records."""
+    """The final content, as a reader of committed records receives it."""
     views: dict[str, Content] = field(default_factory=dict)
-    """The content that each reader saw during the load."""
+    """The content that each reader received during the load, by name of the reader."""
     ends: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By partition, the last stable offset and the high watermark."""
 
 
 def check(evidence: Evidence) -> list[Finding]:
-    """Return all findings."""
+    """Return all violations of the rules."""
     return [
         *_transactions(evidence),
         *_order(evidence.content),
@@ -58,7 +59,7 @@ def check(evidence: Evidence) -> list[Finding]:
 
 
 def _transactions(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each transaction is visible completely or not at all, as its producer was informed."""
+    """Check that each transaction is visible completely or not at all, as its reported outcome requires."""
     copies: Counter[Mark] = Counter()
     present: dict[tuple[str, int], set[Mark]] = defaultdict(set)
     for partition, records in sorted(evidence.content.items()):
@@ -102,7 +103,7 @@ def _transactions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _order(content: Content) -> Iterator[Finding]:
-    """Check that records of one producer are in order in each partition."""
+    """Check that the records of each producer are in order in each partition."""
     for partition, records in sorted(content.items()):
         last: dict[str, Mark] = {}
         offsets = -1
@@ -114,14 +115,14 @@ def _order(content: Content) -> Iterator[Finding]:
             if mark is None:
                 continue
             before = last.get(mark.transactional_id)
-            # An equal mark is a duplicate, which is reported as such.
+            # An equal mark is a duplicate, which `_transactions` reports.
             if before is not None and mark < before:
                 yield Finding("reordered", f"partition {partition} offset {offset}: {mark} after {before}")
             last[mark.transactional_id] = mark
 
 
 def _views(evidence: Evidence) -> Iterator[Finding]:
-    """Check that readers never see records disappear or appear before their position."""
+    """Check that each reader saw exactly the final content up to its position."""
     for name, view in sorted(evidence.views.items()):
         for partition, final in sorted(evidence.content.items()):
             seen = view.get(partition, [])
@@ -137,7 +138,7 @@ def _views(evidence: Evidence) -> Iterator[Finding]:
 def _first_difference(
     seen: list[tuple[int, bytes]], expected: list[tuple[int, bytes]]
 ) -> tuple[int, str, str]:
-    """Return the first position at which two readers differ, and what each has there."""
+    """Return the first index at which the two lists differ, and the values of both lists at this index."""
     at = next(
         (at for at, (left, right) in enumerate(zip(seen, expected, strict=False)) if left != right),
         min(len(seen), len(expected)),

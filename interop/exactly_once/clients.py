@@ -1,4 +1,4 @@
-"""Transactional producers and readers of committed records of two client libraries, behind one interface."""
+"""Transactional producers and read_committed readers of two client libraries, behind one interface."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 
 RETRY_S = 40.0
-"""The time limit for retries of one call, across restarts of the broker."""
+"""The time limit for retries of one call, in seconds. It covers a restart of the broker."""
 
 
 class ClientFailed(Exception):
-    """A call failed and cannot be retried. The transaction may be aborted, or the producer closed."""
+    """A call failed and must not be retried. The transaction can be aborted, or the producer abandoned."""
 
 
 class Writer(Protocol):
-    """A transactional producer. Every method may raise ClientFailed."""
+    """A transactional producer. Each method can raise ClientFailed."""
 
     def init(self) -> None:
-        """Initialize the transactional id."""
+        """Initialize the transactional id, which fences its previous producer."""
 
     def begin(self) -> None: ...
 
     def send(self, partition: int, value: bytes) -> None: ...
 
     def flush(self) -> None:
-        """Wait until the broker has accepted or rejected everything that was sent."""
+        """Wait until the broker has accepted or rejected every record that was sent."""
 
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
 
     def drop(self) -> None:
-        """Abandon the producer with its open transaction."""
+        """Abandon the producer without ending its open transaction."""
 
 
 class ConfluentWriter:
@@ -101,8 +101,8 @@ class ConfluentWriter:
 class PythonWriter:
     """kafka-python's producer.
 
-    After some errors it starts a new epoch and then commits an empty transaction successfully. So a commit
-    counts only if every record was acknowledged.
+    After some errors, kafka-python starts a new producer epoch, and then the commit of the now empty
+    transaction succeeds. So a commit counts only if the broker has acknowledged every record.
     """
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str, timeout_ms: int) -> None:
@@ -154,14 +154,14 @@ class PythonWriter:
 
 
 Seen = tuple[int, int, bytes]
-"""Partition, offset, value."""
+"""The partition, offset and value of a record."""
 
 
 class Reader(Protocol):
     """A reader of committed records."""
 
     def poll(self) -> list[Seen]:
-        """Return the records that arrive within a short time."""
+        """Return the records that arrive within a short time, possibly none."""
 
     def close(self) -> None: ...
 

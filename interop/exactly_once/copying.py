@@ -1,7 +1,7 @@
-"""A transactional copy program in Java, in three instances, with random kills.
+"""A transactional copy program in Java, run in three instances that are killed at random.
 
-A producer that is not killed writes the source meanwhile. At the end each partition of the copy must equal
-that of the source.
+Meanwhile a producer, which is not killed, writes the source topic. At the end, each partition of the copy
+must equal the same partition of the source.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class CopyResult:
 
 @dataclass
 class Instances:
-    """The running copy programs, each with its own transactional id."""
+    """The running instances of the copy program. Each instance has its own transactional id."""
 
     bootstrap: str
     directory: Path
-    """The directory of their logs."""
+    """The directory of the instances' log files."""
     programs: dict[int, JavaProgram] = field(default_factory=dict)
 
     def start(self, number: int) -> None:
@@ -91,7 +91,7 @@ class Instances:
         self.programs.pop(number).kill()
 
     def replace(self, number: int) -> None:
-        """Kill an instance and start a new one."""
+        """Kill an instance and start a new instance with the same transactional id."""
         self.kill(number)
         self.start(number)
 
@@ -101,7 +101,7 @@ class Instances:
 
 
 class RecordFeed:
-    """Writes some hundred records per second until `end`."""
+    """Writes several hundred records per second to the source topic until `end` is called."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class RecordFeed:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                # With more requests in flight, librdkafka may resend under a new epoch: see
-                # `cluster.load.ConfluentWriter`.
+                # With more requests in flight, librdkafka may send a record twice, the second time under a
+                # new producer epoch: see `cluster.load.ConfluentWriter`.
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": 20,
                 "message.timeout.ms": 120_000,
@@ -151,7 +151,10 @@ class RecordFeed:
 
 
 def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> CopyResult:
-    """Copy for this time while instances and sometimes the broker are killed, then let the copy catch up."""
+    """Copy under kills for this time, then wait until the copy is complete.
+
+    Instances of the copy program are killed, and sometimes the broker.
+    """
     rng = random.Random(seed)
     broker.start()
     with RawClient(broker.bootstrap) as client:
@@ -185,7 +188,7 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> CopyResul
 
 
 def read(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
-    """Return the committed records by partition: at least `count`, unless the time limit passes."""
+    """Return the committed records by partition: at least `count`, or fewer after a time limit."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
     reader = READERS["confluent"](bootstrap, topic, dict.fromkeys(found, 0))
     deadline = time.monotonic() + CATCH_UP_S

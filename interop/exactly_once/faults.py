@@ -1,7 +1,8 @@
-"""The faults that the checker must find, with their effects and the kinds of finding.
+"""The faults that the checker must find, with their effects and the kinds of findings that they cause.
 
-``faulty_broker`` plants them in kwire. A fault with a short time window is planted with a delay, such as slow
-markers. A delay is no fault, and the checker must find nothing with delays only.
+``faulty_broker`` plants the faults in kwire. Some faults show only in a short time window. These are planted
+with a delay, such as slow transaction markers, which makes the window longer. A delay alone is no fault, so
+the checker must find nothing in a broker that has only the delays.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """A planted fault."""
+    """A fault that can be planted."""
 
     does: str
     found_as: frozenset[str]
-    """At least one finding of these kinds is required."""
+    """The kinds of findings. The checker must report at least one finding of these kinds."""
 
 
 def _fault(does: str, *found_as: str) -> Fault:
@@ -65,4 +66,4 @@ FAULTS: dict[str, Fault] = {
 }
 
 DELAYS = "delays-only"
-"""The delays without a fault."""
+"""The name that plants all delays without a fault."""

@@ -1,4 +1,4 @@
-"""kwire with a planted fault, as a broker for the load."""
+"""kwire with a planted fault, as a broker that the load can start and kill."""
 
 from __future__ import annotations
 

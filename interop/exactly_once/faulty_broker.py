@@ -1,7 +1,7 @@
 """kwire with a planted fault: ``python -m interop.exactly_once.faulty_broker FAULT serve PROPERTIES``.
 
-The fault replaces methods of the broker's classes in this process before the broker starts. `faults`
-describes each fault.
+This process first replaces methods of the broker's classes, which plants the fault, and then starts the
+broker. `faults` describes each fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Logs of transactional producers as lines of JSON, which survive a kill of the process.
+"""The logs of transactional producers: lines of JSON, which are complete even if the process is killed.
 
-Each record's value names its transaction and position, so that topic and ledger are sufficient for the
-checker.
+The value of each record names the record's transaction and its position in the transaction. So the checker
+needs only the topic and the ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Outcome(Enum):
-    """The outcome of a transaction, as far as its producer knows."""
+    """The outcome of a transaction, as its producer knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 
 class Mark(NamedTuple):
-    """The position of a record. `place` is its index within its transaction and partition."""
+    """The identity of a record. `place` is its index among the transaction's records in the partition."""
 
     transactional_id: str
     number: int
@@ -31,12 +31,12 @@ class Mark(NamedTuple):
 
 
 def encode_value(mark: Mark, padding: str = "") -> bytes:
-    """Return the value of the record with this mark."""
+    """Return the value of the record that this mark identifies."""
     return "/".join((*(str(part) for part in mark), padding)).encode()
 
 
 def parse_value(value: bytes | None) -> Mark | None:
-    """Return the mark in a record's value, or None if the value is foreign."""
+    """Return the mark in a record's value, or None if the value was not written by `encode_value`."""
     parts = (value or b"").decode(errors="replace").split("/")
     if len(parts) != 5 or not all(part.isdecimal() for part in parts[1:4]):
         return None
@@ -45,14 +45,14 @@ def parse_value(value: bytes | None) -> Mark | None:
 
 @dataclass
 class Transaction:
-    """A transaction as its producer logged it."""
+    """A transaction, as its producer logged it."""
 
     transactional_id: str
     number: int
     counts: dict[int, int]
-    """The number of records by partition."""
+    """The number of the transaction's records by partition."""
     outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
-    """Each outcome that the producer learned, with the reason."""
+    """Each logged outcome of the transaction, with a reason. A fenced producer may add another outcome."""
 
     @property
     def outcome(self) -> Outcome:
@@ -60,7 +60,7 @@ class Transaction:
 
 
 class Ledger:
-    """The ledger of one process. Each line is written before the transaction begins or after it ends."""
+    """The ledger of one process. It is written before a transaction begins and after the transaction ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -75,12 +75,12 @@ class Ledger:
         self._file.close()
 
     def _write(self, **line: Any) -> None:
-        # One write per line, because threads share the file.
+        # A line is written with one call, because several threads write to the file.
         self._file.write(json.dumps(line).encode() + b"\n")
 
 
 def read_ledgers(paths: list[Path]) -> dict[tuple[str, int], Transaction]:
-    """Return all transactions of these ledgers, by transactional id and number."""
+    """Return all transactions in these ledgers, by transactional id and transaction number."""
     transactions: dict[tuple[str, int], Transaction] = {}
     for path in paths:
         for text in path.read_bytes().split(b"\n")[:-1]:

@@ -1,4 +1,4 @@
-"""A load of transactional producers and readers, during which a broker is killed and restarted."""
+"""A load of transactional producers and of readers, while a broker is killed and restarted."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ TOPIC = "exactly-once"
 PARTITIONS = 6
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # Small limits, so that segments and producer snapshots are created and deleted during the load.
+    # Small limits, so that the broker creates and deletes segments and producer snapshots during the load.
     "log.segment.bytes": "1048576",
     "log.roll.ms": "7000",
     "log.flush.offset.checkpoint.interval.ms": "3000",
 }
 COMMITS_PER_KILL = 8
-"""With fewer commits per kill the load was too small."""
+"""The required number of commits per kill. With fewer commits, the load was too small to find faults."""
 WRITERS_END_S = END_S + 10
 READERS_END_S = 30.0
 SETTLE_S = TIMEOUT_MS / 1000 + 20
-"""After this time every transaction is committed or timed out, and its markers are written."""
+"""The time, in seconds, after which every transaction has ended and all transaction markers are written."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a load."""
+    """The size and timing of a load."""
 
     kills: int
     seed: int = 1
     longest_life_s: float = 3.0
-    """A running broker is killed within this time."""
+    """The broker is killed at a random time within this many seconds after it has started."""
     early_kills: float = 0.15
-    """The fraction of kills during the broker's start."""
+    """The probability of another kill while the broker restarts."""
     pause_s: float = 0.0
-    """Writers are stopped for this time before each kill, so that no transaction is about to complete."""
+    """The producers are stopped for this many seconds before each kill, so that no commit is in progress."""
     writers: tuple[tuple[str, int], ...] = (("confluent", 3), ("python", 2))
-    """Client libraries, and the number of transactional ids of each."""
+    """Client libraries, each with its number of transactional ids."""
     readers: tuple[str, ...] = ("confluent", "python")
 
 
 @dataclass
 class Outcomes:
-    """The result of a load."""
+    """The findings and statistics of a load."""
 
     findings: list[Finding]
     transactions: dict[tuple[str, int], Transaction]
@@ -74,7 +74,7 @@ class Outcomes:
 
 
 class Load:
-    """The processes of producers and readers."""
+    """The processes of the producers and the readers."""
 
     def __init__(self, broker: Broker, plan: Plan) -> None:
         self._broker = broker
@@ -113,12 +113,12 @@ class Load:
             process.send_signal(signal_)
 
     def end_writers(self) -> dict[tuple[str, int], Transaction]:
-        """Let every producer end its transaction. Return the logged transactions."""
+        """Wait until each producer has ended its transaction. Return the logged transactions."""
         _end(self._writers, WRITERS_END_S)
         return read_ledgers(self._ledgers)
 
     def end_readers(self, content: Content) -> dict[str, Content]:
-        """Let every reader reach the end. Return what they have seen."""
+        """Wait until each reader has reached the end of the topic. Return the records that each has read."""
         deadline = time.monotonic() + READERS_END_S
         last = {partition: records[-1][0] for partition, records in content.items() if records}
         while time.monotonic() < deadline:
@@ -157,7 +157,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
-    """Run the plan on a broker that is not started yet. The broker still runs afterwards."""
+    """Start the broker and run the plan. The broker keeps running after the function returns."""
     rng = random.Random(plan.seed)
     broker.start()
     with RawClient(broker.bootstrap) as client:
@@ -190,7 +190,10 @@ def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
 
 
 def settled_ends(client: RawClient) -> dict[int, tuple[int, int]]:
-    """Return last stable offset and high watermark of each partition, once they agree or time has passed."""
+    """Return the last stable offset and the high watermark of each partition.
+
+    Wait until the two offsets are equal in every partition, at most for SETTLE_S.
+    """
     deadline = time.monotonic() + SETTLE_S
     while True:
         stable, end = (_latest(client, isolation) for isolation in (1, 0))
@@ -214,7 +217,7 @@ def _latest(client: RawClient, isolation: int) -> dict[int, int]:
 
 
 def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: float = 2.0) -> Content:
-    """Return all committed records, read until no more arrive."""
+    """Return all committed records. Stop reading when no record has arrived for `quiet_s` seconds."""
     content: Content = {partition: [] for partition in ends}
     reader = READERS["confluent"](broker.bootstrap, TOPIC, dict.fromkeys(ends, 0))
     quiet_since = time.monotonic()
@@ -224,14 +227,14 @@ def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: flo
                 content[partition].append((offset, value))
                 quiet_since = time.monotonic()
     except ClientFailed:
-        pass  # the checker finds what is missing
+        pass  # the checker reports the missing records
     finally:
         reader.close()
     return content
 
 
 def run_plan(broker: Broker, plan: Plan) -> tuple[Outcomes, str]:
-    """Run the plan and discard the broker. Return the result and the broker's log."""
+    """Run the plan, discard the broker, and return the result and the broker's log."""
     try:
         outcomes = kill_under_load(broker, plan)
         print(outcomes)

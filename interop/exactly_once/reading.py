@@ -1,8 +1,8 @@
-"""A process that reads committed records across restarts of the broker.
+"""A process that reads committed records, also after restarts of the broker.
 
 ``python -m interop.exactly_once.reading LIBRARY BOOTSTRAP TOPIC PARTITIONS VIEW SEED`` writes one line per
-record to VIEW. It replaces its consumer every few seconds and continues at its position. It ends when its
-standard input is closed.
+record to the file VIEW. Every few seconds, the process replaces its consumer by a new consumer, which
+continues at the same position. The process ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from interop.exactly_once.checker import Content
 from interop.exactly_once.clients import READERS, ClientFailed
 
 LONGEST_S = 15.0
-"""The longest life of one consumer."""
+"""The longest lifetime of a consumer, in seconds."""
 
 
 def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, seed: str) -> None:
@@ -44,14 +44,14 @@ def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, s
                         seen.write(b"%d %d %s\n" % (partition, offset, value))
                         positions[partition] = offset + 1
             except ClientFailed:
-                # The checker finds missing records.
+                # The checker reports records that are missing.
                 time.sleep(0.1)
             threading.Thread(target=reader.close, daemon=True).start()
     os._exit(0)
 
 
 def read_view(path: Path) -> Content:
-    """Return what a reader has seen so far."""
+    """Return the records that a reader has read so far."""
     content: Content = {}
     for line in path.read_bytes().split(b"\n")[:-1]:
         partition, offset, value = line.split(b" ", 2)

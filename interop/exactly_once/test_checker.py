@@ -1,4 +1,4 @@
-"""The exactly-once checker finds each planted fault, and nothing in Apache Kafka or with delays only."""
+"""The checker finds each planted fault, and finds nothing in Apache Kafka or in kwire with delays only."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from interop.exactly_once.ledger import Outcome
 from interop.exactly_once.load import COMMITS_PER_KILL, SETTINGS, Plan, run_plan
 
 ATTEMPTS = 3
-"""A fault shows only if a kill happens at the right moment, which is rarer on a busy machine."""
+"""The maximum number of loads per fault. A fault shows only after a kill at the right moment."""
 
 GIVES_UP_MARKERS = "these partitions are likely deleted already and hence can be skipped"
-"""Logged by Apache Kafka if a restarted coordinator does not know the leaders yet and skips markers.
+"""Logged by Apache Kafka if a restarted coordinator does not know the partition leaders yet.
 
-Then the transaction stays open in some partitions, or ends there with the producer's next transaction.
+The coordinator then skips the markers of a transaction. So the transaction stays open in some partitions
+until the producer's next transaction ends there.
 """
 FOLLOWS_FROM_THAT = {"stuck", "lost", "torn", "aborted", "unread"}
 
 
 class VerboseApacheKafka(ApacheKafka):
-    """Apache Kafka that also logs what its transaction coordinator does with markers."""
+    """Apache Kafka that also logs how its transaction coordinator handles markers."""
 
     def command(self) -> list[str]:
         java, *arguments = super().command()
@@ -30,7 +31,7 @@ class VerboseApacheKafka(ApacheKafka):
 
 
 def test_checker_finds_nothing_in_apache_kafka() -> None:
-    # The first timeout check comes after the default 10 s, when a restarted broker knows the leaders.
+    # The first timeout check runs after the default 10 s. By then, a restarted broker knows the leaders.
     settings = {key: value for key, value in SETTINGS.items() if not key.startswith("transaction.")}
     plan = Plan(3, longest_life_s=6, early_kills=0, pause_s=0.5)
     outcomes, logged = run_plan(VerboseApacheKafka(settings), plan)

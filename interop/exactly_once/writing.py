@@ -1,8 +1,9 @@
 """A process with transactional producers of one library, one thread per transactional id.
 
-``python -m interop.exactly_once.writing LIBRARY BOOTSTRAP TOPIC PARTITIONS IDS LEDGER SEED``. It ends when
-its standard input is closed. Besides commits and aborts, some producers vanish, some are fenced while they
-still write, and some leave a transaction to its timeout.
+``python -m interop.exactly_once.writing LIBRARY BOOTSTRAP TOPIC PARTITIONS IDS LEDGER SEED``. The process
+ends when its standard input is closed. The producers commit and abort transactions. Sometimes a producer
+vanishes during a transaction, is fenced while it still writes, or leaves a transaction open until it times
+out.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from interop.exactly_once.clients import WRITERS, ClientFailed, Writer
 from interop.exactly_once.ledger import Ledger, Mark, Outcome, encode_value
 
 TIMEOUT_MS = 4000
-"""The transaction timeout, short enough to abort open transactions during the load."""
+"""The transaction timeout, short enough that transactions time out during the load."""
 END_S = 20.0
 PADDING_BYTES = 400
 
 
 class TransactionalProducer:
-    """Successive producers of one transactional id."""
+    """The successive producers of one transactional id."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class TransactionalProducer:
                 time.sleep(self._rng.uniform(0, 0.05))
 
     def _successor(self) -> Writer:
-        """Start a producer, which fences its predecessor."""
+        """Start a new producer for the transactional id, which fences the previous producer."""
         while True:
             writer = self._make(self._id)
             try:
@@ -78,12 +79,12 @@ class TransactionalProducer:
                 self._drop(writer)
 
     def _drop(self, writer: Writer) -> None:
-        # Keep the producer for a while: a slow close must not block the load.
+        # A slow close must not block the load, so a thread closes the producer. Keep a reference for a while.
         threading.Thread(target=writer.drop, daemon=True).start()
         self._dropped = [*self._dropped[-3:], writer]
 
     def _begin(self, name: str) -> tuple[int, list[Mark]]:
-        """Log the next transaction. Return its number and records in sending order."""
+        """Log the next transaction. Return its number, and its records in the order of sending."""
         self._number += 1
         counts = {
             partition: self._rng.randint(1, 8)
@@ -105,7 +106,7 @@ class TransactionalProducer:
                 writer.flush()
 
     def _transaction(self, writer: Writer) -> Writer:
-        """Run one transaction. Return the producer for the next one."""
+        """Run one transaction. Return the producer for the next transaction: this one or a new one."""
         number, marks = self._begin(self._id)
         committing = False
         try:
@@ -128,15 +129,15 @@ class TransactionalProducer:
             self._ledger.end(self._id, number, Outcome.ABORTED, why)
             return writer
         except ClientFailed as error:
-            # Without a commit request, the transaction must be aborted, even if the abort was not
-            # acknowledged.
+            # If no commit was requested, the transaction must be aborted, even if the abort request got no
+            # response.
             outcome = Outcome.UNKNOWN if committing else Outcome.ABORTED
             self._ledger.end(self._id, number, outcome, f"{why}, {error}")
             self._drop(writer)
             return self._successor()
 
     def _vanish(self, writer: Writer) -> Writer:
-        """Abandon a producer in the middle of its transaction, and start its successor."""
+        """Abandon a producer in the middle of a transaction, and return a new producer."""
         number, marks = self._begin(self._id)
         self._ledger.end(self._id, number, Outcome.ABORTED, "vanished")
         try:
@@ -148,7 +149,7 @@ class TransactionalProducer:
         return self._successor()
 
     def _replace(self, writer: Writer) -> Writer:
-        """Fence a producer that then continues its transaction."""
+        """Fence a producer in the middle of a transaction. The fenced producer then tries to continue."""
         number, marks = self._begin(self._id)
         try:
             writer.begin()
@@ -159,7 +160,7 @@ class TransactionalProducer:
         successor = self._successor()
         self._ledger.end(self._id, number, Outcome.ABORTED, "replaced")
         successor = self._transaction(successor)
-        # A call that does not return must not block the load.
+        # A call of the fenced producer that does not return must not block the load.
         zombie = threading.Thread(target=self._go_on, args=(writer, number, marks), daemon=True)
         zombie.start()
         zombie.join(10)
@@ -175,7 +176,7 @@ class TransactionalProducer:
         self._ledger.end(self._id, number, Outcome.COMMITTED, "after it was replaced")
 
     def _leave_open(self) -> None:
-        """Leave a transaction of a separate transactional id to its timeout."""
+        """Leave a transaction open until it times out. It has a transactional id of its own."""
         name = f"{self._id}-left-{self._number + 1}"
         number, marks = self._begin(name)
         self._ledger.end(name, number, Outcome.ABORTED, "left open")
@@ -215,7 +216,7 @@ def main(
     deadline = time.monotonic() + END_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    # Skip the libraries' shutdown, so that an open transaction stays open.
+    # Exit without the shutdown code of the client libraries, so that an open transaction stays open.
     os._exit(0)
 
 

@@ -1,1 +1,1 @@
-"""The pipeline's jobs as subprocesses, compared with results that were computed without Spark."""
+"""The pipeline's jobs, run as subprocesses. Their results must equal results computed without Spark."""

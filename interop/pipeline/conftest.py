@@ -1,4 +1,4 @@
-"""Shared fixtures of the pipeline scenarios."""
+"""Fixtures that several pipeline scenarios use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.brokers import Broker
 
 @pytest.fixture(scope="module")
 def broker(kind: type[Broker]) -> Iterator[Broker]:
-    """Start a broker whose retention keeps old records."""
+    """Start a broker whose retention keeps records with old timestamps."""
     broker = kind({"log.retention.ms": "-1"})
     try:
         broker.start()

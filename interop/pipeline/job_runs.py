@@ -1,6 +1,6 @@
-"""Helpers of the pipeline scenarios that run jobs and read topics."""
+"""Helpers of the pipeline scenarios, which run jobs and read topics."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAIT_S: Final = 30.0
 
 
 class Jobs:
-    """Runs jobs in Spark's Python, with their files and logs in a directory."""
+    """Runs jobs in the Python that has PySpark. Their files and logs are in one directory."""
 
     def __init__(self, directory: Path, **variables: str) -> None:
         self._directory = directory
@@ -40,17 +40,17 @@ class Jobs:
         )
 
     def start_module(self, *arguments: str) -> JobProcess:
-        """Start another module that runs jobs."""
+        """Start another Python module that runs jobs itself."""
         log = self._directory / f"{next(self._numbers)}.log"
         return JobProcess([spark_python(), "-m", *arguments], self._environment, self._directory, log)
 
     def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
-        """Run a job to its end, and return the output of the job and Spark."""
+        """Run a job until it ends, and return the output of the job and of Spark."""
         return said(self.start(job, config, *options), status)
 
 
 def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> str:
-    """Wait for the expected exit status, and return the output."""
+    """Wait until the process ends, check its exit status, and return its output."""
     try:
         assert process.wait(seconds) == status, process.tail(3000)
     finally:
@@ -59,20 +59,23 @@ def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> 
 
 
 def kafka(broker: Served, *topics: str, **options: Any) -> dict[str, Any]:
-    """Return a job's input from topics over the network."""
+    """Return the input configuration of a job that reads topics over the network."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": ",".join(topics), **options}
     return {"format": "kafka", "options": given}
 
 
 def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
-    """Return the committed records of topics by offset, as a plain consumer reads them. Unreadable."""
+    """Return the committed records of topics by partition and offset, as a plain consumer reads them.
+
+    Raises Unreadable.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
             found = read_topics(broker.bootstrap, topics)
             break
         except Unreadable:
-            # A newly started broker knows of a partition before it becomes its leader.
+            # A broker that has just started knows a partition before it becomes the partition's leader.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -80,7 +83,7 @@ def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
 
 
 def produce_odd(broker: Served, topic: str, partitions: int, began_ms: int) -> None:
-    """Produce records of every kind over 18 days, with gaps from markers and aborted transactions."""
+    """Produce unusual records over 18 days, with offset gaps from markers and aborted transactions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
     producer.init_transactions(WAIT_S)
     for number in range(40):

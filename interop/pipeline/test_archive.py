@@ -1,6 +1,6 @@
-"""The job `archive` when topics are recreated, left out or deleted between two runs."""
+"""The job `archive` if topics are recreated, deleted, or no longer subscribed between two runs."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interop.pipeline.job_runs import Jobs, kafka
 
 WAIT_S: Final = 30.0
 NUMERIC: Final = "007"
-"""A topic name that Spark may interpret as a number."""
+"""A topic name that Spark could interpret as a number."""
 FORMATS: Final = ("kwire", "kafka")
 
 
@@ -43,7 +43,7 @@ def create(broker: Broker, *topics: str) -> None:
                 admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
                 break
             except KafkaException:
-                # A topic may still exist for a while after its deletion.
+                # The broker may still have the topic for a while after DeleteTopics.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -64,7 +64,7 @@ def of(broker: Broker, format_: str, *topics: str, **options: str) -> dict[str, 
 
 
 def offsets_of(archive: Path) -> dict[str, list[tuple[int, int]]]:
-    """Return the first and last offsets of the listed files, by topic."""
+    """Return the first and last offset of each file in the manifests, by topic."""
     found: dict[str, list[tuple[int, int]]] = {}
     for path in sorted((archive / "_manifests").glob("*.json")):
         for file in json.loads(path.read_text())["files"]:
@@ -104,7 +104,7 @@ def test_archive_resumes_a_topic_after_runs_without_it(broker: Broker, tmp_path:
     produce(broker, "other", 20)
     jobs, directory = Jobs(tmp_path), tmp_path / "archive"
     archive = {"directory": str(directory)}
-    # Otherwise Spark reports the missing topic as data loss.
+    # Without this option, Spark reports the missing topic as data loss.
     options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "300"}
 
     def run(topic: str) -> None:

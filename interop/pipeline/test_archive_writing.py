@@ -1,4 +1,4 @@
-"""Spark's part of an archive step, in a user's session."""
+"""The Spark code that writes a micro-batch into an archive, run in a user's session."""
 
 from __future__ import annotations
 

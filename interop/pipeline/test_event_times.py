@@ -1,9 +1,9 @@
-"""The job `windows` with unusual event times: missing, out of Spark's range, before 1970, in the future.
+"""The job `windows` with unusual event times: missing, out of Spark's range, before 1970, or in the future.
 
-It also rejects recreated topics, and topics that contain its own results.
+Other tests check that the job rejects recreated topics, and topics that contain its own results.
 """
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_events_before_1970_get_their_windows(broker: Broker, tmp_path: Path) ->
 
 
 def sliding(moments: list[datetime], window: timedelta, slide: timedelta) -> dict[str, int]:
-    """Return the number of events in each window. One window starts with 1970."""
+    """Return the number of events in each window. Windows are aligned so that one starts with 1970."""
     found: Counter[str] = Counter()
     for moment in moments:
         start = moment - (moment - datetime(1970, 1, 1, tzinfo=UTC)) % slide
@@ -98,7 +98,7 @@ def test_windows_reject_a_recreated_topic(broker: Broker, tmp_path: Path) -> Non
 
 
 def windows(broker: Broker, name: str, directory: Path, **changed: Any) -> dict[str, Any]:
-    """Return a job that counts the events of a topic in windows of a day."""
+    """Return the configuration of a job that counts the events of a topic per day."""
     table = {
         "topic": f"{name}-counted",
         "checkpoint": str(directory / "checkpoint"),
@@ -119,7 +119,7 @@ def send(broker: Broker, topic: str, *times: str) -> None:
 
 
 def counted(broker: Broker, name: str, results: int) -> dict[str, int]:
-    """Return the last count of each window by its start, after this many results."""
+    """Wait for this many results. Return the last count of each window, by the start of the window."""
     consumer = consumer_of(broker, f"{name}-reader")
     consumer.subscribe([f"{name}-counted"])
     found = [json.loads(message.value()) for message in consume(consumer, results)]

@@ -1,6 +1,6 @@
-"""The job `mirror` between kwire and Apache Kafka, with kills: the target's content and its offset map."""
+"""The job `mirror` between kwire and Apache Kafka, with kills: the target topic and its offset map."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAIT_S: Final = 30.0
 POLL_S: Final = 0.01
 FLIGHTS: Final = {"kwire": 50_000, "apache": 10_000}
 KILLS: Final = {"kwire": 3, "apache": 1}
-"""A broker that starts faster is killed more often."""
+"""The number of kills by broker kind. kwire is killed more often, because it starts faster."""
 PARTITIONS: Final = 4
 ODD: Final = "odd"
 SUFFIX: Final = ".mirror"
@@ -39,7 +39,7 @@ COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
 
 
 class Pair(NamedTuple):
-    """Source and target."""
+    """The source broker and the target broker."""
 
     name: str
     source: Broker
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
     ids=["kwire-to-kwire", "apache-to-kwire", "kwire-to-apache"],
 )
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two separate brokers, independent of other tests."""
+    """Start two brokers for one test only."""
     kinds = request.param
     source, target = kinds[0](), kinds[1]()
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def size(consumer: Consumer, topic: str, partitions: int) -> int:
-    """Return the number of offsets, including open transactions."""
+    """Return the number of offsets, including those of open transactions, or 0 without a leader."""
     if topic not in consumer.list_topics(timeout=WAIT_S).topics:
         return 0
     try:
@@ -71,18 +71,18 @@ def size(consumer: Consumer, topic: str, partitions: int) -> int:
             for partition in range(partitions)
         )
     except KafkaException:
-        return 0  # the cluster knows of a partition before its leader does
+        return 0  # the broker knows the partition, but the partition has no leader yet
 
 
 def make_odd(broker: Broker) -> None:
-    """Write unusual records to the first of two partitions."""
+    """Write unusual records to the first of the topic's two partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(ODD, 2, 1, config={"retention.ms": "-1"})])[ODD].result(WAIT_S)
     produce_odd(broker, ODD, 1, 1_000_000_000_000)
 
 
 def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
-    """Return the offset map, and check that its ranges are contiguous."""
+    """Return the offset map of a partition. Check that its source ranges have no gaps and no overlaps."""
     found: dict[int, int] = {}
     reached = None
     for record in read(broker, topic + ".offset-map")[topic + ".offset-map", partition].values():
@@ -122,7 +122,10 @@ def stable_end(broker: Broker, topic: str, partition: int) -> int:
 
 
 def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
-    """Start the mirror, and kill the driver and its processes once more records have arrived."""
+    """Start the mirror. Once the target has more records, kill the driver and its child processes.
+
+    The number of records to wait for is random.
+    """
     consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
     wanted = size(consumer, "flights" + SUFFIX, PARTITIONS) + chance.randint(1, records // 5)
     process = jobs.start("mirror", config)
@@ -157,7 +160,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     places = [*[("flights", number) for number in range(PARTITIONS)], (ODD, 0), (ODD, 1)]
     truth = read(pair.source, "flights", ODD)
     ends = {place: stable_end(pair.source, *place) for place in places}
-    # Commit the offset of a record, an offset within a gap, and ends.
+    # Commit the offset of a record, an offset inside a gap, and the end offsets.
     odd_gap = next(offset for offset in range(20, ends[ODD, 0]) if offset not in truth[ODD, 0])
     wants = {
         ("flights", 0): 0,
@@ -197,7 +200,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
     records = sum(map(len, truth.values()))
     assert f"clean: {records} records" in jobs.run("audit", audit)
 
-    # A lost checkpoint has no effect, and a new run finds nothing to do.
+    # Without its checkpoint, a new run must still find that nothing is left to mirror.
     before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     output = jobs.run("mirror", config).splitlines()

@@ -1,9 +1,9 @@
-"""Profile, windows and audit page on 20,000 departures with duplicates and late records.
+"""The jobs `profile` and `windows`, and the audit page, on 20,000 departures with duplicate and late records.
 
-The jobs run in PySpark's environment. The driver of `windows` is killed twice.
+The jobs run in the Python that has PySpark. The driver of `windows` is killed twice.
 """
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LATE = 25
 
 @pytest.fixture(scope="module")
 def flights(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return the departures in the topic `flights` as a consumer reads them."""
+    """Return the departures in the topic `flights`, as a consumer reads them."""
     directory = tmp_path_factory.mktemp("replay")
     replay = {"topic": "flights", "partitions": PARTITIONS, "limit": FLIGHTS, "client": client(broker)}
     assert f"{FLIGHTS} events into flights\n" in jobs_in(directory).run("replay", {"replay": replay})
@@ -51,11 +51,11 @@ def client(broker: Broker) -> dict[str, str]:
 
 
 def jobs_in(directory: Path) -> Jobs:
-    return Jobs(directory, TZ="America/New_York")  # must make no difference
+    return Jobs(directory, TZ="America/New_York")  # the time zone must have no effect
 
 
 def make(broker: Broker, topic: str) -> None:
-    """Create a topic of one partition that accepts any timestamp."""
+    """Create a topic with one partition that accepts any timestamp."""
     admin = AdminClient(client(broker))
     settings = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(1 << 62)}
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
@@ -69,7 +69,7 @@ def send(broker: Broker, topic: str, records: list[dict[str, Any]]) -> None:
 
 
 def expected() -> dict[str, dict[str, Any]]:
-    """Return the results, computed without Spark."""
+    """Return the expected results, which were computed without Spark."""
     command = [spark_python(), "-m", "interop.pipeline.flights", str(FLIGHTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=HERE.parent)
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
@@ -77,7 +77,7 @@ def expected() -> dict[str, dict[str, Any]]:
 
 
 def latest(broker: Broker, topic: str) -> tuple[dict[str, Any], int]:
-    """Return the last value of each key and the number of records."""
+    """Return the last value of each key, and the number of records in the topic."""
     records = list(chain.from_iterable(read_topics(broker.bootstrap, [topic]).values()))
     found = {}
     for record in records:
@@ -99,7 +99,7 @@ def check(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def counted(checkpoint: Path) -> dict[str, int]:
-    """Return the sum of the counts of all steps."""
+    """Return the counts of the job, added up over all micro-batches."""
     found: dict[str, int] = {}
     for path in (checkpoint / "counts").glob("*.json"):
         for name, count in json.loads(path.read_text()).items():
@@ -108,7 +108,7 @@ def counted(checkpoint: Path) -> dict[str, int]:
 
 
 def steps_in(directory: Path) -> int:
-    """Return the number of steps that left files in a part of a checkpoint."""
+    """Return the number of micro-batches that have a file in this part of the checkpoint."""
     return sum(path.stem.isdigit() for path in directory.glob("*")) if directory.exists() else 0
 
 
@@ -122,7 +122,7 @@ def test_windows_equal_plain_python_despite_duplicates_and_kills(
         {"key": message.key(), "value": message.value(), "timestamp": message.timestamp()[1]}
         for message in flights[::AGAIN_EVERY]
     ]
-    # Each invalid event is counted once.
+    # The job must count each of these invalid events once.
     junk = [{"value": value, "timestamp": 1_357_100_000_000} for value in (b"{torn", b"\xff", b"[1]", b"")]
     send(broker, "flights.again", [*junk, *again])
     checkpoint = tmp_path / "checkpoint"
@@ -145,7 +145,7 @@ def test_windows_equal_plain_python_despite_duplicates_and_kills(
         process = jobs.start("windows", tables)
         try:
             deadline = time.monotonic() + JOB_SECONDS
-            # In the middle of a step, after the previous steps were counted.
+            # Kill the job in the middle of a micro-batch, once the previous micro-batches were counted.
             while steps_in(checkpoint / "counts") < steps or steps_in(checkpoint / "offsets") <= steps:
                 assert not process.has_ended, process.tail()
                 assert time.monotonic() < deadline
@@ -164,7 +164,7 @@ def test_windows_equal_plain_python_despite_duplicates_and_kills(
         assert counts["duplicates"] == len(again)
         assert counts["not_json"] == len(junk)
         assert counts["late"] == counts["without_time"] == 0
-    # Events after the end of their window are late: they are counted and have no effect.
+    # An event is late if its window has ended. Late events are counted, but do not change any result.
     send(
         broker,
         "flights.again",
@@ -180,7 +180,7 @@ def test_windows_equal_plain_python_despite_duplicates_and_kills(
     jobs.run("windows", tables)
     assert counted(checkpoint)["late"] == LATE
     assert latest(broker, "flights.hourly")[0] == found
-    # A second run finds nothing to do.
+    # Another run without new records must change nothing.
     before = counted(checkpoint), latest(broker, "flights.hourly")
     jobs.run("windows", tables)
     assert (counted(checkpoint), latest(broker, "flights.hourly")) == before
@@ -217,7 +217,8 @@ def test_profile_is_correct_and_the_same_from_every_source(
     broker: Broker, flights: list[Any], tmp_path: Path
 ) -> None:
     make(broker, "mixed")
-    # The third is 50 s late, the fourth in the future, and all later ones are behind the fourth.
+    # The third record is 50 s late and the fourth is in the future, so all later records are older than the
+    # fourth.
     shifts = {2: -50_000, 3: FUTURE_MS - MIXED_MS}
     send(
         broker,
@@ -259,7 +260,7 @@ def test_profile_is_correct_and_the_same_from_every_source(
 
 
 def make_exact(figures: dict[str, Any]) -> None:
-    """Remove values of one side only, and values that depend on how sketches are merged."""
+    """Remove values that only one profile has, and values that depend on how sketches are merged."""
     for name in ("side", "profiled_at", "groups"):
         figures.pop(name, None)
     figures["keys"].pop("distinct_estimate")
@@ -281,7 +282,7 @@ def of_flights(found: dict[str, Any], flights: list[Any], ends: list[int]) -> No
     assert [one["records"] for one in found["partitions"]] == ends
     assert sum(point["records"] for point in found["rates"]["points"]) == FLIGHTS
     assert abs(found["keys"]["distinct_estimate"] - len(keys)) <= 0.03 * len(keys)
-    # Equally frequent keys are reported in random order.
+    # Keys with the same frequency are reported in random order.
     top_keys = [(one["key"].encode(), one["records"]) for one in found["keys"]["top"]]
     assert [count for _, count in top_keys] == sorted(keys.values(), reverse=True)[: len(top_keys)]
     assert all(keys[key] == count for key, count in top_keys)

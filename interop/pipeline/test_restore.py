@@ -1,9 +1,9 @@
-"""Archives restored into a data directory on which kwire and Apache Kafka start unchanged.
+"""Archives that are restored into a data directory, on which kwire and Apache Kafka start without repairs.
 
-It also tests corrupt data directories.
+Another test checks that corrupt data directories are rejected.
 """
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from interop.pipeline_kills.reading import Partition, Record
 
 WAIT_S: Final = 30.0
 BEGAN_MS: Final = 1_300_000_000_000
-"""Long before the default retention."""
+"""A timestamp that is much older than the default retention."""
 ODD, DENSE, STAMPED = "odd", "dense", "stamped"
 TOPICS: Final = {ODD: 3, DENSE: 1, STAMPED: 1}
-"""The number of partitions by topic. The last partition of the first topic is empty."""
+"""The number of partitions by topic. The last partition of ODD stays empty."""
 
 Log = tuple[tuple[int, int], dict[int, Record]]
-"""Start and end of a partition, and its records by offset."""
+"""The start and end offset of a partition, and its records by offset."""
 
 
 @pytest.fixture
 def source(kind: type[Broker]) -> Iterator[Broker]:
-    """Start a broker and write records of every kind."""
+    """Start a broker and write all the topics to it."""
     broker = kind({"log.segment.bytes": "1048576"})
     with ExitStack() as stack:
         stack.callback(broker.discard)
@@ -46,7 +46,7 @@ def source(kind: type[Broker]) -> Iterator[Broker]:
 
 
 def fill(broker: Broker) -> None:
-    """Write gaps by transactions and DeleteRecords, full records, and broker timestamps."""
+    """Write gaps from transactions and DeleteRecords, records with all fields, and broker timestamps."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1"}
     stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -74,7 +74,7 @@ def fill(broker: Broker) -> None:
 
 
 def logs_of(broker: Broker, *topics: str) -> dict[Partition, Log]:
-    """Return the logs as a plain consumer reads them."""
+    """Return the log of each partition, as a plain consumer reads it."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "judge"})
     try:
         return {
@@ -119,7 +119,7 @@ def test_brokers_start_on_a_restored_directory(source: Broker, tmp_path: Path) -
         with ExitStack() as stack:
             stack.callback(target.discard)
             shutil.copytree(directory, target.log_dir)
-            target.write_properties()  # so it is not formatted
+            target.write_properties()  # without this file, `start` would format the directory
             target.start()
             assert logs_of(target, *TOPICS) == expected
             audit = {
@@ -133,14 +133,14 @@ def test_brokers_start_on_a_restored_directory(source: Broker, tmp_path: Path) -
 
 
 def assert_unmoved(broker: Broker) -> None:
-    """Check that the broker logged no warning about its logs: no recovery, no truncation, no election."""
+    """Check that the broker logged no warning about its logs: no recovery, truncation or election."""
     lines = broker.log_text().splitlines()
     assert not [line for line in lines if " ERROR " in line]
     assert not [line for line in lines if "WARN" in line and any(f"{topic}-" in line for topic in TOPICS)]
 
 
 def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
-    """Check that new records are appended at the end, and that everything survives a restart."""
+    """Check that the broker appends new records at the end, and that all records survive a restart."""
     delivered: list[int] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(
@@ -163,7 +163,7 @@ def assert_goes_on(broker: Broker, before: Mapping[Partition, Log]) -> None:
 
 
 def assert_tools_accept(directory: Path) -> None:
-    """Check that Kafka's own tool accepts logs and indexes."""
+    """Check that Kafka's kafka-dump-log accepts logs and indexes."""
     tool = "org.apache.kafka.tools.DumpLogSegments"
     logs = sorted(path for path in directory.glob("*/*.log") if path.stat().st_size)
     assert len(logs) >= 3
@@ -188,7 +188,7 @@ def test_corrupt_segment_is_reported_or_skipped(source: Broker, tmp_path: Path) 
     archive = tmp_path / "archive"
     config = {"input": input_from_files(copy), "archive": {"directory": str(archive)}}
     lines = jobs.run("archive", config, status=1).splitlines()
-    # Skip what the JVM prints about its options.
+    # Skip the lines in which the JVM reports its options.
     [said] = [line for line in lines if not line.startswith(("NOTE: ", "WARNING: Using incubator"))]
     assert said.startswith(f"kwire pipeline: {path} is corrupt at byte ")
     jobs.run("archive", config, "--on-corrupt", "skip")

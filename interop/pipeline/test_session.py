@@ -1,4 +1,4 @@
-"""The JVM options and jars of a pipeline session: those of the user and its own."""
+"""The JVM options and jars of a pipeline session, which come from the user and from the pipeline."""
 
 from __future__ import annotations
 

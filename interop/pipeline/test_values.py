@@ -1,6 +1,6 @@
-"""Avro values from topic to archive, and dead letters for values that cannot be decoded."""
+"""Avro values from a topic to an archive, and dead letters for values that cannot be decoded."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAIT_S: Final = 30.0
 TOPIC, DEAD = "orders", "orders.dead"
 PARTITIONS: Final = 2
 START_MS: Final = 1_359_590_400_000
-"""Old timestamps: retention must not delete the dead letters."""
+"""An old timestamp. Retention must not delete dead letters with such timestamps."""
 COST: Final[dict[str, Any]] = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 REASON: Final = [f"kwire.{key}" for key in ("error", "topic", "partition", "offset", "timestamp")]
 OLD: Final[dict[str, Any]] = {
@@ -51,7 +51,7 @@ Partition = tuple[int, int]
 
 @pytest.fixture
 def broker(kind: type[Broker]) -> Iterator[Broker]:
-    """Start a separate broker."""
+    """Start a broker for one test only."""
     broker = kind()
     try:
         broker.start()
@@ -74,26 +74,26 @@ def registry() -> Iterator[str]:
 
 
 class Orders:
-    """The written records and the expected results."""
+    """The records that the test writes, and the expected results."""
 
     def __init__(self, broker: Broker, url: str) -> None:
         self._producer = Producer({"bootstrap.servers": broker.bootstrap})
         self._url = url
         self._next = [0] * PARTITIONS
         self.data: dict[Partition, Any] = {}
-        """Expected data by partition and offset, or None."""
+        """The expected decoded value by partition and offset, or None if there is none."""
         self.dead: dict[Partition, tuple[Any, ...]] = {}
-        """Key, value, headers, timestamp, and a part of the reason."""
+        """The key, value, headers, timestamp, and a part of the expected reason."""
 
     def write(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
-        """Encode orders as confluent's producer does."""
+        """Encode orders with confluent's Avro serializer."""
         with SchemaRegistryClient({"url": self._url}) as client:
             serializer = AvroSerializer(client, json.dumps(schema))
             where = SerializationContext(TOPIC, MessageField.VALUE)
             return [serializer(order, where) for order in orders]
 
     def send(self, value: bytes | None, data: Any, why: str = "") -> None:
-        """Send a record to the two partitions in turn."""
+        """Send a record to the two partitions alternately, and note the expected result."""
         partition = sum(self._next) % PARTITIONS
         place = (partition, self._next[partition])
         self._next[partition] += 1
@@ -110,7 +110,7 @@ class Orders:
 
 
 def read_dead(broker: Broker) -> dict[Partition, list[Any]]:
-    """Return the dead letters as a plain consumer reads them, by original position."""
+    """Return the dead letters as a plain consumer reads them, by original partition and offset."""
     found: dict[Partition, list[Any]] = {}
     for record in chain.from_iterable(read_topics(broker.bootstrap, [DEAD]).values()):
         about = {key: (value or b"").decode() for key, value in record.headers[-5:]}
@@ -123,7 +123,7 @@ def read_dead(broker: Broker) -> dict[Partition, list[Any]]:
 
 
 def read_archive(directory: Path) -> dict[Partition, list[Any]]:
-    """Return value, data and error of each record in the archive."""
+    """Return value, decoded data and error of each archived record, by partition and offset."""
     found: dict[Partition, list[Any]] = {}
     for manifest in sorted((directory / "_manifests").glob("*.json")):
         for file in json.loads(manifest.read_text())["files"]:

@@ -1,4 +1,4 @@
-"""`python -m interop.pipeline_kills`: trials of each job and victim with several seeds."""
+"""`python -m interop.pipeline_kills`: trials of each job with each victim, for several seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY, LAST, NEVER = "every", "last", "never"
 
 
 def main() -> int:
-    """Return the exit status: 1 if there is a finding."""
+    """Run the trials. Return the exit status, which is 1 if there is a finding."""
     parser = argparse.ArgumentParser(prog="python -m interop.pipeline_kills", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many trials for each job and victim")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
@@ -63,14 +63,14 @@ def main() -> int:
 
 
 def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tuple[str, str, int]]:
-    """Yield the first seed of all cells, then the second, so that an early end still covers all cells."""
+    """Yield all cells with the first seed, then all with the next seed, so an early end covers every cell."""
     for seed in range(first, last + 1):
         for job, victim in cells:
             yield job, victim, seed
 
 
 def summary(reports: list[Report]) -> str:
-    """Return one line per cell."""
+    """Return one line for each pair of job and victim."""
     lines = []
     for cell in dict.fromkeys((report.job, report.victim) for report in reports):
         inside = [report for report in reports if (report.job, report.victim) == cell]

@@ -1,6 +1,6 @@
 """The comparison of a job's output with its source.
 
-Each function returns findings. Without findings, every record is there exactly once and unchanged.
+Each function returns findings. If there are none, every record is in the output exactly once and unchanged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from interop.pipeline_kills.reading import (
 LOST, EXTRA, TWICE, CHANGED, ORDER = "lost", "extra", "twice", "changed", "order"
 UNLISTED, CHECKSUM, MANIFEST, MAP, UNREADABLE = "unlisted", "checksum", "manifest", "map", "unreadable"
 STUCK, FAILED, AGAIN = "stuck", "failed", "again"
-"""A job that does not end, that always fails, or that finds work after it has succeeded."""
+"""The job did not end, failed at every start, or changed something after it had succeeded."""
 
 
 class Finding(NamedTuple):
-    """A difference between source and output."""
+    """A difference between the source and the output of a job."""
 
     kind: str
     about: str
@@ -45,7 +45,7 @@ def partition_name(place: Partition) -> str:
 
 
 def compare(place: str, truth: Sequence[Record], found: Sequence[Record], *, kinds: bool) -> list[Finding]:
-    """Compare records by offset. With `kinds`, their timestamp types must be equal, too."""
+    """Compare records by offset. With `kinds`, also compare their timestamp types."""
     findings = []
     by_offset: dict[int, Record] = {}
     twice = []
@@ -78,7 +78,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 
 def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) -> list[Finding]:
-    """Check an archive of topics that end at `ends`."""
+    """Check an archive of topics. `ends` are the end offsets of the archived partitions."""
     try:
         manifests = read_manifests(archive)
     except Unreadable as error:
@@ -96,7 +96,7 @@ def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) 
                 findings.append(Finding(MANIFEST, f"{manifest.number} lists {file.path} again"))
             files[file.path] = file
     there = {str(path.relative_to(archive)) for path in (archive / "data").rglob("*") if path.is_file()}
-    # Checksums that Spark's file system writes beside its files.
+    # Spark's file system writes these checksum files beside its files.
     there = {path for path in there if not path.endswith(".crc")}
     findings += [Finding(UNLISTED, path) for path in sorted(there - set(files) - replaced)]
     found: Records = {}
@@ -110,7 +110,7 @@ def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) 
 
 
 def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]) -> list[Finding]:
-    """Check that manifests are numbered without gaps and that their ranges are contiguous and complete."""
+    """Check that manifests are numbered without gaps, and that their ranges have no gaps and reach `ends`."""
     findings = []
     if [manifest.number for manifest in manifests] != list(range(len(manifests))):
         findings.append(Finding(MANIFEST, f"numbers {[manifest.number for manifest in manifests]}"))
@@ -135,7 +135,7 @@ def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]
 
 
 def check_file(archive: Path, file: Listed) -> tuple[list[Record], list[Finding]]:
-    """Return the records of a file, and the differences from its manifest."""
+    """Read a file of an archive. Return its records, and the differences from its entry in the manifest."""
     path = archive / file.path
     try:
         data = path.read_bytes()
@@ -166,7 +166,7 @@ def _date(timestamp_ms: int) -> str:
 
 
 def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
-    """Check topics that must have the same records under the same offsets. Their names have a suffix."""
+    """Check topics that must have the source's records at the same offsets. Their names end with `suffix`."""
     findings = []
     for (topic, partition), records in truth.items():
         other = found.get((topic + suffix, partition), [])
@@ -177,7 +177,7 @@ def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
 def check_mapped(
     place: Partition, truth: Sequence[Record], found: Sequence[Record], entries: Sequence[Entry], end: int
 ) -> list[Finding]:
-    """Check a partition with the source's records in order, and its offset map."""
+    """Check a partition that must have the source's records in the same order, and its offset map."""
     name = partition_name(place)
     findings = check_order(name, truth, found)
     source = {record.offset: record for record in truth}
@@ -216,13 +216,13 @@ def check_mapped(
 
 
 def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> list[Finding]:
-    """Check for the same contents in the same order, whatever the offsets."""
+    """Check that the contents are the same and in the same order. Offsets may differ."""
     wanted = [record.content for record in truth]
     contents = [record.content for record in found]
     if wanted == contents:
         return []
     findings = []
-    # The same content may occur several times, since flight schedules repeat.
+    # Contents may occur several times, because flight schedules repeat.
     missing, more = _less(wanted, contents), _less(contents, wanted)
     if missing:
         findings.append(Finding(LOST, f"{name}: {len(missing)} records, {missing[0]!r:.200}"))
@@ -236,7 +236,7 @@ def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> 
 
 
 def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-    """Return the values that occur on the left more often than on the right."""
+    """Return the values that occur more often in `left` than in `right`."""
     counts: dict[Any, int] = {}
     for one in right:
         counts[one] = counts.get(one, 0) + 1
@@ -251,7 +251,7 @@ def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
 
 
 def check_windows(truth: Records, found: Records) -> list[Finding]:
-    """Check flights, distance and cancellations by day and carrier, from the last result of each window."""
+    """Check flights, distance and cancellations by day and carrier in the last result of each window."""
     wanted: dict[tuple[str, str], list[float]] = {}
     for record in (record for records in truth.values() for record in records):
         if not record.value:

@@ -1,4 +1,4 @@
-"""The jobs that are killed: their configuration, their steps and their results."""
+"""The jobs that are killed: their configuration, their kill points and their results."""
 
 from __future__ import annotations
 
@@ -44,76 +44,79 @@ from interop.pipeline_kills.workload import BOOKINGS, FLIGHTS, PARTITIONS
 
 MAP_SUFFIX: Final = ".offset-map"
 STEP_OFFSETS: Final = 1_500
-"""Offsets per step of a stream, so that a run has several steps."""
+"""The number of offsets per micro-batch, small enough that a run has several micro-batches."""
 STEPS: Final = 5
-"""The minimum number of steps."""
+"""The minimum number of micro-batches of a run on both topics."""
 TRANSACTION_RECORDS: Final = 300
 TRANSACTIONS: Final = 5
-"""The minimum number of transactions in the largest partition."""
+"""The minimum number of transactions for the partition with the most records."""
 FLIGHTS_STEPS: Final = 4
-"""The minimum number of steps of a stream of one topic."""
+"""The minimum number of micro-batches of a run on one topic."""
 WINDOWS_BYTES: Final = 10_000
-"""Less than the size of the job's results."""
+"""A number of bytes that the results of the job always exceed."""
 DIRECTORY_BYTES: Final = 100_000
-"""Less than the size of a restored directory."""
+"""A number of bytes that a restored directory always exceeds."""
 
 
 @dataclass
 class KillSetup:
-    """A broker with source topics, and their content."""
+    """A broker with source topics, and the content of these topics."""
 
     broker: Broker
     directory: Path
     truth: Records
-    """The content as a plain consumer reads it."""
+    """The records of the source topics, as a plain consumer reads them."""
     ends: Mapping[Partition, int]
     archive: Path
-    """An archive of both topics that was written without kills."""
+    """An archive of both topics, written without kills."""
 
     def of(self, *topics: str) -> Records:
-        """Return the content of these topics."""
+        """Return the records of these source topics."""
         return {place: records for place, records in self.truth.items() if place[0] in topics}
 
 
 @dataclass
 class Job(ABC):
-    """A job of a trial, with its own directory and names."""
+    """A job of one trial. It has a directory and topic names of its own."""
 
     name: ClassVar[str]
     command: ClassVar[str]
-    """The pipeline's command."""
+    """The name of the pipeline's command."""
     victims: ClassVar[tuple[str, ...]] = VICTIMS
-    """The processes that can be killed."""
+    """The kinds of processes that can be killed during the job."""
     setup: KillSetup
     place: Path
     trial: str
-    """A unique part of the names of topics, groups and transactions."""
+    """A text that makes the names of topics, groups and transactional ids unique."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def suffix(self) -> str:
-        """The suffix of the topics that it writes."""
+        """The suffix of the names of the topics that the job writes."""
         return f".{self.trial}"
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Return the configuration."""
+        """Return the configuration of the job."""
 
     @abstractmethod
     def steps(self, rng: Random) -> list[Step]:
-        """Return steps at which the job may be killed."""
+        """Return the events at which the job may be killed."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """Return the state that a repeated run must not change. Unreadable."""
+        """Return the state that another run of the finished job must not change.
+
+        Raises Unreadable.
+        """
 
     @abstractmethod
     def check(self) -> list[Finding]:
-        """Compare the results with the source."""
+        """Compare the results of the job with the source."""
 
     @abstractmethod
     def audit(self) -> dict[str, Any]:
-        """Return the config of an audit that must be clean, or nothing without comparable sides."""
+        """Return the configuration of an audit that must find no difference, or {} without an audit."""
 
     def client(self) -> dict[str, str]:
         return {"bootstrap.servers": self.setup.broker.bootstrap}
@@ -136,7 +139,7 @@ class Job(ABC):
 
 
 def files_below(directory: Path) -> list[tuple[str, int, int]]:
-    """Return names, sizes and modification times."""
+    """Return the name, size and modification time of each file below a directory."""
     return sorted(
         (str(path), path.stat().st_size, path.stat().st_mtime_ns)
         for path in directory.rglob("*")
@@ -145,7 +148,7 @@ def files_below(directory: Path) -> list[tuple[str, int, int]]:
 
 
 class ArchiveJob(Job):
-    """Archive both topics over the network."""
+    """Archives both topics over the network."""
 
     name = "archive"
     command = "archive"
@@ -181,7 +184,7 @@ class ArchiveJob(Job):
 
 
 class ArchiveDirectoryJob(ArchiveJob):
-    """Archive both topics from the broker's files."""
+    """Archives both topics from the broker's files."""
 
     name = "archive-directory"
 
@@ -190,7 +193,7 @@ class ArchiveDirectoryJob(ArchiveJob):
 
 
 class CompactJob(ArchiveJob):
-    """Compact the small files of an archive, in one process without Spark."""
+    """Compacts the small files of an archive. The job is a single process without Spark."""
 
     name = "compact"
     command = "compact"
@@ -206,13 +209,13 @@ class CompactJob(ArchiveJob):
 
 
 class TopicJob(Job):
-    """A job that writes topics."""
+    """A job that writes to topics."""
 
     mapped: ClassVar[tuple[str, ...]] = ()
     same: ClassVar[tuple[str, ...]] = ()
 
     def topics(self) -> list[str]:
-        """Return all topics that it writes."""
+        """Return all topics that the job writes."""
         filled = [topic + self.suffix for topic in (*self.same, *self.mapped)]
         return [*filled, *(topic + self.suffix + MAP_SUFFIX for topic in self.mapped)]
 
@@ -220,7 +223,7 @@ class TopicJob(Job):
         data = self.setup.broker.log_dir
         topic = (*self.mapped, *self.same)[0]
         size_bytes = sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
-        # The jobs compress the records to about a fifth.
+        # The job compresses the records to about a fifth of their size.
         found = delivery_steps(data, topic + self.suffix, size_bytes // 8, rng)
         if self.mapped:
             found += transaction_steps(data, self.trial, TRANSACTIONS, rng)
@@ -263,7 +266,7 @@ class TopicJob(Job):
 
 
 class RestoreJob(TopicJob):
-    """Restore a topic without gaps under the same offsets."""
+    """Restores a topic without offset gaps, with the same offsets."""
 
     name = "restore"
     command = "restore"
@@ -282,7 +285,7 @@ class RestoreJob(TopicJob):
 
 
 class RestoreMapJob(RestoreJob):
-    """Restore a topic with gaps, through transactions and with an offset map."""
+    """Restores a topic with offset gaps, in transactions and with an offset map."""
 
     name = "restore-map"
     same = ()
@@ -290,7 +293,7 @@ class RestoreMapJob(RestoreJob):
 
 
 class RestoreDirectoryJob(Job):
-    """Restore both topics into the data directory of a broker that has never run."""
+    """Restores both topics into the data directory of a broker that has not run yet."""
 
     name = "restore-directory"
     command = "restore"
@@ -336,7 +339,7 @@ class RestoreDirectoryJob(Job):
 
 
 class MirrorJob(TopicJob):
-    """Mirror both topics into others of the same cluster."""
+    """Mirrors both topics to other topics of the same cluster."""
 
     name = "mirror"
     command = "mirror"
@@ -359,7 +362,7 @@ class MirrorJob(TopicJob):
 
 
 class WindowsJob(Job):
-    """Aggregate by day and carrier. The last result of each window counts."""
+    """Aggregates flights by day and carrier. Only the last result of each window is checked."""
 
     name = "windows"
     command = "windows"
@@ -377,7 +380,7 @@ class WindowsJob(Job):
             "checkpoint": str(self.place / "checkpoint"),
             "group": "carrier",
             "window": "1 day",
-            # No event may be late. Otherwise the results would depend on the steps.
+            # No event may be late, because the number of late events depends on the micro-batches.
             "watermark": "30 days",
             "aggregates": {"flights": "count", "distance": "sum:distance", "cancelled": "nulls:dep_time"},
             "client": self.client(),
@@ -421,7 +424,7 @@ JOBS: Final[dict[str, type[Job]]] = {
 
 
 def toml(content: Mapping[str, Any], table: str = "") -> str:
-    """Return a configuration as TOML."""
+    """Return a configuration in TOML format."""
     lines, tables = [], []
     for key, value in content.items():
         quoted = json.dumps(key)

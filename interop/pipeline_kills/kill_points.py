@@ -1,4 +1,4 @@
-"""Points at which a job is killed: a step that leaves a trace in the file system, plus a delay."""
+"""Kill points of a job. Each is an event that leaves a trace in the file system, plus a delay."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from random import Random
 from typing import Final, NamedTuple
 
 PREPARED, COMPLETE = 2, 4
-"""PrepareCommit and CompleteCommit in the transaction log."""
+"""The states PrepareCommit and CompleteCommit in the transaction log."""
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 ATTRIBUTES_AT, COUNT_AT = 5, 12
 CODEC_BITS: Final = 7
 STATUS_AT: Final = 2 + 8 + 2 + 4
-"""The position in the value after version, producer id, epoch and timeout."""
+"""The position of the state in a record's value, after version, producer id, epoch and timeout."""
 
 
 class KillPoint(NamedTuple):
-    """A step after which a process is killed, and the delay."""
+    """An event and a delay, after which a process is killed."""
 
     name: str
     is_reached: Callable[[], bool]
@@ -32,14 +32,14 @@ Step = tuple[str, Callable[[], bool]]
 
 
 def choose_kill_point(steps: Sequence[Step], rng: Random, longest_s: float) -> KillPoint:
-    """Choose a step and a delay: none, short, or up to `longest_s`."""
+    """Choose a random event and a random delay of 0 to `longest_s` seconds. Short delays are more likely."""
     name, is_reached = rng.choice(steps)
     pause_s = rng.choice((0.0, rng.uniform(0, 0.03), rng.uniform(0, 0.3), rng.uniform(0, longest_s)))
     return KillPoint(name, is_reached, pause_s)
 
 
 def archive_steps(archive: Path, commits: int, rng: Random) -> list[Step]:
-    """Return the steps of the job `archive` for a random commit."""
+    """Return the events of the job `archive`, for a random commit."""
     number = rng.randrange(commits)
     staging, name = archive / "_staging", f"{number:010d}"
     manifests = archive / "_manifests"
@@ -68,7 +68,7 @@ def archive_steps(archive: Path, commits: int, rng: Random) -> list[Step]:
 
 
 def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
-    """Return the steps of the job `compact` on a copy of an archive."""
+    """Return the events of the job `compact` on a copy of the archive `before`."""
     data, merged = archive / "data", "*/*/*/part-merged-*.parquet"
     old = [path.relative_to(before) for path in (before / "data").rglob("*.parquet")]
     one = rng.choice(old)
@@ -91,7 +91,7 @@ def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
 
 
 def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]:
-    """Return the steps of a restore into a directory, including a random size of its first partitions."""
+    """Return the events of a restore into a directory. One event is a random size of the restored logs."""
     building = directory.with_name(f".{directory.name}.restoring")
     wanted = rng.randrange(1, size_bytes)
 
@@ -99,7 +99,7 @@ def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]
         try:
             found = sum(path.stat().st_size for path in building.glob("attempts/*/*/*.log"))
         except FileNotFoundError:
-            return True  # The directory was renamed meanwhile, so the step is reached.
+            return True  # The directory was renamed during the check, which happens after this event.
         return found >= wanted or directory.exists()
 
     def put() -> bool:
@@ -117,7 +117,7 @@ def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]
 
 
 def stream_steps(checkpoint: Path, steps: int, rng: Random) -> list[Step]:
-    """Return Spark's log entries before and after a random step of a stream."""
+    """Return the start and the commit of a random micro-batch, as recorded in Spark's checkpoint."""
     number = rng.randrange(steps)
     return [
         (f"Spark's note of step {number}", (checkpoint / "offsets" / str(number)).exists),
@@ -126,7 +126,7 @@ def stream_steps(checkpoint: Path, steps: int, rng: Random) -> list[Step]:
 
 
 def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list[Step]:
-    """Return the steps of filling a topic's first partition to a random size."""
+    """Return the events of writing to a topic. One event is a random size of the topic's first partition."""
     wanted = rng.randrange(1, size_bytes)
 
     def reached() -> bool:
@@ -141,7 +141,7 @@ def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list
 
 
 def transaction_steps(data: Path, about: str, transactions: int, rng: Random) -> list[Step]:
-    """Return the steps of a random transaction with `about` in its id: prepared and complete."""
+    """Return the prepared and the completed commit of a random transaction with `about` in its id."""
     number = rng.randrange(1, transactions + 1)
     log = TransactionLog(data, about)
     return [
@@ -152,7 +152,7 @@ def transaction_steps(data: Path, about: str, transactions: int, rng: Random) ->
 
 
 class TransactionLog:
-    """Follows the broker's files of __transaction_state."""
+    """A reader of the broker's log files of __transaction_state. It counts states of transactions."""
 
     def __init__(self, data: Path, about: str) -> None:
         self._data = data
@@ -161,7 +161,7 @@ class TransactionLog:
         self._counts: dict[int, int] = {}
 
     def count(self, status: int) -> int:
-        """Return how many transactions were seen to enter that state."""
+        """Read new records. Return how many transactions have entered this state so far."""
         for path in self._data.glob("__transaction_state-*/*.log"):
             self._follow(path)
         return self._counts.get(status, 0)
@@ -183,7 +183,10 @@ class TransactionLog:
 
 
 def batches_of(data: bytes) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-    """Yield size, and keys and values, of the complete batches at the start of the data."""
+    """Yield the size in bytes and the records of each complete record batch at the start of `data`.
+
+    A record is a pair of key and value. The list of records is empty for a compressed batch.
+    """
     at = 0
     while at + BATCH_HEADER.size <= len(data):
         header = BATCH_HEADER.unpack_from(data, at)
@@ -202,7 +205,7 @@ def batches_of(data: bytes) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
 
 
 def _record(data: bytes, at: int) -> tuple[bytes, bytes]:
-    at += 1  # attributes
+    at += 1  # skip the attributes
     _, at = _varint(data, at)
     _, at = _varint(data, at)
     found = []
@@ -214,7 +217,7 @@ def _record(data: bytes, at: int) -> tuple[bytes, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag varint and the position after it."""
+    """Decode a zigzag varint. Return its value and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""The processes of a job in one session: the driver with its JVM, executors and Python workers."""
+"""The processes of a job: the driver with its JVM, the executors and the Python workers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from interop.reference import HERE, TARGET, spark_jars, spark_python
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
 VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
 EACH: Final = "each"
-"""All three in one trial."""
+"""Kills driver, executor and broker in one trial."""
 EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 WORKER_MODULE: Final = "pyspark.daemon"
 POLL_S: Final = 0.05
 WAIT_S: Final = 30.0
 SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
-"""A driver that lives for half a minute would spend a third of the time on JIT compilation."""
+"""JVM options for a short start. JIT compilation would take a third of a driver's half minute."""
 CLASSES: Final = TARGET / "spark.jsa"
 """A class data sharing archive of Spark's classes, which halves the time of a trial."""
 
 
 def environment(jvm: str = "") -> dict[str, str]:
-    """Return a job's environment with these JVM options."""
+    """Return the environment variables of a job, with these JVM options."""
     if not jvm and CLASSES.exists():
         jvm = f"-XX:SharedArchiveFile={CLASSES}"
     return {
@@ -49,7 +49,7 @@ class Process(NamedTuple):
 
 
 class JobProcess:
-    """A running job with its output in a file."""
+    """A running job, whose output goes to a file."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
@@ -71,7 +71,7 @@ class JobProcess:
         return self.process.poll() is not None
 
     def wait(self, seconds: float) -> int | None:
-        """Return the exit status, or None at the timeout."""
+        """Wait until the job ends. Return its exit status, or None if the time is over."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -83,7 +83,8 @@ class JobProcess:
     def all(self) -> list[Process]:
         """Return all running processes of the job, including orphans.
 
-        Python workers have their own process group, but no process of Spark leaves the session.
+        Python workers have a process group of their own, so the processes are found by their session. No
+        process of Spark leaves the session.
         """
         found = []
         for entry in os.scandir("/proc"):
@@ -102,17 +103,17 @@ class JobProcess:
         return found
 
     def executors(self) -> list[Process]:
-        """Return the JVMs that run tasks for the driver."""
+        """Return the executor JVMs, which run tasks for the driver."""
         return [process for process in self.all() if EXECUTOR_CLASS in process.command]
 
     def workers(self) -> list[Process]:
-        """Return the Python processes that run tasks for an executor. A daemon forks them."""
+        """Return the Python workers, which run tasks for an executor. A daemon forks them."""
         found = [process for process in self.all() if WORKER_MODULE in process.command]
         daemons = {process.pid for process in found}
         return [process for process in found if process.parent in daemons]
 
     def kill_driver(self, rng: Random) -> str:
-        """Kill the driver's Python, its JVM, or both. Return which. Executors keep running."""
+        """Kill the driver's Python process, its JVM, or both, and return which. Executors keep running."""
         jvms = [process.pid for process in self.all() if process.parent == self.process.pid]
         victim = rng.choice(("Python and JVM", "Python and JVM", "Python", "JVM"))
         pids = {"Python": [self.process.pid], "JVM": jvms}.get(victim) or [self.process.pid, *jvms]
@@ -121,7 +122,7 @@ class JobProcess:
         return f"the driver's {victim}"
 
     def kill_executor(self, rng: Random) -> str:
-        """Kill an executor or a Python worker. Return which, or nothing if the job ended first."""
+        """Kill an executor or a Python worker. Return a description, or "" if the job ended first."""
         wants_worker = rng.random() < 0.4
         while not self.has_ended:
             found = self.workers() if wants_worker else self.executors()
@@ -132,7 +133,7 @@ class JobProcess:
         return ""
 
     def end(self, seconds: float = 0) -> list[str]:
-        """Kill the remaining processes after this time, and return their commands."""
+        """Kill the processes that still run after this time. Return their command lines."""
         deadline = time.monotonic() + seconds
         while (left := self.all()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -146,4 +147,4 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it has just ended
+        pass  # the process has already ended

@@ -1,6 +1,6 @@
-"""Readers of topics, archives and offset maps that use neither the pipeline nor Spark."""
+"""Readers of topics, archives and offset maps that use neither the pipeline's code nor Spark."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -16,37 +16,40 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 READ_S = 90.0
-"""The time limit for a topic. A topic with an open transaction cannot be read to its end."""
+"""The time limit for reading a topic, in seconds. An open transaction blocks a reader until this limit."""
 
 
 class Record(NamedTuple):
-    """A record as a reader receives it."""
+    """A record, as a consumer receives it."""
 
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    """0 for the producer's time, 1 for the broker's."""
+    """0 for CreateTime, 1 for LogAppendTime."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """The part of a record that every copy preserves."""
+        """The fields of a record that every copy must preserve."""
         return self.timestamp_ms, self.key, self.value, self.headers
 
 
 Partition = tuple[str, int]
-"""Topic and partition."""
+"""A topic name and a partition number."""
 Records = dict[Partition, list[Record]]
 
 
 class Unreadable(Exception):
-    """Something expected cannot be read. The message says what and why."""
+    """A topic, file or entry cannot be read. The message says which one and why."""
 
 
 def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
-    """Return the committed records of topics by partition. Unreadable."""
+    """Return the committed records of topics by partition.
+
+    Raises Unreadable.
+    """
     ends = read_ends(bootstrap, topics)
     consumer = _consumer(bootstrap, "read_committed")
     try:
@@ -58,7 +61,10 @@ def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
 
 
 def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Partition, int]:
-    """Return the end offsets, including markers and open transactions. Unreadable."""
+    """Return the end offset of each partition, which counts markers and open transactions.
+
+    Raises Unreadable.
+    """
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
         found = {}
@@ -112,7 +118,7 @@ def _read_partition(consumer: Consumer, topic: str, partition: int, end: int) ->
 
 
 class Listed(NamedTuple):
-    """A file as a manifest describes it."""
+    """A file, as a manifest describes it."""
 
     path: str
     topic: str
@@ -126,17 +132,20 @@ class Listed(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A commit of an archive."""
+    """The manifest of one commit to an archive."""
 
     number: int
     ranges: dict[Partition, tuple[int, int]]
-    """Empty if the commit only rewrote files."""
+    """The archived offsets by partition. It is empty if the commit only compacted files."""
     files: list[Listed]
     replaced: list[str]
 
 
 def read_manifests(archive: Path) -> list[Manifest]:
-    """Return all manifests by number. Unreadable."""
+    """Return all manifests in the order of their numbers.
+
+    Raises Unreadable.
+    """
     found = []
     for path in sorted((archive / "_manifests").glob("*.json")):
         try:
@@ -155,9 +164,12 @@ def read_manifests(archive: Path) -> list[Manifest]:
 
 
 def read_parquet(path: Path) -> list[Record]:
-    """Return the records of an archive's file. Unreadable."""
+    """Return the records of a Parquet file of an archive.
+
+    Raises Unreadable.
+    """
     try:
-        # As a single file, without columns from the directory names.
+        # Read it as a single file: a data set would add columns for the directory names.
         with pq.ParquetFile(path) as file:
             table = file.read()
     except (OSError, pa.ArrowException) as error:
@@ -175,7 +187,7 @@ def read_parquet(path: Path) -> list[Record]:
     return [
         Record(
             offset,
-            # Exact: a fraction of a millisecond cannot come from a topic.
+            # The division must be exact, because timestamps of a topic are whole milliseconds.
             time_us // 1000 if time_us % 1000 == 0 else time_us,
             kind,
             key,
@@ -187,7 +199,7 @@ def read_parquet(path: Path) -> list[Record]:
 
 
 class Entry(NamedTuple):
-    """An entry of an offset map: a source range, and pairs of source and target offsets."""
+    """An entry of an offset map: a range of source offsets, and pairs of source and target offset."""
 
     source: int
     end: int
@@ -195,7 +207,10 @@ class Entry(NamedTuple):
 
 
 def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
-    """Return the entries of a job's partition in an offset map. Unreadable."""
+    """Return the entries of a job and partition in an offset map.
+
+    Raises Unreadable.
+    """
     found = []
     for place in records.values():
         for record in place:

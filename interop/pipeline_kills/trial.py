@@ -1,4 +1,4 @@
-"""A trial: a job is started, processes are killed, the job is restarted until it succeeds, and checked."""
+"""A trial: start a job, kill processes, restart the job until it succeeds, and check the results."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import spark_jars, spark_python
 
 JOB_S: Final = 420.0
-"""The time limit of a run: librdkafka gives up after a minute, Kafka's consumer after two."""
+"""The time limit of a run. It is longer than two minutes, after which all clients have given up."""
 LEAVE_S: Final = 90.0
-"""The time in which a JVM must exit after its driver has ended."""
+"""The time in which a JVM must exit after its driver has ended, in seconds."""
 MOST_STARTS: Final = 5
 WATCH_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 1.5
 LONGEST_OUTAGE_S: Final = 3.0
 FLIGHTS_REPLAYED: Final = 6_000
 EXECUTORS: Final = "local-cluster[1,2,1024]"
-"""Executors in a separate JVM, so that one can be killed."""
+"""A Spark master with executors in separate JVMs, so that an executor can be killed."""
 LOCAL: Final = "local[2]"
 PLANS: Final = {
     DRIVER: [[DRIVER]],
@@ -47,7 +47,7 @@ PLANS: Final = {
     BROKER: [[BROKER]],
     EACH: [[DRIVER], [EXECUTOR, BROKER]],
 }
-"""The victims during the first run of the job, and during the second."""
+"""The victims by trial: one list for the first start of the job, and one for each later start with kills."""
 BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
@@ -58,15 +58,15 @@ class Report(NamedTuple):
     victim: str
     seed: int
     killed: list[str]
-    """The killed processes, and when."""
+    """Descriptions of the killed processes, with their kill points."""
     missed: list[str]
-    """The kills that did not happen because the job ended before."""
+    """Descriptions of the kills that did not happen, because the job ended before its kill point."""
     starts: int
     """The number of starts until the job succeeded."""
     seconds: float
     findings: list[Finding]
     log: str
-    """The end of the job's output if there is a finding."""
+    """The end of the job's output if there is a finding, otherwise empty."""
 
     def __str__(self) -> str:
         summary = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nothing'}"
@@ -78,7 +78,10 @@ class Report(NamedTuple):
 
 @contextmanager
 def prepare_setup() -> Iterator[KillSetup]:
-    """Start a broker with the topics and an archive of them. RuntimeError."""
+    """Start a broker, create the source topics and an archive of them.
+
+    Raises RuntimeError.
+    """
     spark_jars()
     directory = Path(tempfile.mkdtemp(prefix="interop-kills-"))
     broker = Kwire(BROKER_SETTINGS)
@@ -116,7 +119,7 @@ def _client(broker: Kwire) -> dict[str, str]:
 
 
 def at(place: Path, jvm: str = "") -> dict[str, str]:
-    """Return a job's environment with Spark's work files in a directory."""
+    """Return the environment variables of a job that keeps Spark's work files below `place`."""
     return {
         **environment(jvm),
         "SPARK_WORKER_DIR": str(place / "workers"),
@@ -128,7 +131,7 @@ def at(place: Path, jvm: str = "") -> dict[str, str]:
 def start(
     command: str, config: Mapping[str, Any], place: Path, master: str = LOCAL, jvm: str = ""
 ) -> JobProcess:
-    """Start a job of the pipeline."""
+    """Start a job of the pipeline and return its process."""
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
@@ -146,7 +149,10 @@ def start(
 
 
 def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> bool:
-    """Run a job and return whether its JVM exited, too. RuntimeError if the job fails."""
+    """Run a job. Return whether its JVM exited after the job had ended.
+
+    Raises RuntimeError if the job fails.
+    """
     process = start(command, config, place, jvm=jvm)
     try:
         status = process.wait(JOB_S)
@@ -158,7 +164,7 @@ def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = 
 
 
 def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -> Report:
-    """Run a trial. With `audited`, also run the pipeline's audit."""
+    """Run a trial and return its result. With `audited`, also run the pipeline's audit on the results."""
     begun = time.monotonic()
     rng = Random(f"{name}/{victim}/{seed}")
     trial = f"{name}-{victim}-{seed}"
@@ -185,7 +191,7 @@ class _Trial:
     def __init__(self, job: Job, kills: list[list[tuple[str, KillPoint]]], rng: Random) -> None:
         self.job = job
         self.kills = kills
-        """For each start of the job, the kills in order."""
+        """For each start of the job, the victims and their kill points in order."""
         self.rng = rng
         self.killed: list[str] = []
         self.missed: list[str] = []
@@ -220,7 +226,7 @@ class _Trial:
         return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
 
     def _start(self, kills: list[list[tuple[str, KillPoint]]]) -> JobProcess:
-        """Start the job, with executors if a remaining victim is one."""
+        """Start the job. If an executor will be killed, run the executors in separate JVMs."""
         victims = {victim for together in kills for victim, _ in together}
         master = EXECUTORS if EXECUTOR in victims else LOCAL
         return start(self.job.command, self.job.config(), self.job.place, master)
@@ -250,7 +256,7 @@ class _Trial:
                 self._leave(process)
 
     def _kill(self, process: JobProcess, victim: str, kill_point: KillPoint) -> str:
-        """Kill the victim and return what was killed, or nothing if the job had ended."""
+        """Wait for the kill point and kill the victim. Return a description, or "" if the job ended first."""
         while not kill_point.is_reached():
             if process.has_ended:
                 return ""

@@ -1,6 +1,6 @@
-"""The records of the source topics: flights, with and without gaps from transactions."""
+"""The records of the source topics, which describe flights. One topic has offset gaps from transactions."""
 
-# The client's own annotations are partial.
+# The type annotations of the client library are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from confluent_kafka.cimpl import NewTopic
 from interop.pipeline_kills.reading import Record, Records
 
 EVENTS: Final = "events"
-"""The topic of the job `replay`."""
+"""The topic that the job `replay` writes."""
 FLIGHTS: Final = "flights"
-"""A topic without gaps. One partition has most of the records."""
+"""A topic without offset gaps. One of its partitions has most of the records."""
 BOOKINGS: Final = "bookings"
-"""A topic that is written in transactions, some of them aborted."""
+"""A topic with offset gaps: it is written in transactions, and some of them are aborted."""
 PARTITIONS: Final = {FLIGHTS: 4, BOOKINGS: 2}
 SHARE_PERCENT: Final = 84
-"""The percentage of records in the first partition."""
+"""The percentage of the records that are in the first partition."""
 BOOKED: Final = 2_500
 TRANSACTION_RECORDS: Final = 120
 DAY_MS: Final = 86_400_000
 
 
 def fill(bootstrap: str, events: Records) -> None:
-    """Write both topics from the output of the job `replay`."""
+    """Write both source topics from the records that the job `replay` has written."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = [
         NewTopic(topic, count, 1, config={"retention.ms": "-1", "segment.bytes": "1048576"})
@@ -47,7 +47,7 @@ def fill(bootstrap: str, events: Records) -> None:
 
 
 def varied(records: Sequence[Record]) -> Iterator[Record]:
-    """Yield the records with variations: late, without key or value, with unusual headers."""
+    """Yield the records. Some of them get a late timestamp, no key, no value, or unusual headers."""
     for number, record in enumerate(records):
         if number % 50 == 7:
             record = record._replace(timestamp_ms=record.timestamp_ms - 3 * DAY_MS - number)

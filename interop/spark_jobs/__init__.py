@@ -1,1 +1,1 @@
-"""Programs for PySpark's environment, run as child processes of interop/scenarios/spark.py."""
+"""Programs for the Python that has PySpark. interop/scenarios/spark.py runs them as child processes."""

@@ -1,4 +1,4 @@
-"""Batch writes and reads of format("kafka"), all in one session."""
+"""Batch writes and batch reads with format("kafka"), all in one session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(records_: DataFrame, bootstrap: str, **options: str) -> None:
 
 
 def content(read: DataFrame) -> dict[str, Any]:
-    """Return the content of a topic that is the same on every broker."""
+    """Return the content of a topic, without the values that differ between brokers."""
     rows = read.selectExpr(
         "topic",
         "partition",
@@ -86,7 +86,7 @@ def main() -> None:
     schema = reader(spark, bootstrap, subscribe="spark-batch").schema.simpleString()
     seen["schema without headers"] = schema
 
-    # Kafka's partitioner uses the key. A single task makes the order within a partition deterministic.
+    # With keys, Kafka's partitioner is deterministic. With one task, so is the order within a partition.
     write(
         records(spark, 300, "CAST(concat('k', id) AS BINARY) AS key", VALUE, tasks=1),
         bootstrap,

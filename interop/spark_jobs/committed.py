@@ -1,4 +1,4 @@
-"""Batches and streams of a topic with aborted and open transactions, at both isolation levels."""
+"""Batch and streaming reads of a topic with aborted and open transactions, at both isolation levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = ("read_committed", "read_uncommitted")
 
 
 def rows(frame: DataFrame) -> list[list[Any]]:
-    """Return partition, offset and value of each record, in order."""
+    """Return the partition, offset and value of each record, sorted."""
     found = frame.selectExpr("partition", "offset", "CAST(value AS STRING) AS value").collect()
     return sorted([row["partition"], row["offset"], row["value"]] for row in found)
 
@@ -26,7 +26,7 @@ def main() -> None:
         return rows(reader(spark, bootstrap, subscribe=topic, kafka_isolation_level=level, **options))
 
     def streamed(level: str) -> list[list[Any]]:
-        """Read to the end with a stream that has its own checkpoint."""
+        """Read the topic to its end with a stream, which has its own checkpoint."""
         taken: list[list[Any]] = []
         source = stream(
             spark,

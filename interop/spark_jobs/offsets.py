@@ -1,4 +1,4 @@
-"""Start and end offsets of reads, and how Spark splits them, in batches and streams."""
+"""The start and end offsets of batch and streaming reads, and how Spark splits the offsets into tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.spark_jobs.session import ask, digest, outcome, reader, session, se
 
 
 class Offsets:
-    """The session, the broker, and the directory of checkpoints."""
+    """Reads with one Spark session on one broker. The checkpoints are below `directory`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -20,7 +20,7 @@ class Offsets:
         self.spark: SparkSession = session(given["jars"], self.directory)
 
     def ranges(self, **options: Any) -> Any:
-        """Return count, first and last offset of each partition, and a hash of all contents."""
+        """Read a batch. Return count, first and last offset by partition, and a hash of all contents."""
 
         def read() -> Any:
             frame = reader(self.spark, self.bootstrap, **options)
@@ -34,13 +34,13 @@ class Offsets:
         return outcome(read)
 
     def tasks(self, **options: Any) -> Any:
-        """Return the number of records in each task of a read."""
+        """Return the number of records in each task of a batch read."""
         frame = reader(self.spark, self.bootstrap, **options)
         per_task = frame.selectExpr("spark_partition_id() AS task").groupBy("task").count().collect()
         return sorted(list(row) for row in per_task)
 
     def run(self, name: str, **options: Any) -> Any:
-        """Run a stream until it has read everything. Return count and end offsets of each batch."""
+        """Run a stream until it has read everything. Return record count and end offsets per micro-batch."""
 
         def drain() -> Any:
             return self.drain(stream(self.spark, self.bootstrap, **options), name)
@@ -67,7 +67,7 @@ class Offsets:
 
 
 def batch_reads(it: Offsets) -> dict[str, Any]:
-    """Read topic spark-times: three partitions of 100 records, a second apart, from ``start``."""
+    """Read topic spark-times. Each of its 3 partitions has 100 records, one per second from ``it.start``."""
     topic, seen = "spark-times", {}
     middle, late = it.start + 40_500, it.start + 10_000_000
 
@@ -115,7 +115,7 @@ def batch_reads(it: Offsets) -> dict[str, Any]:
         ).collect()
         for header in row["headers"] or []
     )
-    # Before Spark 3.1 the driver looked up offsets with a consumer in a group. The option still exists.
+    # Before Spark 3.1, the driver looked up offsets with a consumer in a group. The option still exists.
     it.spark.conf.set("spark.sql.streaming.kafka.useDeprecatedOffsetFetching", "true")
     seen["by a consumer in a group"] = it.ranges(
         subscribe=topic, startingTimestamp=middle, kafka_group_id="spark-times-group"
@@ -148,16 +148,16 @@ def streams(it: Offsets) -> dict[str, Any]:
 
     seen["pattern"] = pattern()
     seen["loss, before"] = loss("true")
-    ask("more")  # a matching topic, and more partitions and records in existing ones
+    ask("more")  # add a topic that matches, and add partitions and records to existing topics
     seen["pattern, a topic more"] = pattern()
     seen["from the latest, records more"] = latest()
-    ask("delete")  # records that no batch has read
+    ask("delete")  # delete records that no micro-batch has read
     seen["loss fails"] = loss("true")
     seen["loss is skipped"] = loss("false")
     batch = {"subscribe": "spark-loss", "startingOffsets": {"spark-loss": {"0": 5, "1": -2}}}
     seen["loss in a batch fails"] = it.ranges(**batch, failOnDataLoss="true")
     seen["loss in a batch is skipped"] = it.ranges(**batch, failOnDataLoss="false")
-    ask("recreate")  # the topic is recreated with fewer records than the checkpoint has
+    ask("recreate")  # recreate the topic with fewer records than the offset in the checkpoint
     seen["recreated topic fails"] = loss("true")
     seen["recreated topic is skipped"] = loss("false")
     return seen

@@ -1,4 +1,4 @@
-"""Options of format("kafka") that the other programs do not use: source, sink and caches."""
+"""Options of format("kafka") that the other programs do not use, for the source, the sink and the caches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CACHES = {
     "spark.kafka.producer.cache.timeout": "10ms",
     "spark.kafka.producer.cache.evictorThreadRunInterval": "10ms",
 }
-"""Short-lived consumers and producers. The other programs use Spark's defaults."""
+"""Options that close cached consumers and producers early. The other programs use Spark's defaults."""
 
 
 class Options:
-    """The session, the broker, and the directory of checkpoints."""
+    """Reads and writes with one Spark session on one broker. The checkpoints are below `directory`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -39,7 +39,7 @@ class Options:
         return self.spark.range(0, count, 1, 2).selectExpr(*columns)
 
     def write(self, rows: DataFrame, **options: Any) -> Any:
-        """Run a batch write and return its result."""
+        """Write rows as a batch and return the outcome."""
 
         def save() -> str:
             sink = rows.write.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
@@ -52,7 +52,10 @@ class Options:
         return content(reader(self.spark, self.bootstrap, subscribe=topic, includeHeaders="true"))
 
     def batches(self, name: str, trigger: dict[str, Any], enough: int, **options: Any) -> Any:
-        """Return the number of records of each batch until there are `enough`, or no more arrive."""
+        """Run a stream until its micro-batches have `enough` records, the stream ends, or time is over.
+
+        Return the number of records of each micro-batch.
+        """
 
         def drain() -> list[int]:
             query = (
@@ -78,7 +81,7 @@ class Options:
         return outcome(drain)
 
     def streamed(self, name: str, frame: DataFrame, mode: str, **options: Any) -> Any:
-        """Run a stream into the sink until it has read everything, and return its result."""
+        """Run a stream into the sink until it has read everything, and return the outcome."""
 
         def run() -> str:
             query = (
@@ -101,7 +104,7 @@ class Options:
 
 
 def source(it: Options) -> dict[str, Any]:
-    """Read topic spark-options: four partitions of a hundred records."""
+    """Read topic spark-options, which has four partitions of a hundred records each."""
     topic, seen = "spark-options", {}
     first = {"subscribe": topic, "startingOffsets": "earliest"}
     soon = {"processingTime": "100 milliseconds"}
@@ -175,7 +178,7 @@ def source(it: Options) -> dict[str, Any]:
 
 
 def counted(it: Options, **options: Any) -> int:
-    """Return the number of records of a batch read."""
+    """Return the number of records in a batch read."""
     return int(reader(it.spark, it.bootstrap, **options).count())
 
 
@@ -216,7 +219,7 @@ def sink(it: Options) -> dict[str, Any]:
 
 
 def settled(look: Callable[[], Any]) -> Any:
-    """Return a value once it was observed twice in a row: without acks, records arrive later."""
+    """Call `look` until it returns the same value twice. Without acks, records may arrive later."""
     before = look()
     for _ in range(20):
         time.sleep(0.2)
@@ -235,7 +238,7 @@ def written_with(it: Options, mode: str) -> str:
 
 
 def streaming_sink(it: Options) -> dict[str, Any]:
-    """Write from spark-options in every output mode."""
+    """Write records of spark-options with a stream, in every output mode."""
     seen: dict[str, Any] = {}
 
     def records() -> DataFrame:

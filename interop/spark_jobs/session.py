@@ -1,8 +1,8 @@
-"""The Spark session of the programs, and their dialogue with the scenario.
+"""The Spark session of the programs, and their communication with the scenario.
 
-The scenario passes the settings as one JSON argument. The program prints JSON lines. To let the scenario do
-something in between, it prints a request and waits for a line. It ends, with its JVM, when its standard input
-is closed.
+The scenario passes the settings in one argument, as JSON. The program prints JSON lines. If the scenario has
+to do something in between, the program prints a request and waits for a line on its standard input. The
+program and its JVM end when standard input is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _answers: queue.Queue[str] = queue.Queue()
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings. From here on, the end of standard input ends the program."""
+    """Return the settings, and start to watch standard input, whose end ends the program."""
     threading.Thread(target=_listen, daemon=True).start()
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
@@ -40,13 +40,13 @@ def tell(**event: Any) -> None:
 
 
 def ask(what: str) -> None:
-    """Request an action of the scenario and wait for it."""
+    """Request an action from the scenario, and wait until the scenario has done it."""
     tell(ask=what)
     _answers.get()
 
 
 def session(jars: list[str], directory: str, more: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a session with two cores and one gigabyte that writes only into the directory."""
+    """Start a session with two cores and one gigabyte. It writes files only below `directory`."""
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("interop")
@@ -74,19 +74,19 @@ def session(jars: list[str], directory: str, more: Mapping[str, str] | None = No
 
 
 def reader(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
-    """Return a batch read of format("kafka")."""
+    """Return a DataFrame for a batch read with format("kafka")."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     return source.options(**in_words(options)).load()
 
 
 def stream(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
-    """Return a streaming read of format("kafka")."""
+    """Return a DataFrame for a streaming read with format("kafka")."""
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     return source.options(**in_words(options)).load()
 
 
 def in_words(options: dict[str, Any]) -> dict[str, str]:
-    """Return Spark's options: mappings become JSON, and ``kafka_x_y`` becomes ``kafka.x.y``."""
+    """Return options as Spark expects them: mappings as JSON, and ``kafka_x_y`` renamed to ``kafka.x.y``."""
     return {
         name.replace("_", "."): json.dumps(value) if isinstance(value, dict) else str(value)
         for name, value in options.items()
@@ -94,7 +94,7 @@ def in_words(options: dict[str, Any]) -> dict[str, str]:
 
 
 def digest(rows: Iterable[Any]) -> str:
-    """Return a hash of rows of text, numbers and bytes that does not depend on their order."""
+    """Return a hash of rows that does not depend on their order. Values are text, numbers and bytes."""
     lines = sorted(repr(_steady(row)) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -108,7 +108,7 @@ def _steady(value: Any) -> Any:
 
 
 def outcome(action: Callable[[], Any]) -> Any:
-    """Return the action's result, or the error names in Spark's and Kafka's messages."""
+    """Return the result of the action. If it raises, return the names of Spark's and Kafka's errors."""
     try:
         return action()
     except Exception as problem:

@@ -1,4 +1,4 @@
-"""A streaming copy between topics with a checkpoint, until the scenario ends it."""
+"""A stream with a checkpoint that copies a topic to another topic until the scenario ends the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A streaming copy and a streaming count of a topic, and batch reads, while brokers are killed."""
+"""Two streams that copy and count the records of a topic, and batch reads, while brokers are killed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.sql.streaming import StreamingQuery
 from interop.spark_jobs.session import ask, reader, session, settings, stream, tell
 
 POLL_S = 0.2
-# Spark keeps an admin client for offsets. A request to a killed leader waits for its timeout, by default a
-# minute, even if another leader was elected.
+# Spark keeps an admin client, which looks up offsets. A request of this client to a killed leader waits until
+# it times out, by default after a minute, even if another leader was elected meanwhile.
 SHORT = {"kafka_request_timeout_ms": 10_000, "kafka_default_api_timeout_ms": 10_000}
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         return found
 
     def read(topic: str) -> dict[int, list[tuple[int, str]]]:
-        """Return offsets and values by partition, in order."""
+        """Return the offset and value of each record, by partition, in order."""
         found = defaultdict(list)
         for row in (
             reader(spark, bootstrap, subscribe=topic, **SHORT)
@@ -55,13 +55,13 @@ def main() -> None:
         ends = {str(partition): of[-1][0] + 1 for partition, of in rows.items()}
         for query in queries:
             while not has_passed(query, given["source"], ends):
-                # This raises the query's error.
+                # If the query failed, this raises its error.
                 query.awaitTermination(POLL_S)
         tell(source=rows, copy=read(given["copy"]), counts=read(given["counts"]))
 
 
 def has_passed(query: StreamingQuery, topic: str, ends: dict[str, int]) -> bool:
-    """Return whether the query has committed a batch up to these offsets."""
+    """Return whether the query has committed a micro-batch that ends at or after these offsets."""
     progress = query.lastProgress
     reached = json.loads(progress["sources"][0]["endOffset"] or "{}").get(topic, {}) if progress else {}
     return all(reached.get(partition, 0) >= end for partition, end in ends.items())

@@ -1,1 +1,1 @@
-"""A data directory on which Apache Kafka and kwire take turns."""
+"""A data directory on which Apache Kafka and kwire run alternately."""

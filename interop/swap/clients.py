@@ -1,4 +1,4 @@
-"""Stock clients that run across all turns."""
+"""Unmodified clients that keep running during all turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class LongLived:
-    """An idempotent producer, and a consumer of each group protocol."""
+    """An idempotent producer, and one consumer for each of the two group protocols."""
 
     def __init__(self, broker: Broker) -> None:
         self.sent = 0
@@ -74,7 +74,7 @@ class LongLived:
 
 
 def transact(broker: Broker) -> None:
-    """Commit a transaction, abort one, and leave one open, which the next turn aborts."""
+    """Commit one transaction, abort one, and leave one open. The next turn aborts the open transaction."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -95,7 +95,7 @@ def transact(broker: Broker) -> None:
 
 
 def new_protocol(broker: Broker) -> None:
-    """Read and commit with a consumer group (KIP-848)."""
+    """Read and commit with a consumer of the new group protocol (KIP-848)."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

@@ -1,4 +1,4 @@
-"""The workload of each turn, which continues that of the previous turn on either broker."""
+"""The workload of each turn. It continues the workload of the previous turn, which ran on either broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from interop.workload import CODECS, records
 MIB = "1048576"
 DAY_MS = str(24 * 60 * 60 * 1000)
 SMALL = "swap-small"
-"""A topic of small batches, several of them between two index entries."""
+"""A topic with several small batches between two index entries."""
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "swap-plain": (3, {"segment.bytes": MIB}),
     "swap-rolling": (
@@ -54,14 +54,14 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     SMALL: (1, {"segment.bytes": MIB, "index.interval.bytes": "512"}),
 }
 MOVED = [SMALL, "swap-rolling", COMPACTED]
-"""Topics that move to the other log directory on each turn."""
+"""The topics that move to the other log directory in each turn."""
 GROUP = "swap-group"
 STABLE = "swap-stable"
 ASSIGNMENT = b"\0\0\0\0\0\0\xff\xff\xff\xff"
 
 
 class Workload:
-    """The workload and its state."""
+    """The workload, and the state that it carries from one turn to the next."""
 
     def __init__(self, log_dirs: list[Path]) -> None:
         self.log_dirs = log_dirs
@@ -70,14 +70,14 @@ class Workload:
         self.producer_ids: list[int] = []
         self.sequences: dict[int, int] = {}
         self.last: dict[int, tuple[bytes, int]] = {}
-        """The last batch and its offset for each partition of swap-idempotent."""
+        """The last batch and its base offset, by partition of swap-idempotent."""
         self.member: tuple[str, int] | None = None
         self.clients: LongLived | None = None
         self.kept: list[Any] | None = None
-        """Quotas and credentials as Apache Kafka described them."""
+        """The quotas and credentials, as Apache Kafka described them."""
 
     def run_turn(self, broker: Broker) -> None:
-        """Run one turn of the workload and check each response."""
+        """Run one turn of the workload, and check the response to each request."""
         self.round += 1
         with RawClient(broker.bootstrap) as client:
             if self.round == 1:
@@ -102,7 +102,7 @@ class Workload:
             move_to_the_other(client, MOVED, self.log_dirs)
 
     def set_quotas_and_credentials(self, client: RawClient) -> None:
-        """Set quotas and credentials, which kwire cannot change yet. Later, check that they remain."""
+        """Set quotas and credentials in the first turn. Later, check that they are still the same."""
         if self.kept is not None:
             assert quotas_and_credentials(client) == self.kept, self.kept
             return
@@ -128,7 +128,7 @@ class Workload:
         self.kept = quotas_and_credentials(client)
 
     def create_and_delete_topics(self, client: RawClient) -> None:
-        """Create a topic for this turn, and delete that of the previous turn."""
+        """Create a topic for this turn, and delete the topic of the previous turn."""
         name = f"swap-turn-{self.round}"
         create_topic(client, name, 2, {"segment.bytes": MIB})
         accepted(produce(client, name, Batch(base_timestamp=now_ms()).encode(), partition=1))
@@ -136,12 +136,12 @@ class Workload:
             delete_topic(client, f"swap-turn-{self.round - 1}")
             if self.round > 2:
                 delete_topic(client, "swap-again")
-            # A topic with the same name is another topic.
+            # A new topic of the same name has another topic id.
             create_topic(client, "swap-again")
             accepted(produce(client, "swap-again", Batch(base_timestamp=now_ms()).encode()))
 
     def through_stock_client(self, broker: Broker) -> None:
-        """Produce with every codec, with keys, headers and tombstones, using idempotent stock producers."""
+        """Produce keys, headers and tombstones with each codec. Every second producer is idempotent."""
         for number, codec in enumerate(CODECS):
             producer = Producer(
                 {
@@ -177,7 +177,7 @@ class Workload:
             assert not failed, failed
 
     def roll(self, client: RawClient) -> None:
-        """Produce incompressible data for more than one segment, and many small batches."""
+        """Produce enough incompressible data to start a new segment, and many small batches."""
         for index in range(60):
             small = Batch([Record(bytes(index * 3), b"s%d" % index)], base_timestamp=now_ms())
             accepted(produce(client, SMALL, small.encode()))
@@ -191,7 +191,7 @@ class Workload:
             accepted(produce(client, COMPACTED, Batch([keyed], base_timestamp=now_ms()).encode()))
 
     def idempotent(self, client: RawClient) -> None:
-        """Resend the first producer's last batch and continue. Check that producer ids are new."""
+        """Send the first producer's last batch again, then continue. Check that producer ids are unique."""
         answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
         assert answer["ErrorCode"] == 0, answer
         assert answer["ProducerId"] not in self.producer_ids, (answer, self.producer_ids)
@@ -225,7 +225,7 @@ class Workload:
         ).encode()
 
     def delete_records(self, client: RawClient) -> None:
-        """Delete records up to the middle of the log."""
+        """Delete the records in the first half of a log."""
         for partition in range(2):
             answer = client.call(
                 "DeleteRecords",
@@ -241,7 +241,7 @@ class Workload:
             assert answer["Topics"][0]["Partitions"][0]["ErrorCode"] == 0, answer
 
     def configure(self, client: RawClient) -> None:
-        """Change configs of a topic, of this broker and of all brokers."""
+        """Change dynamic configs of a topic, of this broker, and of all brokers."""
         changes = [
             (2, "swap-plain", "retention.ms", f"{self.round}00000000"),
             (2, "swap-times", "max.message.bytes", f"{1_000_000 + self.round}"),
@@ -264,7 +264,7 @@ class Workload:
         assert not any(result["ErrorCode"] for result in answer["Responses"]), answer
 
     def group(self, broker: Broker) -> None:
-        """Keep a member in one group over all turns, and use another group in this turn only."""
+        """Use one group in all turns with the same member, and another group in this turn only."""
         with Member(broker, STABLE) as member:
             wait_for_coordinator(member.client, STABLE)
             if self.member is None:
@@ -289,7 +289,7 @@ def quotas_and_credentials(client: RawClient) -> list[Any]:
 
 
 def wait_until_compacted(broker: Broker) -> None:
-    """Wait until offsets are missing."""
+    """Wait until compaction has removed records."""
     deadline = time.monotonic() + 30
     while True:
         read = read_records(broker, {COMPACTED: 1})[f"{COMPACTED}-0"]
@@ -305,7 +305,7 @@ def committed(answer: Any) -> None:
 
 
 def accepted(answer: Any) -> Any:
-    """Return the partition's part of a Produce response, which must have no error."""
+    """Return the partition in a Produce response, after checking that it has no error."""
     one = answer["Responses"][0]["PartitionResponses"][0]
     assert one["ErrorCode"] == 0, answer
     return one

@@ -13,7 +13,7 @@ IN_USE = re.compile(r"^\S+-\d+$")
 
 
 def dump_errors_by_shape(shared: Shared) -> dict[str, str]:
-    """Return an example of each shape of error message."""
+    """Run the tool. Return an example of each shape of error message, by shape."""
     found: dict[str, str] = {}
     with ThreadPoolExecutor(2) as pool:
         given = [one for one in passes(shared) if one[2]]
@@ -28,7 +28,7 @@ def dump_errors_by_shape(shared: Shared) -> dict[str, str]:
 
 
 def passes(shared: Shared) -> list[tuple[str, tuple[str, ...], list[Path]]]:
-    """Return the files for each set of options."""
+    """Return the runs of the tool: for each, a label, its options, and the files to dump."""
     every = [path for path in shared.files("*/*") if IN_USE.match(path.parent.name)]
     every = [path for path in every if path.stat().st_size]
     metadata = [path for path in every if path.parent.name == "__cluster_metadata-0"]

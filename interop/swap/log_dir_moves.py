@@ -11,7 +11,7 @@ MOVE_SECONDS = 30.0
 
 
 def places(client: RawClient) -> dict[str, list[str]]:
-    """Return the directories of each partition. A partition that is moving has two."""
+    """Return the log directories of each partition. A partition has two while it is being moved."""
     answer = client.call("DescribeLogDirs", 4, Topics=None)
     found: dict[str, list[str]] = {}
     for result in answer["Results"]:
@@ -23,7 +23,7 @@ def places(client: RawClient) -> dict[str, list[str]]:
 
 
 def move_to_the_other(client: RawClient, topics: list[str], log_dirs: list[Path]) -> None:
-    """Move the first partition of each topic to the other directory, and wait for the end of the move."""
+    """Move the first partition of each topic to its other log directory, and wait until it was moved."""
     before = places(client)
     targets: dict[str, str] = {}
     for topic in topics:

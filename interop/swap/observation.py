@@ -17,15 +17,15 @@ from interop.wire import Fields
 EARLIEST, LATEST, NEWEST = -2, -1, -3
 TOPIC, BROKER = 2, 4
 SET_DYNAMICALLY = {1, 2, 3}
-"""Sources of a config: topic, broker and cluster."""
+"""The sources of dynamic configs in DescribeConfigs: topic, broker, and cluster default."""
 READ_SECONDS = 60.0
 STARTUP_SECONDS = 30.0
 COMPACTED = "swap-compacted"
-"""A topic that may be compacted at any time, also between two observations."""
+"""A topic that the broker may compact at any time, also between two observations."""
 
 
 def topics_of(client: RawClient) -> dict[str, Fields]:
-    """Return every topic, once each of its partitions has a leader."""
+    """Wait until every partition has a leader, and return all topics."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while True:
         answer = client.call("Metadata", 12, Topics=None, AllowAutoTopicCreation=False)
@@ -42,7 +42,7 @@ def topics_of(client: RawClient) -> dict[str, Fields]:
 
 
 def observe(broker: Broker) -> dict[str, Any]:
-    """Return the state in a form in which two observations can be compared."""
+    """Return the state of a broker in a form that can be compared with another observation."""
     with RawClient(broker.bootstrap) as client:
         topics = topics_of(client)
         seen: dict[str, Any] = {"topics": {}, "partitions": {}}
@@ -67,13 +67,13 @@ def observe(broker: Broker) -> dict[str, Any]:
 
 
 def newest_by_key(read: list[Any]) -> list[Any]:
-    """Return the newest record of each key without tombstones, which compaction preserves."""
+    """Return the newest record of each key, except tombstones. Compaction preserves these records."""
     newest = {record[1]: record for record in read}
     return sorted(record for record in newest.values() if record[2] is not None)
 
 
 def partition(client: RawClient, topic: str, index: int) -> Fields:
-    """Return offsets, leader epochs and a hash of all bytes of a partition."""
+    """Return the offsets and leader epochs of a partition, and a hash of all its batches."""
     offsets = {}
     for label, timestamp in (("start", EARLIEST), ("end", LATEST), ("newest", NEWEST)):
         offsets[label] = list_offset(client, topic, index, timestamp)
@@ -103,7 +103,7 @@ def partition(client: RawClient, topic: str, index: int) -> Fields:
 
 
 def stable(client: RawClient, topic: str, index: int, start: int) -> Fields:
-    """Return the last stable offset and the aborted transactions of a read_committed fetch."""
+    """Return the last stable offset and the aborted transactions in a read_committed Fetch response."""
     answer = fetch(client, topic, start, partition=index, IsolationLevel=1)["Responses"][0]["Partitions"][0]
     aborted = answer["AbortedTransactions"] or []
     return {
@@ -113,7 +113,10 @@ def stable(client: RawClient, topic: str, index: int, start: int) -> Fields:
 
 
 def list_offset(client: RawClient, topic: str, index: int, timestamp: int) -> int:
-    """Return an offset by timestamp. After a start, a leader may be ready later than Metadata shows it."""
+    """Return the offset for a timestamp.
+
+    Retry for a while, because a leader may become ready only after Metadata returns it.
+    """
     deadline = time.monotonic() + STARTUP_SECONDS
     while True:
         answer = client.call(
@@ -130,7 +133,7 @@ def list_offset(client: RawClient, topic: str, index: int, timestamp: int) -> in
 
 
 def epoch_end(client: RawClient, topic: str, index: int, epoch: int) -> list[int]:
-    """Return the response of OffsetForLeaderEpoch."""
+    """Return the error code, epoch and end offset in the OffsetForLeaderEpoch response."""
     answer = client.call(
         "OffsetForLeaderEpoch",
         4,
@@ -146,7 +149,7 @@ def epoch_end(client: RawClient, topic: str, index: int, epoch: int) -> list[int
 
 
 def configs(client: RawClient, topics: list[str]) -> dict[str, Any]:
-    """Return the configs that were set on topics, the broker and the cluster."""
+    """Return the dynamic configs of topics, of the broker, and of the cluster."""
     resources = [{"ResourceType": TOPIC, "ResourceName": name} for name in topics]
     resources += [{"ResourceType": BROKER, "ResourceName": name} for name in ("1", "")]
     answer = client.call(
@@ -163,7 +166,7 @@ def configs(client: RawClient, topics: list[str]) -> dict[str, Any]:
 
 
 def groups(client: RawClient) -> dict[str, Any]:
-    """Return every group with its members and committed offsets."""
+    """Return every group, with its members and committed offsets."""
     listed = client.call("ListGroups", 4, StatesFilter=[])["Groups"]
     found: dict[str, Any] = {}
     for group in sorted(entry["GroupId"] for entry in listed):
@@ -190,7 +193,7 @@ def groups(client: RawClient) -> dict[str, Any]:
 
 
 def consumer_group(client: RawClient, group: str) -> dict[str, Any]:
-    """Describe a consumer group (KIP-848) with its epochs and assignments."""
+    """Return the description of a consumer group (KIP-848), with its epochs and assignments."""
     described: dict[str, Any] = client.call("ConsumerGroupDescribe", 1, GroupIds=[group])["Groups"][0]
     described["Members"].sort(key=lambda member: member["MemberId"])
     for member in described["Members"]:
@@ -201,7 +204,7 @@ def consumer_group(client: RawClient, group: str) -> dict[str, Any]:
 
 
 def log_dirs(client: RawClient) -> dict[str, list[str]]:
-    """Return the partitions in each directory."""
+    """Return the partitions in each log directory."""
     answer = client.call("DescribeLogDirs", 4, Topics=None)
     return {
         result["LogDir"].rpartition("/")[2]: sorted(
@@ -214,7 +217,7 @@ def log_dirs(client: RawClient) -> dict[str, list[str]]:
 
 
 def records(broker: Broker, topics: dict[str, int]) -> dict[str, list[Any]]:
-    """Return every record that a stock consumer receives, by partition."""
+    """Return every record that an unmodified consumer receives, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

@@ -1,4 +1,4 @@
-"""A data directory and a ``server.properties`` that brokers use in turn."""
+"""A data directory and a ``server.properties`` file that brokers use in turn."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from pathlib import Path
 from interop.brokers import CLUSTER_ID, ApacheKafka, Broker, Kwire, run_tool
 
 SETTLE_S = 1.5
-"""Longer than the checkpoint intervals below, so that every checkpoint is written before a kill."""
+"""The wait before a kill, in seconds. It is longer than the checkpoint intervals set below."""
 SETTINGS = {
     "log.segment.delete.delay.ms": "2000",
-    # After a kill, log start offsets and high watermarks come from the last checkpoint.
+    # A broker that was killed takes log start offsets and high watermarks from its last checkpoint.
     "log.flush.start.offset.checkpoint.interval.ms": "500",
     "log.initial.task.delay.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
-    # Metadata snapshots within a run.
+    # The broker must write metadata snapshots during a turn.
     "metadata.log.max.record.bytes.between.snapshots": "3000",
     "metadata.log.segment.ms": "3000",
     "metadata.max.retention.ms": "3000",
     "log.cleaner.backoff.ms": "1000",
     "log.retention.check.interval.ms": "2000",
-    # The session of a killed broker must expire soon, but a broker on a busy machine must not lose it.
+    # The session of a killed broker must time out soon, but not the session of a broker on a busy machine.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "5000",
     "group.max.session.timeout.ms": "600000",
 }
 TORN_BATCH = bytes(6) + b"\x7f\xff" + bytes(3) + b"\x51" + b"torn by a crash"
-"""The beginning of a batch, most of which was never written."""
+"""The beginning of a batch. The rest of this batch was never written."""
 
 
 class StandaloneApacheKafka(ApacheKafka):
-    """Apache Kafka, formatted for a dynamic quorum (KIP-853) of which it is the only voter."""
+    """Apache Kafka, formatted for a dynamic quorum (KIP-853) with this node as the only voter."""
 
     def prepare(self) -> None:
         run_tool("kafka.tools.StorageTool", *format_standalone(self), check=True)
 
 
 class StandaloneKwire(Kwire):
-    """The same with kwire's own command."""
+    """kwire, formatted with its own command for a dynamic quorum with this node as the only voter."""
 
     def prepare(self) -> None:
         command = [*self.command()[:-2], *format_standalone(self)]
@@ -51,15 +51,15 @@ class StandaloneKwire(Kwire):
 
 
 def format_standalone(broker: Broker) -> list[str]:
-    """Return the arguments of both tools."""
+    """Return the format arguments, which are the same for both tools."""
     return ["format", "-s", "-t", CLUSTER_ID, "-c", str(broker.properties_path)]
 
 
 class Shared:
-    """A directory with two ``log.dirs``, on which at most one broker runs."""
+    """A directory with two log directories. At most one broker runs on it at a time."""
 
     def __init__(self, name: str, *, dynamic_quorum: bool = False) -> None:
-        """Create the brokers. With `dynamic_quorum`, the first one formats with ``-s``."""
+        """Create the brokers. With `dynamic_quorum`, the first broker formats with ``--standalone``."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"interop-swap-{name}-"))
         apache: Broker
         kwire: Broker
@@ -79,7 +79,7 @@ class Shared:
         self.broker: Broker = apache
 
     def start(self, name: str) -> Broker:
-        """Start this broker with a new log file."""
+        """Start this broker, with a new log file."""
         assert self.broker.process is None
         self.turn += 1
         self.broker = self._brokers[name]
@@ -88,7 +88,10 @@ class Shared:
         return self.broker
 
     def end(self, how: str) -> None:
-        """End the turn with ``stop``, ``kill`` or ``torn``, which leaves incomplete batches in two logs."""
+        """End the turn with ``stop``, ``kill`` or ``torn``.
+
+        ``torn`` kills the broker and appends incomplete batches to two logs.
+        """
         if how == "stop":
             assert self.broker.stop() in (0, 143), self.broker.log_text()[-3000:]
             return
@@ -101,7 +104,7 @@ class Shared:
                     log.write(TORN_BATCH)
 
     def files(self, pattern: str) -> list[Path]:
-        """Return files of all log directories by a pattern such as ``*-0/*.log``."""
+        """Return the files in both log directories that match a pattern such as ``*-0/*.log``."""
         return sorted(path for log_dir in self.log_dirs for path in log_dir.glob(pattern))
 
     def discard(self) -> None:
@@ -116,18 +119,18 @@ COMPLAINT = re.compile(r"\b(WARN|WARNING|ERROR|FATAL|CRITICAL)\b")
 
 AHEAD = re.compile(r"lastModifiedTime=(\d+), largestRecordTimestamp=(\d+)\) contains future timestamp")
 TICK_MS = 10
-"""The maximum lag of a file's modification time: Linux uses the clock of the last tick."""
+"""The maximum lag of a file's modification time. Linux takes this time from the last clock tick."""
 
 
 def log_messages_by_shape(log: str) -> dict[str, str]:
-    """Return an example of each shape of warning and error in a log. A shape has variable parts masked."""
+    """Return an example of each shape of warning and error. Variable parts are masked in a shape."""
     return {
         shape(line): line for line in log.splitlines() if COMPLAINT.search(line) and not is_of_a_tick(line)
     }
 
 
 def is_of_a_tick(line: str) -> bool:
-    """Return whether Kafka reports a future timestamp only because of the clock tick."""
+    """Return whether the line reports a timestamp in the future that is due to the clock tick only."""
     found = AHEAD.search(line)
     return found is not None and int(found[2]) - int(found[1]) <= TICK_MS
 
