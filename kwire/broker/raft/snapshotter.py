@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from kwire.host.host import Host, Timer
 
 REPLAYED_BYTES: Final = 1024 * 1024
-"""The minimum size of replayed records after which a start generates a snapshot (and twice the last
-snapshot)."""
+"""A start generates a snapshot if it replayed more bytes than this, and more than twice the last
+snapshot's size."""
 
 STEP_RECORDS: Final = 128
 """The number of records that are written at a time. This takes about two milliseconds."""
