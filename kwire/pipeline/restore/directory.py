@@ -50,7 +50,7 @@ from outside the ISR.
 ATTEMPTS: Final = "attempts"
 """The subdirectory for incomplete partitions."""
 MAX_SWEEPS: Final = 10
-"""How often to repeat the deletion of attempts. A running attempt may create files during the deletion."""
+"""The maximum number of deletions of attempts. A running attempt may create files during a deletion."""
 
 
 class DirectoryConfig(NamedTuple):

@@ -1,8 +1,8 @@
-"""Decoding of Avro values in Confluent's wire format: a zero, the id of the writer's schema, and the record.
+"""Decoding of Avro values in Confluent's wire format: a zero byte, the writer's schema id, and the record.
 
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
-The types are those of Spark's own Avro reader: a union with null is nullable, any other union is a struct of
-`member0`, `member1` and so on, an enum is text, fixed is binary, and a time of day is a number.
+The column types are those of Spark's own Avro reader: a union with null is nullable, any other union is a
+struct of `member0`, `member1` and so on, an enum is text, `fixed` is binary, and a time of day is a number.
 https://spark.apache.org/docs/latest/sql-data-sources-avro.html#supported-types-for-avro---spark-sql-conversion
 """
 
@@ -43,10 +43,10 @@ from kwire.pipeline.values.registry import Registry
 MAGIC: Final = 0
 HEAD_BYTES: Final = 5
 DECIMAL_DIGITS: Final = 38
-"""The maximum precision of Spark's decimals."""
+"""The maximum precision of a decimal in Spark, in digits."""
 
 PRIMITIVE: Final = {
-    # A column that is always null needs a type that Parquet supports.
+    # Parquet has no null type, so a column that is always null needs another type.
     "null": pa.string(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -72,10 +72,10 @@ _DIGITS: Final = decimal.Context(prec=DECIMAL_DIGITS * 2)
 
 
 class AvroReader:
-    """A reader that converts values of any writer's schema to the reader's schema."""
+    """A reader of values that were written with any schema. It converts them to the reader's schema."""
 
     def __init__(self, reader: AvroSchema, registry: Registry) -> None:
-        """Create a reader. Raises DecodeError if Spark does not support the schema's types."""
+        """Create a reader. Raises DecodeError if Spark does not support a type of the schema."""
         self.column = column_of(reader)
         self._reader = reader
         self._registry = registry
@@ -83,7 +83,7 @@ class AvroReader:
         self._writers: dict[int, tuple[Any, Any] | str] = {}
 
     def read(self, value: bytes) -> Any:
-        """Decode a value, without logical types. Raises DecodeError or RegistryError."""
+        """Decode a value without applying logical types. Raises DecodeError or RegistryError."""
         if len(value) < HEAD_BYTES:
             raise DecodeError(f"{len(value)} bytes are too few for a schema id")
         if value[0] != MAGIC:
@@ -98,7 +98,7 @@ class AvroReader:
         except fastavro.read.SchemaResolutionError as error:
             raise DecodeError(f"the reader's schema does not fit the writer's: {_short(error)}") from None
         except Exception as error:
-            # Arbitrary bytes can cause any exception in fastavro.
+            # Catch every exception, because arbitrary bytes can cause any exception in fastavro.
             raise DecodeError(f"the value does not match its schema: {_short(error)}") from None
         left_bytes = len(value) - stream.tell()
         if left_bytes:
@@ -124,7 +124,7 @@ class AvroReader:
         return writer.stored, None if writer.stored == self._reader.stored else self._reader.stored
 
     def forget_missing_schemas(self) -> None:
-        """Look up missing schemas again: a schema may be registered after the first record that names it."""
+        """Look up missing schemas again, because a schema may be registered after its first record."""
         self._writers = {key: found for key, found in self._writers.items() if not isinstance(found, str)}
 
 
@@ -134,7 +134,7 @@ def _short(error: Exception) -> str:
 
 
 class _Named(Column):
-    """A column whose values fastavro has paired with the names of their types."""
+    """A column of union values, which fastavro returns as pairs of type name and value."""
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -145,7 +145,7 @@ class _Named(Column):
 
 
 def column_of(schema: AvroSchema) -> Column:
-    """Return the column for values of a schema. Raises DecodeError if Spark does not support the type."""
+    """Return a column for values of a schema. Raises DecodeError if Spark does not support its type."""
     return _column(schema, schema.full, ())
 
 
@@ -192,7 +192,7 @@ def _leaf(at: Any, kind: str) -> Column:
 
 
 def _bytes(value: Any) -> bytes:
-    # A default value in a schema is text, with a character for each byte.
+    # A default value for bytes in a schema is text with one character for each byte.
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -216,12 +216,15 @@ def _union(schema: AvroSchema, branches: list[Any], inside: tuple[str, ...]) -> 
 
 
 def _test(branch: Any, kinds: set[str]) -> Callable[[Any], bool]:
-    """Return a test whether a value belongs to a branch of a union with branches of these kinds."""
+    """Return a function that tests whether a value belongs to a branch of a union.
+
+    `kinds` has the kinds of all branches of the union.
+    """
     kind = type_of(branch)
     if kind in NAMED:
         python: type = {"enum": str, "fixed": bytes}.get(kind, dict)
         unqualified = branch["name"].rpartition(".")[2]
-        # A value without a name was not written as a union.
+        # A value without a type name was not written as a union.
         return lambda value: (
             value[0].rpartition(".")[2] == unqualified
             if isinstance(value, tuple)
@@ -236,7 +239,10 @@ def _test(branch: Any, kinds: set[str]) -> Callable[[Any], bool]:
 
 
 def _has_choice(schema: Any) -> bool:
-    """Return whether a schema has a union of several types besides null, whose values need type names."""
+    """Return whether a schema has a union of several types besides null.
+
+    The values of such a union need type names.
+    """
     if isinstance(schema, list):
         others = [branch for branch in schema if type_of(branch) != "null"]
         return len(others) > 1 or any(_has_choice(branch) for branch in others)

@@ -1,7 +1,7 @@
-"""Avro schemas as JSON, with references inlined, with and without logical types.
+"""Avro schemas as JSON with inlined references, in one form with logical types and one without.
 
-Values are decoded without logical types, which are applied to complete columns later. So fastavro resolves a
-writer's schema to a reader's by the stored types alone, as Avro's own implementations do.
+Values are decoded without logical types. Logical types are applied to complete columns later. So fastavro
+resolves a writer's schema to a reader's schema only by the stored types, as Avro's own implementations do.
 `logical_type_mismatch` finds differences in logical types, so that milliseconds are not read as microseconds.
 """
 
@@ -24,14 +24,17 @@ LOGICAL: Final = {
     ("long", "local-timestamp-millis"), ("long", "local-timestamp-micros"), ("long", "local-timestamp-nanos"),
     ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"),
 }  # fmt: skip
-"""Stored types and their logical types in Avro's specification, which requires to ignore other ones."""
+"""The logical types of each stored type. Avro's specification requires readers to ignore other ones."""
 
 
 class AvroSchema:
-    """A schema with its references inlined."""
+    """A schema whose references are replaced with their definitions."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Parse a schema: the last text, preceded by the schemas that it refers to. Raises DecodeError."""
+        """Parse a schema. Raises DecodeError.
+
+        The last text is the schema. The texts before it are the schemas that it refers to.
+        """
         self.texts = tuple(texts)
         known: dict[str, Any] = {}
         try:
@@ -46,7 +49,7 @@ class AvroSchema:
 
 
 def _inline_references(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
-    """Inline each definition where its name occurs first."""
+    """Replace the first reference to each name with its definition."""
     if isinstance(schema, str):
         return (
             _inline_references(known[schema], known, seen)
@@ -124,7 +127,7 @@ def type_of(schema: Any) -> str:
 
 
 def logical_type(schema: Any) -> str | None:
-    """Return the logical type of a schema, if it is one of the specification."""
+    """Return the logical type of a schema, or None if Avro's specification does not define it."""
     if not isinstance(schema, dict):
         return None
     name = schema.get("logicalType")
@@ -132,7 +135,10 @@ def logical_type(schema: Any) -> str | None:
 
 
 def logical_type_mismatch(writer: AvroSchema, reader: AvroSchema) -> str:
-    """Describe where a stored value would have a different meaning for the reader; empty if nowhere."""
+    """Describe where a stored value would have another meaning with the reader's logical types.
+
+    The result is empty if there is no such place.
+    """
     return _logical_type_mismatch(writer, writer.full, reader, reader.full, set())
 
 
@@ -168,7 +174,7 @@ def _logical_type_mismatch(
 
 
 def _single(schema: Any) -> Any:
-    """Return the only type of a union besides null, or the schema itself."""
+    """Return the only type besides null if a schema is such a union, or else the schema itself."""
     if isinstance(schema, list):
         others = [branch for branch in schema if type_of(branch) != "null"]
         return others[0] if len(others) == 1 else schema

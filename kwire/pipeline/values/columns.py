@@ -1,8 +1,7 @@
 """Conversion of Python values to Arrow columns.
 
-A column is built for many records at once. If that fails, `decoder.py` finds the records that do not fit.
-None is null in every column. The types are those of Spark: timestamps in microseconds, in UTC or without a
-time zone.
+A column is built for many records at once. If that fails, `decoder.py` finds the values that do not fit. None
+becomes null in every column. Timestamps are in microseconds, in UTC or without a time zone, as in Spark.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ LOCAL_MICROSECONDS: Final = pa.timestamp("us")
 
 
 class DecodeError(Exception):
-    """A value does not match its schema. The message describes the error."""
+    """A value does not match its schema. The message has the reason."""
 
 
 DECODE_ERRORS: Final = (DecodeError, ValueError, TypeError, ArithmeticError, pa.ArrowException)
-"""The exceptions of a column for values that do not fit, including Arrow's."""
+"""The exceptions that a column raises if a value does not fit."""
 
 
 class Column(abc.ABC):
-    """A converter of values to an Arrow array of one type."""
+    """A converter of Python values to an Arrow array of one type."""
 
     type: pa.DataType
 
@@ -37,7 +36,7 @@ class Column(abc.ABC):
 
 
 class Leaf(Column):
-    """Values without parts. `convert` prepares each value that Arrow cannot convert itself."""
+    """A column of simple values. `convert` prepares each value if Arrow cannot convert it directly."""
 
     def __init__(self, type_: pa.DataType, convert: Callable[[Any], Any] | None = None) -> None:
         self.type = type_
@@ -51,7 +50,7 @@ class Leaf(Column):
 
 
 class Time(Column):
-    """Timestamps as numbers of units since 1970, converted to microseconds."""
+    """A column of timestamps. It converts numbers of any time unit since 1970 to microseconds."""
 
     def __init__(self, unit: str, type_: pa.DataType) -> None:
         self.type = type_
@@ -59,12 +58,12 @@ class Time(Column):
         self._finer = unit == "ns"
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        # Nanoseconds are truncated to microseconds. Other units must fit.
+        # Nanoseconds are truncated to microseconds. Values in other units must fit without loss.
         return pa.array(values, self._given).cast(self.type, safe=not self._finer)
 
 
 class Record(Column):
-    """Dictionaries as a struct. Keys that are not fields are ignored."""
+    """A column of dictionaries as a struct. It ignores keys that are not fields."""
 
     def __init__(self, fields: Sequence[tuple[str, Column]]) -> None:
         self._fields = list(fields)
@@ -86,7 +85,7 @@ class Record(Column):
 
 
 class Listing(Column):
-    """Lists with items of one type."""
+    """A column of lists with items of one type."""
 
     def __init__(self, item: Column) -> None:
         self._item = item
@@ -98,7 +97,7 @@ class Listing(Column):
 
 
 class Mapping(Column):
-    """Maps from text to items of one type."""
+    """A column of maps from text to items of one type."""
 
     def __init__(self, item: Column) -> None:
         self._item = item
@@ -112,10 +111,13 @@ class Mapping(Column):
 
 
 class Choice(Column):
-    """Values of several types: a struct with a member for each type, of which at most one is not null."""
+    """A column of values of several types: a struct with one member for each type.
+
+    At most one member of a value is not null.
+    """
 
     def __init__(self, members: Sequence[tuple[Callable[[Any], bool], Column]]) -> None:
-        """Create a column. Each member has a test for its values, and the first match wins."""
+        """Create a column. A value belongs to the first member whose test returns true."""
         self._members = list(members)
         self.type = pa.struct(
             [pa.field(f"member{number}", column.type) for number, (_, column) in enumerate(members)]
@@ -140,7 +142,10 @@ class Choice(Column):
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Return the offset of each list among all items, null for a null list, followed by the end offset."""
+    """Return Arrow's list offsets: the index of each list's first item, and the number of all items.
+
+    The offset of a null list is null.
+    """
     starts = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
     starts_or_null: list[int | None] = [
         None if value is None else start for value, start in zip(values, starts, strict=False)

@@ -1,9 +1,10 @@
-"""Dead letters: undecodable records in a topic of their own, unchanged, with headers that state the error.
+"""Dead letters: undecodable records in a separate topic, unchanged, with headers that describe the error.
 
-They are delivered after a micro-batch's files are written and before its commit, in transactions with an
-offset map (`pipeline/delivery.py`), separately for each source partition. A repeated micro-batch continues
-after the records that it has delivered, so each record is in the topic once. Their timestamps are those of
-the delivery, because retention would delete old ones at once. The original timestamp is in a header.
+The job delivers the dead letters of a micro-batch after it has written the files and before it commits them.
+Each source partition has its own transactions and offset map (`pipeline/delivery.py`). A repeated micro-batch
+continues after the records that were delivered, so each record is in the topic once. A dead letter has the
+time of its delivery as the timestamp, because retention would delete records with old timestamps at once. A
+header has the original timestamp.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class DeadLetters(NamedTuple):
         return cls(dict(client), topic, count, job)
 
     def target(self, topic: str, partition: int) -> Target:
-        """Return the target partition and the job's name for a source partition."""
+        """Return the delivery target for the dead letters of a source partition."""
         name = f"{self.job}.{topic}.{partition}"
         return Target(dict(self.client), self.topic, partition % self.partitions, name)
 
@@ -74,7 +75,7 @@ def check_output_topic(topic: str, files: Iterable[DataFile]) -> None:
 
 
 def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
-    """Deliver the undecodable records of staged files, and return how many were delivered now.
+    """Deliver the undecodable records of staged files, and return how many records this call delivered.
 
     Raises ArchiveError, KafkaException or DeliveryError.
     """
@@ -101,13 +102,13 @@ def deliver_partition(letters: DeadLetters, staging_dir: Path, files: Sequence[D
 
 
 def undecodable(staging_dir: Path, files: Sequence[DataFile], start: int) -> Iterator[Outgoing]:
-    """Yield the records with an error of a partition's files, from an offset on, in offset order."""
+    """Yield the undecodable records of a partition from offset `start` on, in offset order."""
     streams = [_of_file(staging_dir / file.path, file, start) for file in files]
     return heapq.merge(*streams, key=attrgetter("source_offset"))
 
 
 def _of_file(path: Path, file: DataFile, start: int) -> Iterator[Outgoing]:
-    # Older files have INT96, which would become nanoseconds, and these end in the year 2262.
+    # Read INT96, which older files have, as milliseconds. The default, nanoseconds, ends in the year 2262.
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as opened:
         position = next(
             number

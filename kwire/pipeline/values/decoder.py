@@ -1,7 +1,7 @@
 """Decoding of many values at once into two Arrow columns: the decoded values, and the errors.
 
-This module runs in Spark's Python workers and does not depend on Spark. An undecodable value becomes null and
-has an error. A record without a value has neither.
+This module runs in Spark's Python workers and does not depend on Spark. For an undecodable value, the decoded
+value is null and there is an error. For a record without a value, both are null.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kwire.pipeline.values.registry import Registry
 AVRO, JSON, TEXT, BYTES = "avro", "json", "text", "bytes"
 FORMATS: Final = (AVRO, JSON, TEXT, BYTES)
 ROWS_AT_ONCE: Final = 8192
-"""The number of values that exist as Python objects at the same time."""
+"""The maximum number of values that exist as Python objects at the same time."""
 
 
 class Plan(NamedTuple):
@@ -30,15 +30,15 @@ class Plan(NamedTuple):
 
     format: str
     type: pa.DataType | None = None
-    """The type of JSON values."""
+    """The Arrow type of the decoded values, for JSON."""
     reader: tuple[str, ...] = ()
-    """The texts of the reader's Avro schema, as the arguments of AvroSchema."""
+    """The texts of the reader's Avro schema, preceded by its references, as AvroSchema takes them."""
     registry: str = ""
     registry_settings: tuple[tuple[str, Any], ...] = ()
 
 
 class Reader(Protocol):
-    """A reader of single values, and the column for its results."""
+    """A decoder of single values, with the column for its results."""
 
     column: Column
 
@@ -59,10 +59,10 @@ class TextReader:
 
 
 class Decoder:
-    """A decoder of values according to a plan."""
+    """A decoder of many values according to a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        """Create a decoder. Raises DecodeError if the schema has no column type; RegistryError."""
+        """Create a decoder. Raises DecodeError if no column type fits the schema, or RegistryError."""
         self._registry = (
             Registry(plan.registry, dict(plan.registry_settings)) if plan.format == AVRO else None
         )
@@ -79,7 +79,7 @@ class Decoder:
             self._registry.__exit__(kind, error, trace)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Decode values, and return them with the error of each null. Raises RegistryError."""
+        """Decode values, and return an array of results and an array of errors. Raises RegistryError."""
         decoded: list[Any] = []
         faults: list[str | None] = []
         for value in values.to_pylist():
@@ -104,7 +104,10 @@ class Decoder:
 
 
 def misfits(column: Column, values: Sequence[Any], first: int) -> list[tuple[int, str]]:
-    """Find the values that do not fit a column, by bisection, because usually only a few do not fit."""
+    """Return the index and the error of each value that does not fit a column.
+
+    The search bisects the values, because usually only a few of them do not fit. Indexes start at `first`.
+    """
     try:
         column.array(values)
     except DECODE_ERRORS as error:
@@ -130,7 +133,7 @@ def _reader(plan: Plan, registry: Registry | None) -> Reader:
 
 @lru_cache(maxsize=8)
 def decoder_of(plan: Plan) -> Decoder:
-    """Return this process's decoder for a plan, with its cache of schemas.
+    """Return the decoder of this process for a plan. The decoder keeps its cache of schemas.
 
     Raises DecodeError or RegistryError.
     """
@@ -138,7 +141,10 @@ def decoder_of(plan: Plan) -> Decoder:
 
 
 def with_data(plan: Plan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Add the columns `data` and `data_error` to a batch, and return it in parts. Raises RegistryError."""
+    """Return a batch in smaller parts, with the additional columns `data` and `data_error`.
+
+    Raises RegistryError.
+    """
     decoder = decoder_of(plan)
     found = []
     for first in range(0, batch.num_rows, ROWS_AT_ONCE):

@@ -1,7 +1,7 @@
 """DataFrames with decoded values.
 
-The column type of an archive is recorded in its `_values.json`. A type that was inferred from JSON is not
-inferred again.
+An archive's file `_values.json` has the type of the column with decoded values. So the job infers a type from
+JSON only once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def plan_of(
 ) -> Plan:
     """Plan the decoding of a job's values. Raises ConfigError or RegistryError.
 
-    `sample` loads records to infer the type of JSON from, if there is neither a schema nor a `known` type.
+    If there is neither a schema nor a `known` type for JSON, the type is inferred from the records of
+    `sample`.
     """
     try:
         plan = Plan(config.format)
@@ -62,7 +63,7 @@ def plan_of(
 
 
 def _check_names(spark: SparkSession, type_: DataType) -> None:
-    """Raise ConfigError if two fields have the same name for Spark."""
+    """Raise ConfigError if Spark would treat the names of two fields as equal."""
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return
     for both in duplicate_fields(_type_json(type_), DATA):
@@ -93,7 +94,7 @@ def spark_type(plan: Plan) -> DataType:
 
     if plan.format == AVRO:
         return from_arrow_type(column_of(AvroSchema(plan.reader)).type)
-    # Use the column's own type, in which every field is nullable, even if the DDL says NOT NULL.
+    # Use the column's own type. Every field in it is nullable, even if the DDL says NOT NULL.
     return StringType() if plan.type is None else from_arrow_type(JsonReader(plan.type).column.type)
 
 
@@ -101,7 +102,7 @@ def _ddl(text: str) -> DataType:
     try:
         return DataType.fromDDL(text)
     except Exception as error:
-        # Spark's parser has its own exceptions, with many lines.
+        # Spark's parser raises its own exceptions, with messages of many lines.
         lines = filter(None, map(str.strip, str(error).splitlines()))
         raise ConfigError(f"values.schema is not a valid DDL: {next(lines, type(error).__name__)}") from None
 
@@ -113,7 +114,7 @@ def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
         with suppress(DecodeError):
             documents.append(document_of(bytes(row.value)))
     texts = spark.sparkContext.parallelize(sample_of(documents))
-    # A random name, because the default name of the column for non-JSON may be the name of a field.
+    # Use a random name, because a field may have the default name of the column for values that are not JSON.
     reader = spark.read.option("mode", "DROPMALFORMED").option("columnNameOfCorruptRecord", uuid4().hex)
     found = reader.json(texts).schema
     if not found.fields:
@@ -135,9 +136,9 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
-    """Record the type of an archive's column atomically.
+    """Record the type of an archive's column of decoded values. The file is replaced atomically.
 
-    Raises ConfigError if existing files could not be read with it. Raises ArchiveError.
+    Raises ConfigError if existing files cannot be read with the new type, or ArchiveError.
     """
     type_json = _type_json(type_)
     earlier = [earlier_type for earlier_type in _all_recorded_types(archive) if earlier_type != type_json]
@@ -160,7 +161,7 @@ def _type_json(type_: DataType) -> Any:
 
 
 def _all_recorded_types(archive: Path) -> list[Any]:
-    """Return the types of an archive's files as JSON. Raises ArchiveError."""
+    """Return all types that the archive's column has had, as JSON. Raises ArchiveError."""
     last = recorded_type(archive)
     if last is None:
         return []
@@ -169,7 +170,10 @@ def _all_recorded_types(archive: Path) -> list[Any]:
 
 
 def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
-    """Return the recorded type of an archive's column, if it has this format. Raises ArchiveError."""
+    """Return the recorded type of an archive's column, or None if there is none for this format.
+
+    Raises ArchiveError.
+    """
     path = archive / NOTE
     if not path.exists():
         return None
@@ -192,7 +196,7 @@ def _of_json(content: Any) -> DataType:
 def load_archived(spark: SparkSession, archive: Archive) -> DataFrame:
     """Load an archive with its decoded values. All files are read with the latest type.
 
-    Fields that older files lack are null, and narrower numbers are widened. Raises ArchiveError.
+    A field that an older file does not have is null, and narrower numbers are widened. Raises ArchiveError.
     """
     type_ = recorded_type(archive.directory)
     files = archive.files()

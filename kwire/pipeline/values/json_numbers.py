@@ -1,4 +1,4 @@
-"""JSON documents whose numbers keep their text until the type of their column is known."""
+"""JSON documents whose numbers are kept as text until the type of their column is known."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 PLAIN_DIGITS: Final = 18
-"""Integers with at most this many digits are parsed at once. Every type can represent them as written."""
+"""The maximum number of digits of an integer that is parsed at once. Converting it back gives its text."""
 
 MAX_DEPTH: Final = 100
-"""Documents with deeper nesting are ignored when the type is inferred."""
+"""The maximum nesting of documents from which the type is inferred. Deeper documents are ignored."""
 
 
 class Number:
-    """A number as it is written in its document. The column's type decides how to convert it."""
+    """A number as text from its document. The type of the column determines its conversion."""
 
     __slots__ = ("text",)
 
@@ -24,23 +24,26 @@ class Number:
 
 
 def _whole(text: str) -> int | Number:
-    # As an integer, -0 would lose its sign.
+    # Keep -0 as text, because an integer would lose the sign.
     return int(text) if len(text) <= PLAIN_DIGITS and text != "-0" else Number(text)
 
 
 def loads(text: str) -> Any:
-    """Parse a document like `json.loads`, except for numbers. Raises ValueError or RecursionError."""
+    """Parse a document like `json.loads`, but keep long numbers as text.
+
+    Raises ValueError or RecursionError.
+    """
     return json.loads(text, parse_float=Number, parse_int=_whole)
 
 
 class _Verbatim(Number):
-    """Text between values."""
+    """Text between values, which is written without changes."""
 
     __slots__ = ()
 
 
 def dumps(value: Any) -> str:
-    """Format a value of `loads` as JSON, without a limit of recursion."""
+    """Format a value of `loads` as JSON. Unlike `json.dumps`, it accepts any depth of nesting."""
     parts: list[str] = []
     todo = [value]
     while todo:
@@ -62,7 +65,7 @@ def _string(value: Any) -> str:
 
 
 def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
-    """Return the parts of a list or an object in reverse order."""
+    """Return the parts of a list or an object, with delimiters, in reverse order."""
     parts: list[Any] = [_Verbatim(first)]
     for at in range(0, len(inside), step):
         if at:
@@ -73,7 +76,7 @@ def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
 
 
 class KeySpellings:
-    """Keys that differ only in case, which Spark does not distinguish. The most frequent spelling is kept."""
+    """Keys that differ only in case, which Spark treats as equal. Only the most frequent spelling is kept."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], Counter[str]] = {}
@@ -88,7 +91,7 @@ class KeySpellings:
             self.count(item, inside)
 
     def deduplicated(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """Remove the less frequent spellings of keys from a counted document."""
+        """Return a document without the less frequent spellings of keys. `count` must have counted it."""
         if isinstance(value, list):
             return [self.deduplicated(item, path) for item in value]
         if not isinstance(value, dict):
@@ -111,7 +114,7 @@ def _depth(value: Any) -> int:
 
 
 def sample_of(documents: Iterable[Any]) -> list[str]:
-    """Return the objects among documents as JSON, prepared for Spark's inference of a common type."""
+    """Return the documents that are objects as JSON, prepared for Spark's inference of a common type."""
     spellings = KeySpellings()
     seen = []
     for document in documents:
@@ -120,7 +123,7 @@ def sample_of(documents: Iterable[Any]) -> list[str]:
         try:
             dumps(document).encode()
         except UnicodeEncodeError:
-            continue  # Columns cannot hold unpaired surrogates.
+            continue  # A text column cannot have unpaired surrogates.
         if _depth(document) <= MAX_DEPTH:
             spellings.count(document)
             seen.append(document)

@@ -1,8 +1,9 @@
 """Decoding of JSON values by a schema of Spark types. A document that does not fit the schema is undecodable.
 
-A missing field is null, and a field outside of the schema is ignored. A text column accepts any value:
-strings as they are, numbers as they are written, other values as JSON. Numeric columns accept numbers that
-fit without loss. Times are ISO 8601 (UTC without a zone), and binary is base64.
+A missing field is null, and a field that the schema does not have is ignored. A text column accepts any
+value: a string unchanged, a number with its original digits, and any other value as JSON. Numeric columns
+accept numbers that fit without loss. Times are ISO 8601, in UTC if they have no time zone. Binary values are
+base64.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from kwire.pipeline.values.columns import (
 from kwire.pipeline.values.json_numbers import Number, dumps, loads
 
 FRAME_BYTES: Final = 5
-"""Confluent's JSON serializer prepends a zero and a schema id. JSON never begins with a zero byte."""
+"""The size of the zero byte and the schema id that Confluent's JSON serializer prepends.
+
+JSON itself never begins with a zero byte.
+"""
 WHOLE: Final = re.compile(r"-?\d+")
 
 
@@ -47,7 +51,7 @@ class JsonReader:
 
 
 def document_of(value: bytes) -> Any:
-    """Parse a value, keeping numbers as they are written. Raises DecodeError if it is null or not JSON."""
+    """Parse a value and keep long numbers as text. Raises DecodeError if the value is null or not JSON."""
     if value[:1] == b"\0":
         value = value[FRAME_BYTES:]
     try:
@@ -62,7 +66,7 @@ def document_of(value: bytes) -> Any:
 
 
 class _Checked(Column):
-    """A column whose values must have one Python type or be None."""
+    """A column whose values must be None or have a given Python type."""
 
     def __init__(self, kind: type, name: str, column: Column) -> None:
         self._kind = kind

@@ -1,6 +1,6 @@
 """A client of the schema registry: writers' schemas by id, and the latest schema of a subject.
 
-A missing schema makes a record undecodable. A failing registry ends the job.
+If a schema is missing, its records are undecodable. If the registry fails, the job ends.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ DEFAULTS: Final[Mapping[str, Any]] = {"timeout": 10, "max.retries": 2, "retries.
 
 
 class RegistryError(Exception):
-    """The schema registry does not respond, or responds with an error. The message names its URL."""
+    """The schema registry does not respond, or responds with an error. The message has its URL."""
 
 
 class Registry:
-    """A schema registry, with a cache of schemas, which never change."""
+    """A schema registry. It caches schemas, because a schema never changes."""
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
-        """Create a client. `settings` are those of Confluent's client.
+        """Create a client. `settings` are passed to Confluent's client.
 
-        Raises RegistryError if they are invalid.
+        Raises RegistryError if a setting is invalid.
         """
         self._url = url
         try:
@@ -78,7 +78,7 @@ class Registry:
     def _with_references(self, schema: Schema, name: str) -> list[str]:
         text = schema.schema_str
         if not isinstance(text, str) or not text:
-            # The client caches every response, so clear its cache to repeat the request later.
+            # Clear the client's cache, so that a later call sends the request again.
             self._client.clear_caches()  # type: ignore[no-untyped-call]
             raise RegistryError(
                 f"the schema registry {self._url} returned no schema for {name}: is it a schema registry?"
@@ -97,7 +97,7 @@ class Registry:
         return [*texts, text]
 
     def _request(self, method: Any, *arguments: Any) -> Any:
-        """Call the client, and return None if the registry does not have the item. Raises RegistryError."""
+        """Call a method of the client. Returns None if the item does not exist. Raises RegistryError."""
         try:
             return method(*arguments)
         except SchemaRegistryError as error:
@@ -105,7 +105,7 @@ class Registry:
                 return None
             raise RegistryError(f"the schema registry {self._url} returned an error: {error}") from None
         except Exception as error:
-            # The classes of the HTTP library's exceptions differ between versions of the client.
+            # Catch all exceptions, because the HTTP library's classes differ between versions of the client.
             raise RegistryError(
                 f"the schema registry {self._url} did not respond: {str(error) or type(error).__name__}"
             ) from None

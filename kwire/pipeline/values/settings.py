@@ -4,7 +4,7 @@
 format = "avro"                        # avro, json, text, or bytes (not decoded)
 registry = "http://127.0.0.1:8081"     # the schema registry, for Avro
 schema = "order.avsc"                  # the reader's schema: a file for Avro, a DDL like "id INT" for JSON
-subject = "orders-value"               # use its latest schema as the reader's, without `schema`
+subject = "orders-value"               # without `schema`: its latest schema is the reader's schema
 dead_letter = "orders.dead"            # the topic for undecodable records
 [values.client]                        # the cluster of that topic; by default that of the input
 "bootstrap.servers" = "127.0.0.1:9092"
@@ -25,7 +25,10 @@ from kwire.pipeline.values.decoder import AVRO, BYTES, FORMATS, JSON
 BOOTSTRAP: Final = "bootstrap.servers"
 PREFIX: Final = "kafka."
 PLAIN_ONLY: Final = ("kafka.security.protocol", "kafka.sasl.mechanism")
-"""Settings of Spark's source without a direct equivalent in librdkafka. [values.client] must set them."""
+"""Security settings of Spark's source. The job cannot translate them to settings of librdkafka.
+
+So if one of them is not PLAINTEXT, [values.client] is required.
+"""
 
 
 class ValuesConfig(NamedTuple):
@@ -35,14 +38,14 @@ class ValuesConfig(NamedTuple):
     registry: str = ""
     registry_settings: tuple[tuple[str, Any], ...] = ()
     schema: str = ""
-    """The text of an Avro schema, or a DDL for JSON; empty if not set."""
+    """The text of an Avro schema, or a DDL for JSON; empty if there is no schema."""
     subject: str = ""
     dead_letter: str = ""
     client: Mapping[str, str] = {}
 
     @classmethod
     def of(cls, config: JobConfig, input_: Input) -> ValuesConfig | None:
-        """Read the configuration; None if values are not decoded. Raises ConfigError."""
+        """Read the table. Returns None if the job does not decode values. Raises ConfigError."""
         if not config.has("values"):
             return None
         table = config.table("values")
@@ -90,7 +93,7 @@ def _avro_text(schema: str) -> str:
 
 
 def _topic(input_: Input) -> str:
-    """Return the only topic of an input. Raises ConfigError if there are several, or if it is unknown."""
+    """Return the only topic of an input. Raises ConfigError if it has several topics or unknown ones."""
     options = {key.lower(): value for key, value in input_.options.items()}
     topics = {name.strip() for name in options.get("subscribe", "").split(",") if name.strip()}
     if "assign" in options:

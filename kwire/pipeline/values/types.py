@@ -1,6 +1,6 @@
-"""Compatibility of Spark types in their JSON form: whether one type can read a column written with another.
+"""Compatibility of Spark types: whether one type can read a column that was written with another type.
 
-A Parquet reader widens numbers, and returns null for fields that a file lacks:
+Types are in Spark's JSON form. A Parquet reader widens numbers, and returns null for fields that are missing:
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 
@@ -20,7 +20,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
 def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
-    """Describe the parts of a column written with one type that cannot be read with another."""
+    """Yield a description of each part of the type `written` that the type `wanted` cannot read."""
     kind = _kind(written)
     if kind != _kind(wanted):
         yield f"{name} is {_shown(written)} in the archive and {_shown(wanted)} now"
@@ -41,7 +41,7 @@ def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
 
 
 def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
-    """Describe the fields of a type whose names differ only in case."""
+    """Yield a description of the fields in a type whose names differ only in case."""
     kind = _kind(type_)
     if kind == "struct":
         known: dict[str, str] = {}
@@ -58,7 +58,7 @@ def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
 
 
 def _kind(type_: Any) -> str:
-    """Return the kind of a nested type; empty for other types."""
+    """Return `struct`, `array` or `map` for a nested type in Spark's JSON form; empty for other types."""
     return str(type_["type"]) if isinstance(type_, dict) else ""
 
 
