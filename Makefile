@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
-SOURCES := kwire simulation interop bench docs/site
+SOURCES := kwire simulation interop bench tests docs/site
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \

@@ -61,7 +61,7 @@ class SchemaRegistry:
         self._thread.join()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
-        """An incompatible schema."""
+        """Return the registry's response to a request."""
         with self._lock:
             self.asked.append(f"{method} {path}")
             if self.broken:

@@ -111,7 +111,7 @@ def grid(
         numbers = [[float("nan") if kind is None else float(kind) for kind in row] for row in cells]
         axes.imshow(
             numbers,
-            cmap=ListedColormap([colour for _, colour in kinds]),
+            cmap=ListedColormap([color for _, color in kinds]),
             vmin=-0.5,
             vmax=len(kinds) - 0.5,
             aspect="auto",
@@ -124,7 +124,7 @@ def grid(
         ticks = [int(at) for at in axes.get_xticks() if 0 <= at < len(times)]
         axes.set_xticks(ticks, [times[at].strftime("%Y-%m-%d\n%H:%M") for at in ticks])
         axes.legend(
-            handles=[Patch(color=colour, label=title) for title, colour in kinds],
+            handles=[Patch(color=color, label=title) for title, color in kinds],
             loc="lower right",
             bbox_to_anchor=(1.0, 1.0),
             ncols=len(kinds),

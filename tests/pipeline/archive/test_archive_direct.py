@@ -31,7 +31,7 @@ US = 1_000_000
 
 @pytest.fixture
 def ranges(tmp_path: Path) -> list[Range]:
-    """Records of two weeks, some of which are late, in several segments and ranges."""
+    """Create records of two weeks, some of which are late, in several segments and ranges."""
     made = LogHarness(RealDisk(), str(tmp_path / "logs"))
     made.config = made.config._replace(segment_bytes=1500, index_interval_bytes=300)
     log = made.open()

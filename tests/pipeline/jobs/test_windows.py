@@ -131,7 +131,7 @@ def test_the_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
 
 
 def progress(batch: int, records: int, *, duplicates: int = 0, late: int = 0) -> dict[str, Any]:
-    """A progress report of Spark, shortened."""
+    """Return a shortened progress report of Spark."""
     return {
         "batchId": batch,
         "stateOperators": [

@@ -468,7 +468,7 @@ def test_the_source_client_is_derived_from_spark_options(tmp_path: Path) -> None
 
 
 def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> GroupOffsetSync:
-    """A source with gaps at offsets 3 to 5, its mirror, and its GroupOffsetSync."""
+    """Create a topic with gaps at offsets 3 to 5, mirror it, and return its GroupOffsetSync."""
     cluster.make(topic, 2)
     cluster.produce(topic, 0, *[b"%d" % number for number in range(10)])
     mirror = Mirror(config_of(cluster, topic, checkpoint))

@@ -28,7 +28,7 @@ def asked(tmp_path: Path, **given: str) -> Options:
 
 
 def make(tmp_path: Path, name: str, records: int) -> Path:
-    """The log of a partition."""
+    """Create the log of a partition and return its directory."""
     directory = tmp_path / "making" / "topic-0"
     bench = LogHarness(RealDisk(), str(directory.parent))
     log = bench.open()

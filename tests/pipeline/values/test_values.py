@@ -396,9 +396,9 @@ class TestRegistry:
             Registry("registry:8081")
         with pytest.raises(
             RegistryError,
-            match=r"cannot create a client of the schema registry .*: Unrecognized properties: colour",
+            match=r"cannot create a client of the schema registry .*: Unrecognized properties: shade",
         ):
-            Registry("http://127.0.0.1:1", {"colour": "red"})
+            Registry("http://127.0.0.1:1", {"shade": "red"})
 
     def test_a_missing_subject_is_named(self, registry: SchemaRegistry) -> None:
         with Registry(registry.url) as asked, pytest.raises(DecodeError, match="has no subject nobody-value"):

@@ -57,7 +57,7 @@ class TestSettings:
             ({"format": "xml"}, KAFKA, "values.format must be one of avro, json, text, bytes"),
             ({"format": "avro"}, KAFKA, "values.registry is missing"),
             ({**AVRO, "schema": "/nowhere.avsc"}, KAFKA, "values.schema must be a file with an Avro schema"),
-            ({**AVRO, "colour": 1}, KAFKA, "unknown key values.colour"),
+            ({**AVRO, "shade": 1}, KAFKA, "unknown key values.shade"),
             ({"format": "text", "schema": "a INT"}, KAFKA, "values.schema requires format avro or json"),
             (AVRO, Input("kafka", {"subscribe": "a,b"}), "values.subject or values.schema is required"),
             (AVRO, Input("kafka", {"subscribePattern": "a"}), "values.subject or values.schema is required"),
