@@ -1,1 +1,1 @@
-"""Scenarios, a module per subject: each function returns what it observed of a broker."""
+"""Scenarios, one module per subject. Each scenario is a function that returns an observation of a broker."""

@@ -46,7 +46,7 @@ def record_fields(record: Any) -> list[Any]:
 
 @scenario(seconds=120)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Produce with each codec and acks, and read every record back."""
+    """Produce with each codec and each acks setting, and read every record back."""
 
     async def run() -> Any:
         seen = {}
@@ -88,7 +88,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario()
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """Split a topic between two members, then resume from the commit with a later member."""
+    """Split a topic between two group members. Then a new member resumes from the committed offsets."""
 
     async def run() -> Any:
         topic = group = "aiokafka-resume"

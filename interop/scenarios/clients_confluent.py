@@ -1,6 +1,6 @@
 """confluent-kafka (librdkafka): codecs and acks, groups, commits, seeks and the admin client."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def message_fields(message: Any) -> list[Any]:
 
 
 def error_names(futures: dict[Any, Any]) -> dict[str, Any]:
-    """Return the name of each future's error, or "done"."""
+    """Return the error name of each future, or "done" if it has no error."""
     seen = {}
     for key, future in futures.items():
         try:
@@ -89,7 +89,7 @@ def error_names(futures: dict[Any, Any]) -> dict[str, Any]:
 
 @scenario(seconds=180)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Produce with each codec and acks, and read every record back."""
+    """Produce with each codec and each acks setting, and read every record back."""
     seen: dict[str, Any] = {}
     for codec in CODECS:
         for acks in ("0", "1", "all"):
@@ -131,7 +131,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """Read part of a topic in a group, commit, and resume from the commit, with each assignor."""
+    """With each assignor: read part of a topic in a group, commit, and resume from the committed offsets."""
     seen: dict[str, Any] = {}
     for strategy in ("range", "roundrobin", "cooperative-sticky"):
         topic = group = f"confluent-resume-{strategy}"
@@ -157,7 +157,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
 
 @scenario()
 def static_member(broker: Broker) -> Any:
-    """Restart a static member within its session: it keeps its partitions."""
+    """Restart a static member before its session times out. The member keeps its partitions."""
     topic = group = "confluent-static"
     make_topic(broker, topic, 2)
     producer = producer_of(broker)

@@ -1,6 +1,6 @@
 """Clients of the consumer group protocol (KIP-848): librdkafka, Java's consumer and the group tools."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTITIONS = 6
 
 
 class GroupConsumer:
-    """A group consumer with its assignment and the records that it has read."""
+    """A consumer of a group, with its assignment and the records that it has read."""
 
     def __init__(self, broker: Broker, group: str, *topics: str, **settings: Any) -> None:
         self.read: list[str] = []
@@ -64,7 +64,7 @@ def until(condition: Callable[[], bool], *members: GroupConsumer) -> None:
 
 
 def evenly_assigned(count: int, *members: GroupConsumer) -> Callable[[], bool]:
-    """Return a condition: the members own this many partitions, evenly and without overlap."""
+    """Return a condition: the members own `count` partitions, evenly distributed and without overlap."""
 
     def holds() -> bool:
         owned = [member.owned for member in members]
@@ -84,7 +84,7 @@ def write(broker: Broker, topic: str, values: list[str], partitions: int = PARTI
 
 @scenario(seconds=240)
 def partition_assignment(broker: Broker) -> Any:
-    """Add and remove consumers: the group reads and commits each record."""
+    """Add consumers to a group and remove consumers. The group must read and commit every record."""
     topic = group = "clients-848-sharing"
     make_topic(broker, topic, PARTITIONS)
     seen: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def partition_assignment(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def regex_subscription(broker: Broker) -> Any:
-    """Subscribe by a regular expression, which the coordinator matches, and add topics that match."""
+    """Subscribe with a regular expression, which the coordinator evaluates, and create topics that match."""
     prefix = "clients-848-regex"
     make_topic(broker, f"{prefix}-a", 1)
     make_topic(broker, f"{prefix}-b", 2)
@@ -127,13 +127,13 @@ def regex_subscription(broker: Broker) -> Any:
     member = GroupConsumer(broker, prefix, f"^{prefix}-[a-z]$")
     until(evenly_assigned(3, member), member)
     seen["matched"] = member.owned
-    # The coordinator matches a group's expressions again after ten seconds at the earliest.
+    # The coordinator evaluates the expressions of a group again after ten seconds at the earliest.
     time.sleep(10)
     make_topic(broker, f"{prefix}-c", 1)
     until(evenly_assigned(4, member), member)
     seen["a new one"] = member.owned
     member.close()
-    broken = GroupConsumer(broker, f"{prefix}-broken", "^a{2000}")  # invalid in RE2 only
+    broken = GroupConsumer(broker, f"{prefix}-broken", "^a{2000}")  # an expression that only RE2 rejects
     deadline = time.monotonic() + WAIT_S
     error = None
     while error is None and time.monotonic() < deadline:
@@ -147,7 +147,7 @@ def regex_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def static_members(broker: Broker) -> Any:
-    """Restart a consumer with an instance id: it gets its partitions back."""
+    """Restart a consumer that has an instance id. It must get its former partitions."""
     topic = group = "clients-848-static"
     make_topic(broker, topic, PARTITIONS)
     one = GroupConsumer(broker, group, topic, **{"group.instance.id": "one"})
@@ -180,7 +180,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def java(broker: Broker) -> Any:
-    """Run the Java console consumer in a consumer group, and the tools that describe the group."""
+    """Run the Java console consumer with the consumer protocol, and the tools that describe its group."""
     topic = group = "clients-848-java"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")

@@ -37,7 +37,7 @@ def consumer_of(broker: Broker, *topics: str, **settings: Any) -> Any:
 
 
 def consume(consumer: Any, count: int) -> list[Any]:
-    """Return this many records, or fewer after the consumer's timeout."""
+    """Return `count` records, or fewer if the consumer's timeout passes first."""
     taken = []
     for record in consumer:
         taken.append(record)
@@ -60,7 +60,7 @@ def record_fields(record: Any) -> list[Any]:
 
 @scenario(seconds=120)
 def codecs_and_acks(broker: Broker) -> Any:
-    """Produce with each codec and acks, and read every record back."""
+    """Produce with each codec and each acks setting, and read every record back."""
     seen: dict[str, Any] = {}
     for codec in CODECS:
         for acks in (0, 1, "all"):
@@ -103,7 +103,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario()
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """Read part of a topic in a group, commit, and resume from the commit."""
+    """Read part of a topic in a group, commit, and resume from the committed offsets."""
     topic, group = "kafka-python-resume", "kafka-python-resume"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -128,7 +128,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
 
 @scenario()
 def seeks(broker: Broker) -> Any:
-    """Seek by timestamp, to both ends and to an offset. Out of range follows auto.offset.reset."""
+    """Seek by timestamp, to both ends, to an offset, and out of range, where auto.offset.reset applies."""
     topic = "kafka-python-seek"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -155,7 +155,7 @@ def seeks(broker: Broker) -> Any:
 
 @scenario()
 def administration(broker: Broker) -> Any:
-    """Create, describe, alter, grow and delete topics and records, with each error."""
+    """Create, describe, alter and delete topics, add partitions, and delete records, also with errors."""
     topic = "kafka-python-admin"
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     seen: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def administration(broker: Broker) -> Any:
 
 
 def without_messages_and_ids(value: Any) -> Any:
-    """Remove error messages, which differ between brokers, and random topic ids."""
+    """Remove random topic ids, and error messages, which differ between brokers."""
     if isinstance(value, dict):
         return {
             key: f"<{key}>"

@@ -1,6 +1,6 @@
 """Online migration of a group between the two protocols, with librdkafka and kafka-python."""
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.i
 
 
 class LenientConsumer(GroupConsumer):
-    """A consumer that ignores a failed commit during a rebalance and reads the record again."""
+    """A consumer that ignores a failed commit during a rebalance, and so reads the record again."""
 
     def poll(self) -> None:
         message = self.consumer.poll(0.02)
@@ -44,10 +44,11 @@ class LenientConsumer(GroupConsumer):
 
 
 class KafkaPythonConsumer(GroupConsumer):
-    """A kafka-python consumer, which supports the classic protocol only.
+    """A kafka-python consumer, which supports only the classic protocol.
 
-    It polls in its own thread. A poll that ends during a rebalance is followed by one that starts another
-    rebalance, so polling in turn with the other members would never end.
+    The consumer polls in a thread of its own. If all members were polled in turn by one thread, a poll that
+    ends during a rebalance would be followed by a poll that starts another rebalance, and the group would
+    never settle.
     """
 
     consumer: Any
@@ -90,7 +91,7 @@ class KafkaPythonConsumer(GroupConsumer):
 
 
 def group_listing(broker: Broker, group: str) -> list[str]:
-    """Return the lines of `kafka-groups` for a group."""
+    """Return the lines for one group in the output of `kafka-groups`."""
     lines = tool_output(f"{TOOLS}.GroupsCommand", broker, "--list")
     return [line for line in lines if line.startswith(f"{group} ")]
 
@@ -102,7 +103,7 @@ def all_read(values: list[str], members: list[GroupConsumer]) -> bool:
 def upgrade_and_downgrade(
     broker: Broker, group: str, classic: list[GroupConsumer], new: type[GroupConsumer], **settings: Any
 ) -> Any:
-    """Replace the classic members by consumer protocol members, then go back to classic ones."""
+    """Replace the classic members by members of the consumer protocol, and these by classic members again."""
     seen: dict[str, Any] = {}
     removed: list[GroupConsumer] = []
     written: list[str] = []
@@ -140,7 +141,7 @@ def upgrade_and_downgrade(
 
 
 def has_user_data(broker: Broker, group: str) -> bool:
-    """Return whether an assignment in a classic group contains user data."""
+    """Return whether any assignment in a classic group contains user data."""
     with RawClient(broker.bootstrap) as client:
         described = client.call("DescribeGroups", 5, Groups=[group])["Groups"][0]
     for member in described["Members"]:
@@ -156,7 +157,7 @@ def has_user_data(broker: Broker, group: str) -> bool:
 
 @scenario(seconds=240)
 def eager(broker: Broker) -> Any:
-    """Migrate librdkafka with the range assignor, which revokes all partitions in each rebalance."""
+    """Migrate librdkafka consumers with the range assignor, which revokes everything in each rebalance."""
     group = "clients-migration-eager"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range"}
@@ -166,7 +167,7 @@ def eager(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def cooperative(broker: Broker) -> Any:
-    """Migrate librdkafka with the cooperative assignor, which revokes only the partitions that move."""
+    """Migrate librdkafka consumers with the cooperative assignor, which revokes only moved partitions."""
     group = "clients-migration-cooperative"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"}
@@ -185,8 +186,8 @@ def cooperative(broker: Broker) -> Any:
 def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsumer:
     """Return a kafka-python consumer that owns all partitions of its group's topic.
 
-    A consumer that joins before it has metadata assigns itself no partitions as the leader, and does not
-    rebalance later.
+    If a consumer becomes group leader before it has metadata, it assigns no partitions to itself and does not
+    rebalance later. Such a consumer is replaced.
     """
     for _ in range(10):
         consumer = KafkaPythonConsumer(broker, group, group)
@@ -202,7 +203,7 @@ def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsu
 
 @scenario(seconds=240)
 def two_libraries(broker: Broker) -> Any:
-    """Migrate a group with both kafka-python and librdkafka members."""
+    """Migrate a group that has members of both kafka-python and librdkafka."""
     group = "clients-migration-two"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range,roundrobin"}

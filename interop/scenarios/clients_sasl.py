@@ -1,10 +1,10 @@
 """Client libraries with SASL: topics, records and groups with each mechanism, and a wrong password.
 
-Each scenario starts its own broker. If its sessions last three seconds, clients that run for longer
-authenticate again (KIP-368) or use another connection.
+Each scenario starts its own broker. In some scenarios, a session lasts for three seconds. A client that runs
+longer must authenticate again (KIP-368) or use a new connection.
 """
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COUNT = 30
 
 
 def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
-    """Return an observation for each mechanism."""
+    """Start a broker for each mechanism, and return the observation by mechanism."""
     overrides = {key.replace("_", "."): value for key, value in settings.items()}
     with secured(like, MECHANISMS, overrides) as one:
         add_scram_users(one)
@@ -84,7 +84,7 @@ def kafka_python(broker: Broker) -> Any:
         consumer.commit()
         consumer.close()
         try:
-            # The client logs the reason, and raises a timeout.
+            # The client logs the reason, and raises only a timeout.
             KafkaAdminClient(**python_client_config(one, mechanism, "guessed"), bootstrap_timeout_ms=3_000)
             refused = "accepted"
         except kafka.errors.KafkaError as error:
@@ -128,7 +128,7 @@ def aio_kafka(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def confluent_kafka(broker: Broker) -> Any:
-    """Produce and consume, with a pause in which the sessions of the connections end."""
+    """Produce and consume, with a pause that is longer than the session lifetime."""
 
     def observe(one: Secured, mechanism: str) -> Any:
         login = librdkafka_config(one, mechanism)
@@ -166,7 +166,7 @@ def confluent_kafka(broker: Broker) -> Any:
 
 
 def _first_authentication_error(login: dict[str, Any]) -> list[str]:
-    """Return the first error of librdkafka after a failed authentication."""
+    """Return the first error that librdkafka reports after a failed authentication."""
     errors: list[KafkaError] = []
     settings: Any = {**login, "error_cb": errors.append, "log_level": 0}
     client = AdminClient(settings)
@@ -180,7 +180,7 @@ def _first_authentication_error(login: dict[str, Any]) -> list[str]:
 
 @scenario(seconds=240)
 def java(broker: Broker) -> Any:
-    """Run the console producer, and a console consumer in a group for longer than two sessions."""
+    """Run the console producer. Run a console consumer in a group for longer than two session lifetimes."""
 
     def observe(one: Secured, mechanism: str) -> Any:
         topic = f"java-{mechanism}"

@@ -1,4 +1,4 @@
-"""SCRAM credentials through Python clients: created, described and deleted (KIP-554)."""
+"""SCRAM credentials that Python clients create, describe and delete (KIP-554)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 
 
 def error_names(futures: Any) -> dict[str, str]:
-    """Return the error name of each user, or "done"."""
+    """Return the error name for each user, or "done" if there is no error."""
     return {
         name: "done" if (error := future.exception(SECONDS)) is None else str(error.args[0].name())
         for name, future in sorted(futures.items())
@@ -47,7 +47,7 @@ def has_credentials(admin: AdminClient, name: str, count: int) -> bool:
 
 @scenario(seconds=120)
 def confluent_kafka(broker: Broker) -> Any:
-    """Create credentials of both mechanisms, describe and delete them."""
+    """Create, describe and delete credentials of both mechanisms."""
     admin, name = AdminClient({"bootstrap.servers": broker.bootstrap}), "confluents-user"
     seen: list[Any] = []
 
@@ -71,7 +71,7 @@ def confluent_kafka(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def kafka_python(broker: Broker) -> Any:
-    """Describe credentials that another client created."""
+    """Describe credentials that were created by another client."""
     name = "kafka-pythons-user"
     confluent = AdminClient({"bootstrap.servers": broker.bootstrap})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 6000)

@@ -1,6 +1,6 @@
-"""Transactions that fail in Python clients: fenced, timed out, with a rejected record, of a former member."""
+"""Failed transactions of Python clients, because of fencing, timeouts, rejected records or former members."""
 
-# The clients' own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WAIT_S = 20
 TIMEOUT_MS = 1500
 TOO_LARGE = "x" * 5000
 CHECK_S = 40.0
-"""Coordinators check every ten seconds for transactions that have timed out."""
+"""A time limit in seconds. Coordinators look for transactions that have timed out every ten seconds."""
 
 
 class TransactionalClient(ABC):
-    """A transactional producer, with the interface that all libraries share."""
+    """A transactional producer, with the methods that all client libraries share."""
 
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         self.topic = topic
@@ -43,7 +43,7 @@ class TransactionalClient(ABC):
 
     @abstractmethod
     def send(self, value: str) -> None:
-        """Send a record and wait for the acknowledgement."""
+        """Send a record and wait for its acknowledgment."""
 
     @abstractmethod
     def send_offset(self, group: str, offset: int) -> None: ...
@@ -174,7 +174,7 @@ CLIENTS: dict[str, type[TransactionalClient]] = {
 
 
 def attempt(action: Callable[[], Any]) -> Any:
-    """Return "ok" or the client's error."""
+    """Return "ok", or the error that the action raised."""
     try:
         action()
     except KafkaException as failure:
@@ -188,7 +188,7 @@ def attempt(action: Callable[[], Any]) -> Any:
 def observe_each_client(
     broker: Broker, what: str, observe: Callable[[Broker, type[TransactionalClient], str], Any]
 ) -> Any:
-    """Return the observation for each client, with its own topic and transactional id."""
+    """Return an observation for each client library, each with a topic and transactional id of its own."""
     seen: dict[str, Any] = {}
     for name, client in CLIENTS.items():
         topic = f"transactions-{what}-{name}"
@@ -199,7 +199,7 @@ def observe_each_client(
 
 @scenario(seconds=120)
 def fenced(broker: Broker) -> Any:
-    """Start a second producer with the id: it aborts the first one's transaction and fences it."""
+    """Start a second producer with the same id, which fences the first and aborts its transaction."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         seen: dict[str, Any] = {}
@@ -211,8 +211,8 @@ def fenced(broker: Broker) -> Any:
             other.begin()
             other.send(f"other before {last}")
             if last == "send":
-                # The other transaction ends first: kafka-python requests a new epoch after an error, and may
-                # get one, also from Apache Kafka.
+                # The second producer's transaction must end first. After an error, kafka-python requests a
+                # new epoch, and may get one, also from Apache Kafka.
                 seen["other before send"] = attempt(other.commit)
                 seen["send is refused"] = attempt(partial(zombie.send, "zombie again")) != "ok"
             else:
@@ -228,7 +228,7 @@ def fenced(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def timed_out(broker: Broker) -> Any:
-    """Let transactions time out: readers continue, and the producer gets an error."""
+    """Let transactions time out. Readers must continue, and the producer must get an error."""
     producers: dict[str, TransactionalClient] = {}
     plain = Producer({"bootstrap.servers": broker.bootstrap})
     for name, client in CLIENTS.items():
@@ -259,7 +259,7 @@ def timed_out(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def rejected_record(broker: Broker) -> Any:
-    """Send a record that the topic rejects: only abort is possible, and the next transaction works."""
+    """Send a record that the topic rejects. Only an abort is possible; the next transaction succeeds."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
@@ -283,7 +283,7 @@ def rejected_record(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def offset_commits(broker: Broker) -> Any:
-    """Commit offsets in transactions: aborted offsets do not count."""
+    """Commit offsets in transactions. An aborted transaction must not change the committed offsets."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         group = f"{topic}-group"
@@ -303,7 +303,7 @@ def offset_commits(broker: Broker) -> Any:
             producer.send(f"with {offset}")
             seen.append(attempt(partial(producer.send_offset, group, offset)))
             seen.append([attempt(end), committed()])
-        # A transaction with an offset only, whose producer is then fenced.
+        # This transaction contains only an offset. Then its producer is fenced.
         producer.begin()
         seen.append(attempt(lambda: producer.send_offset(group, 9)))
         successor = client(broker, topic, topic)
@@ -320,7 +320,7 @@ def offset_commits(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def former_group_member(broker: Broker) -> Any:
-    """Commit offsets as a member that has left its group: the coordinator rejects them (KIP-447)."""
+    """Commit offsets as a member that has left its group. The coordinator must reject them (KIP-447)."""
     topic = "transactions-members-that-left"
     make_topic(broker, topic)
     seen: dict[str, Any] = {}
@@ -349,7 +349,8 @@ def former_group_member(broker: Broker) -> Any:
     python_reader = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id=topic, enable_auto_commit=False
     )
-    # If its first join is faster than its metadata, the client may assign nothing and not rebalance.
+    # If the client joins before it has metadata, it may assign no partitions to itself and not rebalance
+    # later.
     assert python_reader.partitions_for_topic(topic) == {0}
     python_reader.subscribe([topic])
     while not python_reader.assignment():

@@ -30,7 +30,7 @@ def is_committed(number: int) -> bool:
 
 
 def read_by_librdkafka(broker: Broker, topic: str, isolation: str) -> list[str]:
-    """Return all records up to the end at this isolation level."""
+    """Return all records of the topic at this isolation level."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -68,7 +68,7 @@ def create_topic_pair(broker: Broker, name: str) -> tuple[str, str]:
 
 @scenario(seconds=120)
 def confluent(broker: Broker) -> Any:
-    """Commit, abort, copy with offsets, and fence a producer with librdkafka."""
+    """Commit and abort with librdkafka, copy records with their offsets, and fence a producer."""
     topic, copy = create_topic_pair(broker, "transactions-confluent")
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
     producer = Producer(settings)

@@ -1,8 +1,9 @@
-"""Log compaction: the same input to both brokers, and the batches that their cleaners retain.
+"""Log compaction: both brokers get the same input, and the batches that remain after cleaning are compared.
 
-A topic has cleanup.policy=delete while it is written, so that nothing is cleaned early, and is then set to
-compact: one round of the cleaner processes everything. Two such phases show the tombstones, and the result
-of cleaning a log again. Timestamps control the segment rolls, so both brokers have the same segments.
+While a topic is written, it has cleanup.policy=delete, so that nothing is cleaned early. Then the topic is
+set to compact, so that the cleaner processes all segments in one round. The second phase shows what happens
+to tombstones, and to a log that was cleaned before. Record timestamps determine where segments roll, so both
+brokers have the same segments.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def sized(data: bytes) -> bytes:
 
 
 class CompactedLog:
-    """A topic with one partition, written batch by batch and cleaned on request."""
+    """A topic with one partition, which a scenario writes batch by batch and then cleans."""
 
     def __init__(self, broker: Broker, client: RawClient, topic: str, configs: dict[str, str]) -> None:
         self.broker = broker
@@ -103,7 +104,7 @@ class CompactedLog:
         assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def clean(self, policy: str = "compact") -> None:
-        """Let the cleaner run until everything but the active segment is clean."""
+        """Set the cleanup policy, and wait until the cleaner has cleaned all but the active segment."""
         self.set_policy(policy)
         deadline = time.monotonic() + WAIT_S
         while self.cleaned_offset() != self.active_segment_base_offset():
@@ -130,7 +131,7 @@ class CompactedLog:
         }
 
     def records(self) -> list[Any]:
-        """Read every record with its timestamp."""
+        """Read every record of the topic, with its timestamp."""
         where = TopicPartition(self.topic, 0)
         consumer = KafkaConsumer(bootstrap_servers=self.broker.bootstrap, enable_auto_commit=False)
         try:
@@ -150,7 +151,11 @@ class CompactedLog:
             consumer.close()
 
     def batches(self) -> list[Any]:
-        """Return the batch headers. Base timestamps may differ between brokers, delete horizons may not."""
+        """Return the batch headers.
+
+        Base timestamps are left out, because they may differ between brokers. Whether a batch has a delete
+        horizon must be equal.
+        """
         headers: list[Any] = []
         offset = self.client.call(
             "ListOffsets",
@@ -174,7 +179,7 @@ class CompactedLog:
 
 
 def key(number: int) -> bytes:
-    """Return a short key, a long one, or an empty one."""
+    """Return the key with this number. Some keys are short, some long, and one is empty."""
     return b"" if number == 0 else b"key-%d" % number * (1 if number % 3 else 30)
 
 
@@ -183,7 +188,10 @@ def value(number: int) -> bytes:
 
 
 def first_phase(log: CompactedLog) -> None:
-    """Write keys repeatedly to several segments: all codecs, 1-5 records per batch, null keys and values."""
+    """Write the same keys to several segments.
+
+    There are all codecs, batches of one to five records, null keys and null values.
+    """
     number = 0
     for segment in range(4):
         for batch in range(24):
@@ -201,17 +209,17 @@ def first_phase(log: CompactedLog) -> None:
                 records.append(record)
             log.write(records, batch % 5, idempotent=batch % 6 == 0)
         log.roll()
-    # The producer's last batch loses its only record.
+    # Compaction removes the only record of this producer's last batch.
     log.write([Record(b"sent", key(7))], idempotent=True)
     log.write([Record(b"superseded", key(7))])
-    for number in range(40):  # this segment rolls by size, not by age
+    for number in range(40):  # this segment rolls because of its size, not its age
         log.write([Record(b"big" * 15_000, b"big-%d" % (number % 7))])
     log.roll()
     log.write([Record(b"active", key(1)), Record(None, key(2))])
 
 
 def second_phase(log: CompactedLog) -> None:
-    """Write new keys, repeated keys and tombstones, and continue the idempotent producer."""
+    """Write new keys, existing keys and tombstones. Continue the sequence of the idempotent producer."""
     for number in range(30):
         log.write([Record(value(number), key(number)), Record(None, key(60 + number % 4))], number % 5)
     log.write([Record(b"again", key(3))], idempotent=True)
@@ -244,17 +252,17 @@ def run_two_phases(broker: Broker, configs: dict[str, str], policy: str = "compa
 
 @scenario(seconds=240)
 def tombstones_retained(broker: Broker) -> Any:
-    """Use a delete.retention.ms of one day: the newest tombstones remain, with a delete horizon."""
+    """Clean with a delete.retention.ms of one day. The newest tombstones remain, with a delete horizon."""
     return run_two_phases(broker, {})
 
 
 @scenario(seconds=240)
 def tombstones_deleted(broker: Broker) -> Any:
-    """Use a delete.retention.ms of 0: a tombstone survives one round and not the next."""
+    """Clean with a delete.retention.ms of 0. A tombstone remains after one round, but not after two."""
     return run_two_phases(broker, {"delete.retention.ms": "0"})
 
 
 @scenario(seconds=240)
 def larger_segments(broker: Broker) -> Any:
-    """Let the cleaner merge segments up to segment.bytes, with compact,delete."""
+    """Clean a topic with compact,delete. The cleaner may merge segments up to the size of segment.bytes."""
     return run_two_phases(broker, {"segment.bytes": "4194304"}, "compact,delete")

@@ -1,9 +1,12 @@
 """Compaction of a log with overlapping transactions: the retained records and the transaction indexes.
 
-One transaction ends while another is open, so its marker is above the last stable offset, where the cleaner
-stops. The cleaner still discards its aborted records, which supersede no committed record. If cleaning
-starts inside a segment, the cleaner knows transactions only from the preceding offset index entry. It has
-no information on transactions that ended before the log start. Both cases retain some records.
+The cleaner stops at the last stable offset. If a transaction is aborted while an older one is open, its
+marker is above the last stable offset. The cleaner still discards the aborted records below that offset,
+because aborted records do not supersede committed records.
+
+Two cases retain some aborted records. If cleaning starts inside a segment, the cleaner knows only the
+transactions after the preceding entry of the offset index. And the cleaner does not know which transactions
+were aborted before the log start.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from interop.tools import another
 TOPIC = "overlapping"
 FILLER = b"filler"
 FILLED = 600_000
-"""Two of these are more than a segment."""
+"""A value size in bytes. Two such values do not fit into one segment."""
 TRANSACTIONAL = 0x10
 INDEX_ENTRY = 34
 
 
 class TransactionalLog:
-    """A compacted log and the transactional ids that write to it."""
+    """A compacted log, and the transactional ids that write to it."""
 
     def __init__(self, broker: Broker, client: RawClient, configs: dict[str, str] | None = None) -> None:
         wait_for_transaction_coordinator(client, "any")
@@ -64,7 +67,7 @@ class TransactionalLog:
             self.write(FILLER, bytes(FILLED))
 
     def clean(self, up_to: int) -> None:
-        """Let the cleaner run until it has reached the segment with this base offset."""
+        """Wait until the cleaner has cleaned all segments before the segment with this base offset."""
         self.log.set_policy("compact")
         deadline = time.monotonic() + WAIT_S
         while self.log.cleaned_offset() != up_to:
@@ -73,7 +76,7 @@ class TransactionalLog:
         self.log.set_policy("delete")
 
     def use_client(self, client: RawClient) -> None:
-        """Continue with another connection."""
+        """Replace the connection, for example after a restart of the broker."""
         self.client = self.log.client = client
         for one in self.ids.values():
             one.client = client
@@ -94,7 +97,7 @@ class TransactionalLog:
         }
 
     def transaction_indexes(self) -> dict[str, Any]:
-        """Return the entries of each transaction index, with the producer's name here instead of its id."""
+        """Return the entries of each transaction index, with names instead of producer ids."""
         directory = self.log.broker.log_dir / f"{TOPIC}-0"
         names = {one.producer_id: name for name, one in self.ids.items()}
         found = {}
@@ -113,7 +116,7 @@ class TransactionalLog:
 
 @scenario(seconds=240)
 def ended_during_another_transaction(broker: Broker) -> Any:
-    """Compact aborted records above the last stable offset, then in several rounds."""
+    """Compact a log whose abort marker is above the last stable offset, in several rounds."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client)
         log.write(b"key", b"committed")
@@ -140,11 +143,11 @@ def ended_during_another_transaction(broker: Broker) -> Any:
 
 
 INDEX_EVERY_BATCH = {"index.interval.bytes": "0"}
-"""Each batch but the first has an entry in the offset index."""
+"""With this configuration, each batch except the first of a segment has an entry in the offset index."""
 
 
 def write_transactions_in_a_segment(log: TransactionalLog) -> int:
-    """Write transactions with repeated keys in one segment and the next, and return an offset inside."""
+    """Write transactions with equal keys to two segments. Return an offset inside the first segment."""
     log.write(b"key", b"old")
     log.write(b"other", b"old", "second")
     log.write(b"aborted", b"1", "first")
@@ -167,7 +170,7 @@ def write_transactions_in_a_segment(log: TransactionalLog) -> int:
 
 @scenario(seconds=240)
 def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
-    """Set the cleaner's checkpoint inside a segment, after an abort marker, then compact twice."""
+    """Set the cleaner's checkpoint inside a segment, after an abort marker, and compact twice."""
     with another(broker, CLEANER_SETTINGS) as own:
         with RawClient(own.bootstrap) as client:
             log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
@@ -189,7 +192,7 @@ def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def aborted_before_the_log_start(broker: Broker) -> Any:
-    """Move the log start into a segment: the cleaner no longer knows what was aborted before it."""
+    """Move the log start into a segment. The cleaner then does not know what was aborted before it."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
         middle = write_transactions_in_a_segment(log)

@@ -1,6 +1,6 @@
-"""Kafka Connect in distributed mode: a file source, a topic, and a file sink with the same content."""
+"""Kafka Connect in distributed mode: lines go from a file through a topic to another file, unchanged."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONVERTERS = {
 
 
 class Worker(JavaProgram):
-    """A Connect worker, the only one in its group, with its REST interface."""
+    """A Connect worker with its REST interface. It is the only worker of its group."""
 
     def __init__(self, broker: Served, directory: Path, name: str, **settings: str) -> None:
         self.port = free_port()
@@ -43,7 +43,7 @@ class Worker(JavaProgram):
             "offset.flush.interval.ms": "500",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "1000",
-            # The next worker gets the tasks of a killed one at once.
+            # Without this delay, the next worker gets the tasks of a killed worker immediately.
             "scheduled.rebalance.max.delay.ms": "0",
             "offset.storage.partitions": "3",
             "status.storage.partitions": "2",
@@ -57,7 +57,7 @@ class Worker(JavaProgram):
         )
 
     def request(self, path: str, body: dict[str, str] | None = None) -> Any:
-        """Send a GET, or a PUT if there is a body. Return None if the worker fails or does not respond."""
+        """Send GET, or PUT if there is a body. Return None if the worker fails or does not respond."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -71,7 +71,7 @@ class Worker(JavaProgram):
             return None
 
     def create_connector(self, name: str, **settings: str) -> None:
-        """Create a connector and wait until it and its task run."""
+        """Create a connector, and wait until the connector and its task run."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
 
         def created() -> bool:
@@ -89,14 +89,14 @@ class Worker(JavaProgram):
 
 
 def connector_states(status: Any) -> list[str]:
-    """Return the state of the connector, followed by those of its tasks."""
+    """Return the state of the connector, followed by the states of its tasks."""
     if status is None:
         return []
     return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
 
 class SourceFile:
-    """An input file that grows. It is ASCII: the source counts characters but skips bytes."""
+    """An input file that grows. It is ASCII, because the source counts characters but skips bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ def line_count(path: Path) -> int:
 
 
 def read_topic(broker: Broker, topic: str, isolation: str, count: int, seconds: float = 30.0) -> list[bytes]:
-    """Return the first records at this isolation level, or fewer after the timeout."""
+    """Return the first `count` records at this isolation level, or fewer if the time is over."""
     consumer = consumer_of(broker, f"{topic}-{isolation}", **{"isolation.level": isolation})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = [message.value() for message in consume(consumer, count, seconds)]
@@ -144,7 +144,7 @@ def sink_config(path: Path, topic: str, converter: str) -> dict[str, str]:
 
 @scenario(seconds=240)
 def file_connectors(broker: Broker) -> Any:
-    """Copy lines as strings through a topic, with a clean restart of the worker."""
+    """Copy lines through a topic as strings. The worker is restarted cleanly in between."""
     topic = "connect-files"
     make_topic(broker, topic)
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
@@ -182,26 +182,27 @@ def file_connectors(broker: Broker) -> Any:
 
 
 def source_position(answer: Any) -> int | None:
-    """Return the committed position of the source in its file, in bytes."""
+    """Return the position in bytes that the source has committed, or None."""
     return answer["offsets"][0]["offset"]["position"] if answer and answer["offsets"] else None
 
 
 def sink_offset(answer: Any) -> int | None:
-    """Return the committed offset of the sink's group."""
+    """Return the offset that the sink's group has committed, or None."""
     return answer["offsets"][0]["offset"]["kafka_offset"] if answer and answer["offsets"] else None
 
 
 @scenario(seconds=240)
 def exactly_once_source(broker: Broker) -> Any:
-    """Run an exactly-once source that writes JSON in transactions, and kill the worker.
+    """Kill a worker with an exactly-once source, which writes JSON in transactions.
 
-    The transactions are large, so there are few of them. If the sender thread of Java's producer is
-    descheduled between two checks, it may send EndTxn before the records of the transaction, and fails
-    permanently with any broker. (`Sender` checks for incomplete batches before it takes the next request.)
+    There are few transactions, because Java's producer has a race with any broker. `Sender` checks for
+    incomplete batches before it takes the next request. If its thread is descheduled in between, it may send
+    EndTxn before the records of the transaction, and the producer fails permanently.
     """
     topic = "connect-exactly-once"
     make_topic(broker, topic)
-    # Offsets are read committed: a worker starts once the killed one's transaction has timed out.
+    # A worker reads offsets with read_committed, so it starts once the killed worker's transaction has timed
+    # out.
     settings = {"exactly.once.source.support": "enabled", "producer.transaction.timeout.ms": "5000"}
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
         directory = Path(name)

@@ -1,4 +1,4 @@
-"""Three consumers share twelve partitions. A consumer or the broker fails, and no record is lost."""
+"""A group of three consumers on twelve partitions. A consumer or the broker fails, and no record is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class MemberProcess:
-    """A group member in its own process, with the assignment and records that it has reported."""
+    """A group member in a process of its own, with the assignments and records that it has reported."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
         self.assigned: list[int] = []
@@ -61,7 +61,7 @@ class MemberProcess:
 
 
 class NumberedProducer:
-    """A producer of numbered records to all partitions, until it is stopped."""
+    """A producer that sends numbered records to all partitions until it is stopped."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.acknowledged: set[str] = set()
@@ -115,7 +115,7 @@ def assignment_sizes(members: list[MemberProcess]) -> list[int]:
 def run_group(
     broker: Broker, name: str, disturb: Callable[[list[MemberProcess]], list[MemberProcess]]
 ) -> Any:
-    """Run the group under load, disturb it, and account for every acknowledged record."""
+    """Run the group under load, call `disturb`, and check that every acknowledged record was received."""
     make_topic(broker, name, PARTITIONS)
     members = [MemberProcess(broker, name, name) for _ in range(3)]
     load = NumberedProducer(broker, name)
@@ -169,7 +169,7 @@ def member_leaves(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def broker_restarts(broker: Broker) -> Any:
-    """Restart the broker: it loads the group, and the members resume from their commits."""
+    """Restart the broker. It must load the group, and members resume from their committed offsets."""
 
     def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         broker.restart()

@@ -20,7 +20,7 @@ TOOLS = "org.apache.kafka.tools"
 def tool_output(
     main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0
 ) -> list[str]:
-    """Run a tool against the broker and return its normalized output lines, then its exit status."""
+    """Run a tool against the broker. Return its normalized output lines, followed by its exit status."""
     return command_output(
         main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s
     )
@@ -38,7 +38,7 @@ def normalize_line(line: str) -> str:
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
     line = re.sub(r"\b[A-Za-z0-9_-]{22}\b(?=\s|$)", "<id>", line)
-    # Configurations are in the order of a Java map.
+    # The tool prints configurations in the order of a Java map.
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
     line = re.sub(r"^\d+ \[", "[", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
@@ -47,7 +47,7 @@ def normalize_line(line: str) -> str:
 
 
 def errors_only(lines: list[str]) -> list[str]:
-    """Return the names of Java exceptions and the exit status: messages differ between brokers."""
+    """Return only exception names and exit status, because the messages differ between brokers."""
     found = re.findall(r"org\.apache\.kafka\.[\w.]*Exception", "\n".join(lines))
     return [*dict.fromkeys(found), lines[-1]]
 
@@ -87,7 +87,7 @@ def topics(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def console(broker: Broker) -> Any:
-    """Run the console tools with keys and headers, in a group, and by offset and partition."""
+    """Run the console clients with keys and headers, in a group, and from an offset of a partition."""
     topic, group = "java-console", "java-console-group"
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
@@ -156,7 +156,7 @@ def consumer_groups(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def group_in_use(broker: Broker) -> Any:
-    """Describe a group with an active console consumer: its offsets cannot be reset."""
+    """Describe a group with an active console consumer, and try to reset its offsets, which must fail."""
     topic, group = "java-in-use", "java-in-use-group"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
@@ -212,7 +212,8 @@ def offsets_and_records(broker: Broker) -> Any:
     ):
         lines = tool_output(tool, broker, "--topic", topic, "--time", when)
         if when in ("-3", "max-timestamp"):
-            # The producer's clock decides which record has the greatest timestamp.
+            # The records' timestamps come from the producer's clock, so the greatest one is not
+            # deterministic.
             lines = [re.sub(r":\d+$", ":<n>", line) for line in lines]
         seen[when] = lines
     with tempfile.TemporaryDirectory() as directory:
@@ -234,7 +235,7 @@ def offsets_and_records(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def performance(broker: Broker) -> Any:
-    """Run the performance tools to their end and count the records, without comparing figures."""
+    """Run the performance tools and check the numbers of records. Times and rates are not compared."""
     topic = "java-performance"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "3")
     produced = command_output(
@@ -254,7 +255,7 @@ def performance(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def verifiable_clients(broker: Broker) -> Any:
-    """Run kafka-verifiable-producer and -consumer: every record is acknowledged and consumed."""
+    """Run kafka-verifiable-producer and -consumer. Every record must be acknowledged and consumed."""
     topic = "java-verifiable"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
     produced = command_output(
@@ -304,7 +305,7 @@ def configs(broker: Broker) -> Any:
     seen["alter group"] = tool_output(tool, broker, "--alter", *of_group, "--add-config", added)
     seen["describe group"] = sorted(tool_output(tool, broker, "--describe", *of_group))
     of_all = tool_output(tool, broker, "--describe", "--entity-type", "groups")
-    # Other scenarios also have groups.
+    # Other scenarios have created groups, too.
     start = of_all.index("Dynamic configs for group java-configs are:")
     seen["groups"] = of_all[start : start + 3]
     refused = "streams.session.timeout.ms=1"

@@ -1,6 +1,6 @@
-"""MirrorMaker 2 between Apache Kafka and the broker under test, in both directions at once."""
+"""MirrorMaker 2 between Apache Kafka and the broker under test, in both directions at the same time."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CONFIGS = {
     "east": {"retention.ms": "-1", "segment.bytes": "1048576", "max.message.bytes": "200000"},
     "west": {"retention.ms": "-1", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.9"},
 }
-"""`mirror-east` is created on one side and `mirror-west` on the other, with these configurations."""
+"""The configurations of the source topics: `mirror-east` in one cluster and `mirror-west` in the other."""
 
 
 class MirroredCluster:
-    """One cluster, with its own topic and the topic that is mirrored to it."""
+    """One of the two clusters, with its own topic and the topic that is mirrored to it."""
 
     def __init__(self, name: str, broker: Served, origin: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class MirroredCluster:
         self.admin.create_topics([topic])[self.topic].result(30)
 
     def produce(self, partitions: int) -> None:
-        """Produce records to the first partitions in turn."""
+        """Produce records to the first partitions alternately."""
         self._produce(COUNT, range(partitions))
 
     def produce_one(self, partition: int) -> None:
@@ -71,7 +71,7 @@ class MirroredCluster:
         return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
-        """Return the committed records of each partition up to its end, without their offsets."""
+        """Return the values of all committed records by partition, without their offsets."""
         places = starts or [TopicPartition(topic, place.partition, 0) for place in self.partitions_of(topic)]
         found: list[list[str]] = [[] for _ in places]
         if not places:
@@ -109,7 +109,7 @@ class MirroredCluster:
         return {key: entries[key].value for key in sorted(wanted)}
 
     def commit_ends(self) -> None:
-        """Commit the end of the topic for the group."""
+        """Commit the end offsets of the topic for the group."""
         consumer = consumer_of(self.broker, GROUP)
         ends = [
             TopicPartition(self.topic, place.partition, consumer.get_watermark_offsets(place, timeout=30)[1])
@@ -119,7 +119,10 @@ class MirroredCluster:
         consumer.close()
 
     def unread_by_group(self) -> list[int] | None:
-        """Count the mirrored records after the group's offset per partition. None: there is no offset."""
+        """Return, by partition, how many mirrored records the group has not read according to its offset.
+
+        Return None if the group has no committed offset.
+        """
         requested = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
         response = self.admin.list_consumer_group_offsets([requested])[GROUP].result(30)
         if any(place.offset < 0 for place in response.topic_partitions):
@@ -131,7 +134,7 @@ class MirroredCluster:
         return left is not None and not any(left)
 
     def mirror_topics(self) -> dict[str, int]:
-        """Return MirrorMaker's own topics here and the topics that it mirrors."""
+        """Return MirrorMaker's internal topics in this cluster, and the topics that it has mirrored to it."""
         kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
         listed = self.admin.list_topics(timeout=30).mirror_topics
         return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
@@ -141,7 +144,7 @@ class MirroredCluster:
 def mirror_maker(
     directory: Path, east: MirroredCluster, west: MirroredCluster, *, replication_factor: int = 1
 ) -> Iterator[JavaProgram]:
-    """Run MirrorMaker with both flows enabled, refreshing every second."""
+    """Run MirrorMaker in both directions. It refreshes topics, configurations and groups every second."""
     settings = {
         "clusters": "east, west",
         "east.bootstrap.servers": east.broker.bootstrap,
@@ -152,7 +155,7 @@ def mirror_maker(
         "groups": f"{GROUP}.*",
         "sync.topic.acls.enabled": "false",
         "sync.group.offsets.enabled": "true",
-        # MirrorMaker syncs the offsets of each batch, so that group offsets translate exactly.
+        # With offset syncs for each batch, MirrorMaker translates group offsets exactly.
         "offset.lag.max": "0",
         "tasks.max": "1",
         "heartbeat.interval.ms": "1000",
@@ -197,7 +200,7 @@ def both_directions(broker: Broker) -> Any:
 
 
 def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
-    """Mirror both topics to the other side and return what both sides have."""
+    """Mirror the topic of each cluster to the other cluster, and return the content of both clusters."""
     east.create_topic(3)
     west.create_topic(2)
     east.produce(3)
@@ -223,8 +226,8 @@ def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
                 f"{origin.topic} has its new partition on the other side",
                 WAIT_S,
             )
-            # The mirroring task restarts for the new partition, and a task that stops drops pending offset
-            # syncs. So nothing else is produced until the restarted task mirrors a record.
+            # For a new partition, the mirroring task restarts, and the stopped task drops pending offset
+            # syncs. So the scenario produces nothing else until the restarted task has mirrored a record.
             origin.produce_one(count - 1)
             program.until(
                 partial(target.has_mirrored, COUNT + 1),

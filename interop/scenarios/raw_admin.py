@@ -36,7 +36,7 @@ def ensure_topic(client: RawClient, name: str, partitions: int) -> None:
 
 @scenario()
 def describe_quorum(broker: Broker) -> Any:
-    """Send DescribeQuorum in each version, for the metadata partition and for unknown ones."""
+    """Send DescribeQuorum in each version, for the metadata partition and for unknown partitions."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
@@ -75,7 +75,7 @@ def describe_quorum(broker: Broker) -> Any:
 
 @scenario()
 def elect_leaders(broker: Broker) -> Any:
-    """Send ElectLeaders in each version and kind for partitions that have their preferred leaders."""
+    """Send ElectLeaders in each version, for both election types, when the preferred leaders lead already."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-elections", 2)
@@ -171,7 +171,7 @@ def partition_reassignments(broker: Broker) -> Any:
 
 @scenario()
 def config_resources(broker: Broker) -> Any:
-    """Send ListConfigResources for every type, alone and combined, including unknown types."""
+    """Send ListConfigResources for each type, for combinations of types, and for unknown types."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-resources", 1)
@@ -205,7 +205,7 @@ def config_resources(broker: Broker) -> Any:
 
 @contextlib.contextmanager
 def restored_feature_levels(client: RawClient) -> Iterator[None]:
-    """Restore the feature levels that a new cluster has."""
+    """Restore the feature levels of a new cluster at the end of the block."""
     try:
         yield
     finally:
@@ -218,7 +218,7 @@ def restored_feature_levels(client: RawClient) -> Iterator[None]:
 
 @scenario()
 def update_features(broker: Broker) -> Any:
-    """Send UpdateFeatures with each error, then upgrade and downgrade levels."""
+    """Send UpdateFeatures with each error, and then valid upgrades and downgrades."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, restored_feature_levels(client):
 
@@ -236,7 +236,7 @@ def update_features(broker: Broker) -> Any:
             )
 
         def finalized(until: dict[str, int]) -> dict[str, int]:
-            """Return the levels in ApiVersions once they are as expected, or after a timeout."""
+            """Wait until ApiVersions has the expected levels or the time is over. Return the last levels."""
             deadline = time.monotonic() + 5
             while True:
                 response = client.call(
@@ -309,11 +309,11 @@ BROKER_NAMES = (
     "+",
     "99999999999",
 )
-"""Broker ids in a resource name: numbers that Java parses, and others."""
+"""Resource names of brokers: some are numbers that Java can parse, and some are not."""
 
 
 def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
-    """Send each configuration request for a broker of this name."""
+    """Send each configuration request for a broker resource with this name."""
     resource = {"ResourceType": BROKER, "ResourceName": node}
     change = {"Name": "num.io.threads", "Value": "8"}
     wanted = {**resource, "ConfigurationKeys": ["num.io.threads"]}
@@ -401,7 +401,7 @@ def loggers(broker: Broker) -> Any:
 
 @scenario()
 def expired_timeouts(broker: Broker) -> Any:
-    """Send controller requests with an expired timeout, and unregister unknown brokers."""
+    """Send controller requests whose timeout has already expired, and unregister unknown brokers."""
     seen: dict[str, Any] = {}
 
     def new(name: str) -> Fields:
@@ -477,7 +477,7 @@ def topic_deletion_disabled(broker: Broker) -> Any:
 
 @scenario()
 def unusual_requests(broker: Broker) -> Any:
-    """Send duplicates, empty lists, unknown types and invalid client metrics subscriptions."""
+    """Send duplicate items, empty lists, unknown types, and invalid client metrics subscriptions."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-odd", 2)
@@ -517,7 +517,7 @@ def unusual_requests(broker: Broker) -> Any:
             for kind, name in ((TOPIC, "raw-odd"), (64, "x"), (TOPIC, "nope"), (BROKER, "9"), (0, ""))
         ]
         for version in versions_of("DescribeConfigs"):
-            # If one resource has an unknown type, none is described, not even an earlier one.
+            # If one resource has an unknown type, the broker describes no resource of the request.
             for chosen in (several, several[:2], several[1:], several[2:4]):
                 kinds = [resource["ResourceType"] for resource in chosen]
                 seen[f"describe {version} {kinds}"] = client.call(

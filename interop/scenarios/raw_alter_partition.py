@@ -16,7 +16,7 @@ LEADER, FOLLOWER, ABSENT, UNREGISTERED = 2, 1, 3, 77
 
 
 def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
-    """Create a topic with these replicas and return its id once the broker has its metadata."""
+    """Create a topic with these replicas. Return its id once the broker has the topic in its metadata."""
     requested = {
         "Name": name,
         "NumPartitions": -1,
@@ -32,14 +32,14 @@ def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **
 
 
 def described_partitions(client: RawClient, name: str) -> list[Fields]:
-    """Return the topic's partitions in the metadata, by index."""
+    """Return the topic's partitions in the Metadata response, sorted by index."""
     found = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}])["Topics"][0]["Partitions"]
     return sorted(found, key=lambda each: each["PartitionIndex"])
 
 
 @scenario(seconds=180)
 def alter_partition(broker: Broker) -> Any:
-    """Send AlterPartition with each error, alone and combined, then valid changes."""
+    """Send AlterPartition with each error and with combined errors, then with valid changes."""
     seen: dict[str, Any] = {}
     name = "raw-in-sync"
     with another(broker, PATIENT) as own, FakeBroker(own) as leader, RawClient(own.bootstrap) as client:
@@ -138,14 +138,14 @@ def alter_partition(broker: Broker) -> Any:
 
 
 def wait_for_isr(client: RawClient, name: str, index: int, isr: list[int]) -> Any:
-    """Wait until the partition has this ISR and return it."""
+    """Wait until the partition has this ISR, and return the ISR."""
     until(lambda: sorted(described_partitions(client, name)[index]["IsrNodes"]) == isr)
     return comparable(described_partitions(client, name)[index])
 
 
 @scenario(seconds=120)
 def assign_directories(broker: Broker) -> Any:
-    """Send AssignReplicasToDirs with unknown directories, foreign replicas and valid ones."""
+    """Send AssignReplicasToDirs with unknown directories, with replicas of other brokers, and valid."""
     seen: dict[str, Any] = {}
     name = "raw-directories"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:

@@ -1,7 +1,8 @@
-"""Server-side assignors in consumer groups whose members join and leave (KIP-848, "Assignors").
+"""The server-side assignors, in consumer groups whose members join and leave (KIP-848, "Assignors").
 
-The hash maps of Apache Kafka choose among equally good assignments. For the uniform assignor, the scenarios
-therefore record the number of partitions per member only. For ranges, they record the assignment.
+If several assignments are equally good, the order of a hash map decides in Apache Kafka. So for the uniform
+assignor, the scenarios record only the number of partitions per member. For the range assignor, they record
+the complete assignment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from interop.scenarios.raw_topics import until
 
 
 def target_assignments(topics: Topics, group: str) -> Any:
-    """Return the assignment of a range group, or the sorted assignment sizes of a uniform one."""
+    """Return the target assignments of a range group, or the sorted assignment sizes of a uniform group."""
     (found,) = described(topics, group)["Groups"]
     owned = {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
     if found["AssignorName"] == "range":
@@ -30,7 +31,10 @@ def target_assignments(topics: Topics, group: str) -> Any:
 def run_group(
     client: RawClient, group: str, assignor: str, wanted: list[list[str]], sizes: dict[str, int], steps: int
 ) -> list[Any]:
-    """Return the targets after each step: a member joins, leaves, or returns as a static member."""
+    """Change the members of a group step by step. Return the target assignments after each step.
+
+    In each step, a member joins, leaves, or returns as a static member.
+    """
     rng = random.Random(848)
     wait_for_coordinator(client, group)
     [(code, _)] = alter(client, group, ("consumer.assignment.interval.ms", SET, "0"))
@@ -55,7 +59,7 @@ def run_group(
             assert response["ErrorCode"] == 0, response
             members.append(member)
         else:
-            # The heartbeat of a remaining member assigns the free partitions.
+            # The next heartbeat of a remaining member makes the coordinator assign the free partitions.
             members[0].send()
         seen.append(target_assignments(topics, group))
     return seen
@@ -81,7 +85,7 @@ def uniform_different_topics(broker: Broker) -> Any:
 
 @scenario()
 def members_without_topics(broker: Broker) -> Any:
-    """Add members without topics: they do not raise the epoch and may get partitions all the same."""
+    """Add members without topics. The group epoch must not rise, but they may get partitions all the same."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for assignor in ("uniform", "range"):

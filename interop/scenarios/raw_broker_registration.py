@@ -15,7 +15,7 @@ from interop.wire import Fields, versions_of
 
 
 def without_broker_epoch(response: Fields) -> Any:
-    """Replace the broker epoch in a response."""
+    """Return a response with a constant in place of the broker epoch, which differs from run to run."""
     return comparable(
         {
             name: "<epoch>" if name == "BrokerEpoch" and value > 0 else value
@@ -25,14 +25,14 @@ def without_broker_epoch(response: Fields) -> Any:
 
 
 def described_brokers(client: RawClient) -> Any:
-    """Return the brokers that DescribeCluster returns, including the fenced ones."""
+    """Return id, fencing, rack and port of each registered broker, including fenced brokers."""
     found = client.call("DescribeCluster", 2, IncludeFencedBrokers=True)["Brokers"]
     return sorted((each["BrokerId"], each["IsFenced"], each["Rack"], each["Port"] == 9) for each in found)
 
 
 @scenario(seconds=180)
 def registrations(broker: Broker) -> Any:
-    """Register with each error, alone and combined, then successfully and with new incarnations."""
+    """Send BrokerRegistration with each error and with combined errors, then valid with new incarnations."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
@@ -106,7 +106,7 @@ def registrations(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def heartbeats(broker: Broker) -> Any:
-    """Send heartbeats of unknown and restarted brokers, and of one that is fenced, unfenced and shut down."""
+    """Send BrokerHeartbeat as unknown and restarted brokers, and as one that is unfenced and shut down."""
     seen: dict[str, Any] = {}
     name = "raw-heartbeats"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
@@ -115,7 +115,7 @@ def heartbeats(broker: Broker) -> Any:
             seen[label] = comparable(other.beat(version, **fields))
 
         def heartbeats_of(label: str) -> None:
-            """Send each request that a broker can make, and describe the brokers after it."""
+            """Send each heartbeat that a broker can send, and record the broker's state after it."""
             request(f"{label}: not caught up", CurrentMetadataOffset=0)
             request(f"{label}: before the log", CurrentMetadataOffset=-7)
             request(f"{label}: wants to be fenced", WantFence=True)
@@ -127,7 +127,7 @@ def heartbeats(broker: Broker) -> Any:
             seen[f"{label}: seen"] = described_brokers(client)
 
         def forget() -> None:
-            """Unregister the broker, since an active session prevents the next registration."""
+            """Unregister the broker, because its active session would prevent the next registration."""
             assert other.controller.call("UnregisterBroker", 0, BrokerId=2)["ErrorCode"] == 0
 
         for version in versions_of("BrokerHeartbeat"):
@@ -206,12 +206,12 @@ def heartbeats(broker: Broker) -> Any:
 
 
 def wait_for_leader(client: RawClient, topic: str, leader: int) -> None:
-    """Wait until the metadata has this leader."""
+    """Wait until the partition has this leader in Metadata."""
     until(lambda: partition_states(client, topic)[0][0] == leader)
 
 
 def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
-    """Return leader, replicas, ISR and error of the first partition of each topic."""
+    """Return the leader, replicas, ISR and error code of the first partition of each topic."""
     found = client.call("Metadata", 12, Topics=[{"TopicId": bytes(16), "Name": name} for name in topics])
     partitions = {topic["Name"]: topic["Partitions"][:1] for topic in found["Topics"]}
     return [
@@ -223,7 +223,7 @@ def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
 
 @scenario(seconds=120)
 def producer_ids_and_controllers(broker: Broker) -> Any:
-    """Allocate producer ids for registered and unknown brokers, and register unknown controllers."""
+    """Send AllocateProducerIds for known and unknown brokers, and register unknown controllers."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 

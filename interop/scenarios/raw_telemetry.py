@@ -1,7 +1,8 @@
 """GetTelemetrySubscriptions and PushTelemetry (KIP-714).
 
-Subscription ids must be equal, since a client uses its id with another broker. Each subscription matches
-named client instances only, so that scenarios do not affect each other.
+Both brokers must compute the same subscription ids, because a client keeps its id when it uses another
+broker. Each subscription matches only client instances of its scenario, so that scenarios do not affect each
+other.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
     ],
     "all": [{"metrics": "a,b", "interval.ms": "5000"}, {"metrics": "*,x"}],
 }
-"""Configurations of subscriptions that match one client instance."""
+"""By name: configurations of subscriptions that match the client instance with this name."""
 
 MATCHES = (
     *("client_software_name=interop-.*", "client_software_name=interop", "client_software_name=unknown"),
@@ -55,11 +56,11 @@ MATCHES = (
     *("client_source_port=[0-9]+", "client_source_port=0", "client_id=interop,client_software_name=no"),
     "client_id=interop, client_source_port = \\d*",
 )
-"""Patterns for each property of a client, matching and not."""
+"""Patterns for each client property, some that match the client and some that do not."""
 
 
 def client_instance_id(name: str) -> bytes:
-    """Return the id of the client instance with this name."""
+    """Return the client instance id for this name."""
     return uuid5(NAMESPACE, name).bytes
 
 
@@ -72,7 +73,7 @@ def get(client: RawClient, instance_id: bytes) -> Fields:
 
 
 def get_until(client: RawClient, instance_id: bytes, is_it: Callable[[Fields], bool]) -> Fields:
-    """Send GetTelemetrySubscriptions until the broker has applied a change."""
+    """Send GetTelemetrySubscriptions until a response satisfies the condition, and return this response."""
     deadline = time.monotonic() + SECONDS
     while not is_it(response := get(client, instance_id)):
         assert time.monotonic() < deadline, response
@@ -97,7 +98,7 @@ def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
 
 @scenario()
 def subscription_responses(broker: Broker) -> Any:
-    """Get the subscription of a client instance, and repeat too early."""
+    """Send GetTelemetrySubscriptions with new, known and unusual instance ids, and repeat too early."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         first = get(client, bytes(16))
@@ -112,19 +113,19 @@ def subscription_responses(broker: Broker) -> Any:
         with RawClient(broker.bootstrap) as another:
             seen["by another connection"] = get(another, own)["ErrorCode"]
     with RawClient(broker.bootstrap) as client:
-        # The broker forgets the instance soon after its connection closes.
+        # The broker forgets a client instance soon after the connection of the instance has closed.
         seen["by a later connection"] = get_until(client, own, lambda response: response["ErrorCode"] == NONE)
     return seen
 
 
 def is_subscription(metrics: set[str], interval_ms: int, response: Fields) -> bool:
-    """Return whether the response has these metrics and this interval."""
+    """Return whether the response requests these metrics with this push interval."""
     return (set(response["RequestedMetrics"]), response["PushIntervalMs"]) == (metrics, interval_ms)
 
 
 @scenario()
 def subscription_kinds(broker: Broker) -> Any:
-    """Create different subscriptions and get them as their clients."""
+    """Create subscriptions with different configurations, and get each one as the client that it matches."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, subscriptions in SUBSCRIPTIONS.items():
@@ -157,7 +158,7 @@ def subscription_kinds(broker: Broker) -> Any:
 
 @scenario()
 def client_matches(broker: Broker) -> Any:
-    """Match clients with all properties and with none."""
+    """Create subscriptions that match a client by each of its properties, and some that do not match."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for pattern in MATCHES:
@@ -187,7 +188,7 @@ def client_matches(broker: Broker) -> Any:
 
 @scenario()
 def pushes(broker: Broker) -> Any:
-    """Push valid and invalid metrics."""
+    """Send PushTelemetry with valid and with invalid metrics."""
     seen: dict[str, Any] = {}
     garbage = b"\xff" * 100
     with RawClient(broker.bootstrap) as client:
@@ -251,7 +252,7 @@ def pushes(broker: Broker) -> Any:
             push(client, own, SubscriptionId=known, **faulty, Terminating=True),
             push(client, own, SubscriptionId=known + 1, **faulty),
         ]
-        # The instance has not requested a subscription here, as after a change of the broker.
+        # This broker does not know the client instance, as when a client has changed its broker.
         for name in ("pushed unasked", "pushed unasked, and wrongly"):
             own = client_instance_id(name)
             with RawClient(broker.bootstrap) as another:
@@ -263,7 +264,7 @@ def pushes(broker: Broker) -> Any:
 
 @scenario()
 def subscription_changes(broker: Broker) -> Any:
-    """Change a subscription while its client pushes."""
+    """Change a subscription between two pushes of its client."""
     own = client_instance_id("changed")
     settings = {"metrics": "a", "interval.ms": "60000", "match": f"client_instance_id={uuid_text(own)}"}
     seen: dict[str, Any] = {}

@@ -31,7 +31,7 @@ NO_SUCH_PRODUCER = 987_654
 
 
 def begin(client: RawClient, name: str, topic: str, version: int, partition: int = 0) -> TransactionalId:
-    """Begin a transaction as clients of that Produce version do."""
+    """Begin a transaction as a client with this Produce version does."""
     one = TransactionalId(client, name)
     one.init()
     if version < ADDS:
@@ -45,7 +45,7 @@ def end(one: TransactionalId, version: int = 11) -> Any:
 
 @scenario()
 def sequences(broker: Broker) -> Any:
-    """Send sequences with gaps, repetitions, steps back and a wraparound."""
+    """Produce with sequence numbers that have gaps, repeat, go back, or wrap around."""
     topic = "raw-wrong-sequences"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def sequences(broker: Broker) -> Any:
 
 
 def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
-    """Reject a batch: later batches fail until a marker of the next epoch (KIP-890)."""
+    """Send a batch that is rejected. Later batches must fail until a marker with the next epoch (KIP-890)."""
     one = TransactionalId(client, f"raw-sequences-refused-v{version}")
     one.init()
     steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]
@@ -136,7 +136,7 @@ def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]
 
 @scenario()
 def producers(broker: Broker) -> Any:
-    """Send producer ids and epochs of other producers, unknown ones and future ones."""
+    """Send requests with the producer id and epoch of another, an unknown, or a future producer."""
     topic, group = "raw-wrong-producers", "raw-wrong-producers-group"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def producers(broker: Broker) -> Any:
         for version in PRODUCED:
             one = TransactionalId(client, f"raw-producers-v{version}")
             one.init()
-            one.init()  # epoch 1, so that there is one before
+            one.init()  # epoch 1, so that epoch 0 is a former epoch
             if version < ADDS:
                 one.add((topic, 0))
             steps: list[Any] = [
@@ -159,7 +159,7 @@ def producers(broker: Broker) -> Any:
                 steps.append([who, sent, one.described()[1], victim.described()[1]])
             steps.append(["right", one.send(topic, version=version)[::2]])
             if version < ADDS:
-                # The partition leader verifies a transaction with the coordinator only once.
+                # The partition leader verifies each transaction only once with the coordinator.
                 steps.append(["later epoch", one.send(topic, version=version, epoch=7, sequence=0)[::2]])
             steps.append(["end", end(one, version)[0], one.described()[1]])
             seen[f"v{version}"] = steps
@@ -196,7 +196,7 @@ def producers(broker: Broker) -> Any:
             }
             end(one)
             settle(one)
-        # The coordinator does not check the producer id without a transactional id.
+        # Without a transactional id, the coordinator does not check the producer id.
         plain = Batch(producer_id=NO_SUCH_PRODUCER, producer_epoch=3, base_sequence=4).encode()
         seen["idempotent, unknown producer"] = first_error(produce(client, topic, plain))
         in_transaction = Batch(
@@ -220,7 +220,7 @@ def producers(broker: Broker) -> Any:
 
 
 def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[Any]:
-    """Send InitProducerId with a previous producer id and epoch, and describe the result."""
+    """Send InitProducerId with a wrong producer id or epoch. Return the error, and the state after it."""
     response = one.client.call(
         "InitProducerId",
         version,
@@ -240,7 +240,7 @@ def first_error(response: Any) -> int:
 def txn_commit(
     client: RawClient, version: int, topic: str, partition: int = 0, offset: int = 3, **fields: Any
 ) -> int:
-    """Send TxnOffsetCommit for one partition and return its error."""
+    """Send TxnOffsetCommit for one partition and return its error code."""
     partitions = [{"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": "note"}]
     topics = [{"Name": topic, "Partitions": partitions}]
     response = client.call("TxnOffsetCommit", version, Topics=topics, **fields)
@@ -249,7 +249,7 @@ def txn_commit(
 
 
 def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """Fetch the offset with and without RequireStable."""
+    """Fetch the committed offset of the group with and without RequireStable."""
     found = []
     for stable in (False, True):
         response = client.call(
@@ -264,7 +264,7 @@ def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 
 def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """Fetch the offsets once no transaction on them is pending."""
+    """Wait until no transaction has pending offsets, and fetch the committed offset."""
     deadline = time.monotonic() + WAIT_S
     while any(error for _, error in fetched_offsets(client, group, topic)[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -273,7 +273,7 @@ def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 @scenario()
 def fencing_in_version_2(broker: Broker) -> Any:
-    """Time out or replace a producer of transaction version 2, and record the epochs that follow."""
+    """Let a producer of transaction version 2 time out, or replace it, and record the next epochs."""
     topic = "raw-wrong-fenced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -337,7 +337,7 @@ def markers(broker: Broker) -> Any:
             ]
 
         def plain(epoch: int) -> int:
-            """Write a batch of this epoch without a transactional id, and return the producer id."""
+            """Write a batch with this epoch and without a transactional id. Return the producer id."""
             response = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0)
             producer_id: int = response["ProducerId"]
             batch = Batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=0).encode()
@@ -384,7 +384,7 @@ def markers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def members(broker: Broker) -> Any:
-    """Commit offsets in a transaction as the current and as former members of the group."""
+    """Send TxnOffsetCommit with the ids and generations of current, former and unknown group members."""
     topic = "raw-wrong-members"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -448,7 +448,7 @@ def members(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_topics(broker: Broker) -> Any:
-    """Delete a topic while a transaction writes to it or commits its offsets."""
+    """Delete a topic while an open transaction has written to it or has committed its offsets."""
     group = "raw-wrong-gone"
 
     def removed(client: RawClient, topic: str) -> Any:
@@ -489,7 +489,7 @@ def deleted_topics(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def long_ids(broker: Broker) -> Any:
-    """Use transactional ids and group ids up to the longest string, and longer."""
+    """Use transactional ids and group ids of the maximum string length, and longer ids."""
     topic = "raw-wrong-long"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -532,7 +532,7 @@ def long_ids(broker: Broker) -> Any:
                 seen[f"{size} {letter}"] = steps
 
     seen: dict[str, Any] = with_client(broker, work)
-    # The sizes below do not fit into the field of older versions.
+    # These lengths do not fit into the string fields of older versions.
     for size in (MAX_STRING_LENGTH + 1, 65_536, 1_000_000):
         name = "i" * size
         seen[f"{size}"] = {
@@ -554,7 +554,7 @@ def long_ids(broker: Broker) -> Any:
 
 
 def _short(outcome: Any) -> Any:
-    """Shorten the long id, which some responses repeat."""
+    """Shorten the long id in a response."""
     if isinstance(outcome, dict):
         return {key: _short(value) for key, value in outcome.items()}
     if isinstance(outcome, list):
@@ -564,7 +564,7 @@ def _short(outcome: Any) -> Any:
 
 @scenario(seconds=120)
 def long_metadata(broker: Broker) -> Any:
-    """Commit more metadata than the limit, as wrong and right producers and members."""
+    """Commit offsets with metadata that is too long, as valid and invalid producers and members."""
     topic, group = "raw-wrong-metadata", "raw-wrong-metadata"
     words = {0: "note", 1: "x" * 4096, 2: "x" * 4097, 3: "𝄞" * 2048, 4: "𝄞" * 2048 + "x"}
 

@@ -1,4 +1,4 @@
-"""Retention, and the effect of a changed configuration: same requests, same segments.
+"""Retention: after the same requests and configuration changes, both brokers must have the same segments.
 
 The scenario starts its own broker, which checks retention twice per second.
 """
@@ -21,7 +21,7 @@ OVERRIDES = {
 }
 DAY_MS = 24 * 3600 * 1000
 VALUE_BYTES = 300_000
-"""Three of these fill a segment of 1 MiB."""
+"""A value size in bytes. Three such values fill a segment of 1 MiB."""
 SEGMENT = {"segment.bytes": str(1 << 20)}
 SETTLE_S = 30.0
 QUIET_S = 4.0
@@ -52,7 +52,7 @@ def log_state(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
 
 
 def settled_logs(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
-    """Return the segments once they have not changed for a while and no file is pending deletion."""
+    """Wait until no segment has changed for a while and no file is pending deletion. Return the segments."""
     deadline = time.monotonic() + SETTLE_S
     before: dict[str, Any] = {}
     since = time.monotonic()
@@ -78,7 +78,7 @@ def alter(client: RawClient, kind: int, name: str, **configs: str | None) -> Non
 
 @scenario(seconds=150)
 def segments(broker: Broker) -> Any:
-    """Delete segments by size, by age and by start offset, with old, new and future timestamps."""
+    """Let retention delete segments by size, age or log start offset. Timestamps are old, new and future."""
     own = type(broker)(OVERRIDES)
     own.start()
     try:

@@ -1,9 +1,9 @@
-"""Spark's Kafka source and sink: batch and streaming, offsets and timestamps, failures.
+"""Spark's Kafka source and sink: batches and streams, offsets and timestamps, and failures.
 
-The Spark programs are in interop/spark_jobs and run in PySpark's own environment.
+The Spark programs are in interop/spark_jobs. They run in the Python that has PySpark.
 """
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JOB_S = 150.0
 
 
 class SparkJob:
-    """A Spark program, which is killed with its JVM at the end of the scenario."""
+    """A running Spark program. It is killed with its JVM at the end of the scenario."""
 
     def __init__(
         self, program: str, broker: Served, directory: Path, *, seconds: float = JOB_S, **settings: Any
@@ -94,13 +94,13 @@ class SparkJob:
         return event[name]
 
     def resume(self) -> None:
-        """Let the program continue."""
+        """Let the program continue after its request for an action."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """Send SIGKILL to the driver: Python and its JVM are in the same process group."""
+        """Send SIGKILL to the process group of the driver, which contains Python and its JVM."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
@@ -110,7 +110,7 @@ class SparkJob:
 
 
 def create_retained_topic(broker: Broker, name: str, partitions: int, **config: str) -> None:
-    """Create a topic without time retention: the records have old timestamps."""
+    """Create a topic whose records do not expire, because the records have old timestamps."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
@@ -130,7 +130,7 @@ def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, 
 
 @scenario(seconds=240, needs="spark")
 def batch_read_and_write(broker: Broker) -> Any:
-    """Write and read a batch: counts, keys, values, headers, partitions, timestamp types, codecs."""
+    """Write and read batches, and compare counts, keys, values, headers, timestamp types and codecs."""
     create_retained_topic(broker, "spark-batch", 4)
     create_retained_topic(broker, "spark-keyed", 6)
     create_retained_topic(broker, "spark-from-client", 2)
@@ -156,7 +156,7 @@ def batch_read_and_write(broker: Broker) -> Any:
 
 @scenario(seconds=300, needs="spark")
 def offset_ranges(broker: Broker) -> Any:
-    """Read ranges by offset, time and pattern, with size limits and with deleted records."""
+    """Read ranges of offsets, by time and by topic pattern, with size limits and after deletions."""
     topic = "spark-times"
     create_retained_topic(broker, topic, 3)
     for partition in range(3):
@@ -201,7 +201,7 @@ def offset_ranges(broker: Broker) -> Any:
 
 @scenario(seconds=300, needs="spark")
 def options(broker: Broker) -> Any:
-    """Use the other documented options of source and sink, and invalid ones."""
+    """Use the remaining documented options of source and sink, and invalid options."""
     create_retained_topic(broker, "spark-options", 4)
     for partition in range(4):
         numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index) for index in range(100)]
@@ -226,7 +226,7 @@ def wait_until_gone(admin: AdminClient, topic: str) -> None:
 
 @scenario(seconds=330, needs="spark")
 def copy_killed_and_resumed(broker: Broker) -> Any:
-    """Copy with a stream whose driver is killed, and then its broker: at-least-once delivery."""
+    """Copy a topic with a stream. First the driver is killed, then the broker: delivery is at least once."""
     source, target = "spark-copy-from", "spark-copy-to"
     create_retained_topic(broker, source, 2)
     create_retained_topic(broker, target, 2)
@@ -277,17 +277,17 @@ def copy_killed_and_resumed(broker: Broker) -> Any:
 
 
 def batches(directory: Path) -> list[int]:
-    """Return the numbers of the batches in a directory of a checkpoint."""
+    """Return the numbers of the micro-batches that have a file in this directory of a checkpoint."""
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
 
 def offsets_of(checkpoint: Path, batch_number: int) -> Any:
-    """Return the end offsets of a batch in the checkpoint."""
+    """Return the end offsets of a micro-batch, as the checkpoint has them."""
     return json.loads((checkpoint / "offsets" / str(batch_number)).read_text().splitlines()[-1])
 
 
 def copied_values(broker: Broker, topic: str) -> list[str]:
-    """Return the values in a topic with two partitions, with duplicates."""
+    """Return the values in a topic with two partitions, including duplicates."""
     consumer = consumer_of(broker, f"{topic}-reader")
     places = [TopicPartition(topic, partition, 0) for partition in range(2)]
     count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)

@@ -1,6 +1,6 @@
 """Spark with isolation.level=read_committed on a topic with aborted and open transactions."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TOPIC = "spark-transactions"
 PARTITIONS = 3
 ROUNDS, EACH = 24, 8
 FROM, TO = (11, 30, 0), (60, 100, 45)
-"""The offsets of a partial read, for each partition."""
+"""The start and end offsets of a partial read, by partition."""
 WAIT_S = 30
 
 
 class TransactionalWriter:
-    """A transactional producer that remembers the records that it committed."""
+    """A transactional producer that remembers which records it has committed."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class TransactionalWriter:
         self._producer.init_transactions(WAIT_S)
 
     def write(self, number: int, count: int = EACH) -> None:
-        """Begin a transaction and flush its records."""
+        """Begin a transaction and send its records. The transaction stays open."""
         self._producer.begin_transaction()
         self._open = [
             ((number + index) % PARTITIONS, f"{self.name}-{number}-{index}") for index in range(count)
@@ -55,10 +55,10 @@ class TransactionalWriter:
 
 
 def count_and_hash(rows: list[list[Any]]) -> list[Any]:
-    """Return the number of records, and a hash of their values in offset order.
+    """Return the number of records, and a hash of their values in the order of their offsets.
 
-    The hash does not contain the offsets. When EndTxn returns, the markers may not be in the log yet, and
-    the records of the next transaction may precede them.
+    The hash does not include the offsets, because they vary. When EndTxn returns, its marker may not be in
+    the log yet, and records of the next transaction may precede the marker.
     """
     inner = [[partition, value] for partition, _, value in sorted(rows)]
     return [len(rows), hashlib.sha256(repr(inner).encode()).hexdigest()[:16]]
@@ -73,7 +73,7 @@ def committed_only(broker: Broker) -> Any:
     create_retained_topic(broker, TOPIC, PARTITIONS)
     first, second = TransactionalWriter(broker, "spark-first"), TransactionalWriter(broker, "spark-second")
     for number in range(ROUNDS):
-        # The two transactions overlap, so that aborted records are between committed ones.
+        # The two transactions overlap, so there are aborted records between committed records.
         first.write(number)
         second.write(number)
         first.end(commit=number % 3 != 1)
@@ -83,7 +83,7 @@ def committed_only(broker: Broker) -> Any:
     second.write(ROUNDS + 1)
     first.write(ROUNDS + 2)
     first.end(commit=True)
-    # Records after the first record of the open transaction are not stable, even if they are committed.
+    # Records after the first record of an open transaction are not stable, even if they are committed.
     stable = sorted(row for row in first.committed + second.committed if f"-{ROUNDS + 2}-" not in row[1])
     seen: dict[str, Any] = {}
     streamed: list[list[Any]] = []

@@ -1,6 +1,6 @@
-"""Kafka Streams with exactly_once_v2: a word count whose program is killed, and then its broker."""
+"""Kafka Streams with exactly_once_v2: a word count, during which program and broker are killed."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def lines() -> list[str]:
 
 
 def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> JavaProgram:
-    """Start the word count. Each instance has its own state, so a new one restores from the changelog."""
+    """Start the word count. A new instance has no local state and restores its state from the changelog."""
     properties = directory / f"{instance}.properties"
     settings = {
         "application.id": NAME,
@@ -46,7 +46,8 @@ def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> Java
         "state.dir": directory / instance,
         "num.stream.threads": 2,
         "commit.interval.ms": 100,
-        # Without the cache, each word makes an output record, which exposes a word counted twice.
+        # Without the cache, every word makes an output record, so the output shows if a word is counted
+        # twice.
         "statestore.cache.max.bytes": 0,
         "producer.transaction.timeout.ms": 8000,
         "consumer.session.timeout.ms": 6000,
@@ -66,7 +67,7 @@ def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> Java
 
 
 class Output:
-    """A reader of the committed counts of each word, in partition order."""
+    """A reader of the committed counts of each word, in the order of the partition."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.counts: dict[str, list[int]] = defaultdict(list)
@@ -100,7 +101,7 @@ class Output:
         self._consumer.close()
 
     def progress(self) -> str:
-        """Describe the number of counts read, the position, and the end offsets, by partition."""
+        """Return the number of counts read, the position and the end offset by partition, as text."""
         partitions = [TopicPartition(self._topic, partition) for partition in range(PARTITIONS)]
         requested = {partition: OffsetSpec.latest() for partition in partitions}
         ends = {
@@ -111,7 +112,7 @@ class Output:
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 
     def wrong_counts(self, words: Mapping[str, int]) -> dict[str, list[int]]:
-        """Return the last counts of each word whose counts are not 1, 2, 3, ... up to its frequency."""
+        """Return the words whose counts are not 1, 2, 3, ... up to their frequency, and these counts."""
         return {
             word: self.counts.get(word, [])[-5:]
             for word, count in sorted(words.items())
@@ -150,14 +151,14 @@ def internal_topics(broker: Broker) -> Any:
 
 @scenario(seconds=300, is_alone=True)
 def exactly_once(broker: Broker) -> Any:
-    """Kill the program and the broker: each word's committed counts must be 1, 2, 3, ...
+    """Kill the program and then the broker. The committed counts of each word must be 1, 2, 3, ...
 
-    In about one of twenty runs, Apache Kafka 4.3.1 loses markers. If it is killed after PrepareCommit and
-    before it writes the markers, it completes the transaction after the restart without writing them. (Its
-    logs have PrepareCommit and CompleteCommit for the epoch, and no marker in any partition.) The transaction
-    then hangs, as `kafka-transactions.sh find-hanging` reports, and read_committed consumers make no
-    progress. No comparison is possible then, so the harness repeats the run with Apache Kafka only. The
-    failure message has the log end offsets at both isolation levels.
+    In about one of twenty runs, Apache Kafka 4.3.1 loses transaction markers. If it is killed after
+    PrepareCommit and before it writes the markers, it completes the transaction after its restart without
+    writing the markers. (The transaction log then has PrepareCommit and CompleteCommit for the epoch, but no
+    partition has a marker.) The transaction hangs, as `kafka-transactions.sh find-hanging` reports, and
+    read_committed consumers make no progress. Such a run cannot be compared, so the harness repeats it with
+    Apache Kafka only. The failure message contains the log end offsets at both isolation levels.
     """
     make_topic(broker, NAME, PARTITIONS)
     make_topic(broker, f"{NAME}-counts", PARTITIONS)

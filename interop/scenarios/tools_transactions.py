@@ -1,4 +1,4 @@
-"""kafka-transactions with every verb, on open, hanging and unknown transactions."""
+"""kafka-transactions with all its commands, on open, hanging and unknown transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSACTIONS = f"{TOOLS}.TransactionsCommand"
 def transaction_tool_output(
     broker: Broker, verb: str, *arguments: str, ids: tuple[TransactionalId, ...] = ()
 ) -> list[str]:
-    """Return the output of a verb with names for producer ids, and without times."""
+    """Run a command of kafka-transactions. Return its lines with names for producer ids, without times."""
     with a_file(IMPATIENT) as settings:
         given = ("--command-config", settings, "--bootstrap-server", broker.bootstrap, verb, *arguments)
         lines = lines_of(run(TRANSACTIONS, *given))
@@ -143,7 +143,7 @@ def abort_and_terminate(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def hanging_transactions(broker: Broker) -> Any:
-    """Find and abort a hanging transaction, which no coordinator knows."""
+    """Find and abort a hanging transaction: it is open in a partition, but no coordinator knows it."""
     with another(broker, {"transaction.partition.verification.enable": "false"}) as own:
         return observe_hanging(own)
 

@@ -1,7 +1,7 @@
-"""The files that a broker leaves behind, read by Apache Kafka's kafka-dump-log.
+"""The files of a broker, as Apache Kafka's kafka-dump-log prints them after the broker has stopped.
 
-This module runs last, because it stops the broker. The same requests must give the same segments and index
-entries.
+Both brokers must have the same segments and index entries after the same requests. This module runs last,
+because it stops the broker.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def dump_errors(lines: list[str]) -> list[str]:
 
 
 def batches_of(lines: list[str]) -> list[str]:
-    """Return the batch lines without producer ids and the CRCs that depend on them."""
+    """Return the lines about batches, without producer ids and CRCs, which depend on the producer ids."""
     kept = [line for line in lines if line.startswith("baseOffset")]
     return [re.sub(r"producerId: \d+|crc: \d+|CreateTime: \d{13}", "", line) for line in kept]
 
 
 def write(broker: Broker) -> None:
-    """Write several segments with every kind of batch, an idempotent producer, and a group with offsets."""
+    """Write several segments with every kind of batch, with an idempotent producer, and commit offsets."""
     with RawClient(broker.bootstrap) as client, Member(broker, TOPIC) as member:
         create_topic(client, TOPIC, 1, {"segment.bytes": "1048576"})
         producer = init_producer(client)
@@ -92,7 +92,8 @@ def observe_files(log_dir: Path) -> Any:
     directory = log_dir / f"{TOPIC}-0"
     seen: dict[str, Any] = {"files": sorted(path.name for path in directory.iterdir())}
     seen["sizes"] = {path.name: path.stat().st_size for path in sorted(directory.glob("*.*index"))}
-    # An earlier scenario may kill the broker. kwire's files after a kill differ: see docs/operations.md.
+    # An earlier scenario may have killed the broker. After a kill, kwire's files differ: see
+    # docs/operations.md.
     seen["around"] = sorted(
         path.name
         for path in log_dir.iterdir()
@@ -100,7 +101,7 @@ def observe_files(log_dir: Path) -> Any:
     )
     for kind in ("log", "index", "timeindex"):
         files = sorted(directory.glob(f"*.{kind}"))
-        # Deep iteration reads every record. It checks each index entry against the segment.
+        # With deep iteration, the tool reads every record and checks each index entry against the segment.
         lines = dump(*files, options=("--deep-iteration",) if kind == "log" else ())
         seen[f"{kind} complaints"] = dump_errors(lines)
         seen[f"{kind} lines"] = (
@@ -152,7 +153,7 @@ def offsets_topic_records(log_dir: Path) -> Any:
 
 
 def metadata_record_types(directory: Path) -> Any:
-    """Return the record types in the metadata log, all of which is readable."""
+    """Return the types of all records in the metadata log, in order. The tool must be able to read them."""
     lines = dump(*sorted(directory.glob("*.log")), options=("--cluster-metadata-decoder",))
     kinds = re.findall(r'"type":"([A-Z_]+)","version":(\d+)', "\n".join(lines))
     return {

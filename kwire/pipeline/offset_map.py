@@ -1,4 +1,4 @@
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,no-untyped-call"
 """The offset map of a target topic, which maps source offsets to target offsets.
 

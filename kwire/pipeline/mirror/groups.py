@@ -5,7 +5,7 @@ offset of that record. If the committed offset is in a gap, it is translated to 
 record. At the end of the mirrored records, it is translated to the target's end offset.
 """
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The source of a mirror: its topics, their ids, configs and end offsets."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,no-untyped-call"
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A mirror without Spark: offset maps, recovery, refused targets and group offsets."""
 
-# The client's own annotations are partial.
+# The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
 
 from __future__ import annotations
