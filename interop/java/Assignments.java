@@ -35,11 +35,12 @@ import org.apache.kafka.timeline.TimelineHashMap;
 /**
  * Runs Kafka's own assignors of consumer groups.
  *
- * Reads one JSON object per line: the assignor, whether the group is homogeneous, topics (name, id, partitions) in any
- * order, and members (id, instance id, topic names, including names of missing topics, and the old assignment as pairs
- * of topic id and partitions) in the order in which they joined. Prints one line per input: the assignment as pairs of
- * member id and pairs of topic id and partitions, in the order of Kafka's maps and sets, or the assignor's error
- * message as a string.
+ * Reads one JSON object per line. It contains the assignor, whether the group is homogeneous, the topics (name, id,
+ * partitions) in any order, and the members in the order in which they joined. A member has an id, an instance id, topic
+ * names (topics may be missing), and its previous assignment as pairs of topic id and partitions.
+ *
+ * Prints one line per input: the assignment, or the assignor's error message as a string. An assignment consists of
+ * pairs of member id and a list of pairs of topic id and partitions, in the order of Kafka's maps and sets.
  */
 public final class Assignments {
     private static final ObjectMapper MAPPER = new ObjectMapper();
@@ -63,7 +64,7 @@ public final class Assignments {
 
     private static JsonNode answer(JsonNode asked) {
         Topics topics = new Topics(asked.get("topics"));
-        // Kafka keeps a group's members in such a map and copies them from it into the spec.
+        // Kafka also keeps a group's members in a map of this type, and copies them from the map into the spec.
         TimelineHashMap<String, JsonNode> joined =
             new TimelineHashMap<>(new SnapshotRegistry(new LogContext()), 0);
         for (JsonNode member : asked.get("members")) {

@@ -11,11 +11,11 @@ import org.apache.kafka.common.requests.AbstractRequest;
 import org.apache.kafka.common.requests.AbstractResponse;
 
 /**
- * Builds the responses that report an error of a whole request, as a broker does if it fails on the request.
+ * Builds the responses that a broker sends if an exception ends the handling of a request.
  *
- * Reads one line per request: API key, version and bytes, separated by blanks. Prints the bytes of the response to
- * UNKNOWN_SERVER_ERROR, or "none" if there is no response, or "fails" if Kafka cannot build one, which leaves a client
- * without a response.
+ * Reads one line per request: API key, version and bytes, separated by blanks. Prints the bytes of the response with
+ * UNKNOWN_SERVER_ERROR, or "none" if this API sends no response. Prints "fails" if Kafka cannot build the response, so
+ * that a client gets none.
  */
 public final class ErrorResponses {
     private ErrorResponses() {

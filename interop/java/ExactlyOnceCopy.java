@@ -22,8 +22,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Copies every committed record of a topic to another topic exactly once, partition by partition.
  *
  * Arguments: bootstrap servers, consumer group, source, target, transactional id, further settings as key=value (with
- * the prefix "consumer." for the consumer). Records and source offsets are committed in one transaction, so that a
- * successor continues after the last commit. It runs until it is killed.
+ * the prefix "consumer." for the consumer). Records and source offsets are committed in one transaction, so that the
+ * next instance continues after the last commit. The program runs until it is killed.
  */
 public final class ExactlyOnceCopy {
     private static final Duration POLL = Duration.ofMillis(200);
@@ -51,7 +51,7 @@ public final class ExactlyOnceCopy {
             try {
                 copy.run();
             } catch (KafkaException error) {
-                // Start both clients again. Initializing the producer aborts an open transaction.
+                // Create both clients again. The initialization of the new producer aborts an open transaction.
                 System.out.println("again, after " + error);
             }
         }
@@ -119,7 +119,7 @@ public final class ExactlyOnceCopy {
                 producer.commitTransaction();
                 return;
             } catch (TimeoutException error) {
-                // The outcome of the commit is unknown. The same call returns it.
+                // The outcome of the commit is unknown. Another call of commitTransaction returns the outcome.
                 if (attempt == COMMIT_ATTEMPTS) {
                     throw error;
                 }

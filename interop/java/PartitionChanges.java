@@ -17,10 +17,10 @@ import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.apache.kafka.server.common.MetadataVersion;
 
 /**
- * Computes a controller's changes of a partition for broker failures, AlterPartition and reassignments.
+ * Computes how a controller changes a partition after broker failures, AlterPartition requests and reassignments.
  *
- * Reads one JSON object per line: a partition, the eligible leaders, and the requested change. Prints the changed
- * fields of the record in a fixed order, or "none".
+ * Reads one JSON object per line: a partition, the eligible leaders, and the requested change. Prints the fields
+ * of the PartitionChangeRecord in a fixed order, or "none" if nothing changes.
  */
 public final class PartitionChanges {
     private static final Uuid TOPIC = new Uuid(1, 1);

@@ -21,7 +21,7 @@ import org.apache.kafka.shaded.io.opentelemetry.proto.metrics.v1.ScopeMetrics;
 /**
  * A broker plugin that writes each pushed client metric to the file in `interop.telemetry.file`.
  *
- * A line has the client's id, the metric's name, whether it is a counter, its value, and the names of its labels,
+ * Each line contains the client id, and the metric's name, whether it is a counter, its value and its label names,
  * separated by tabs.
  */
 public final class TelemetryReceiver implements MetricsReporter, ClientTelemetryExporterProvider {

@@ -15,8 +15,8 @@ import org.apache.kafka.common.utils.Exit;
  * Runs Apache Kafka's command-line tools one after another in one JVM.
  *
  * Reads one line per run: the time limit in milliseconds and, in base64, the tool's input, class and arguments,
- * separated by tabs. Prints the exit status and, in base64, both outputs. A tool that calls System.exit ends only
- * itself: later output is dropped, and its shutdown hooks are run.
+ * separated by tabs. Prints the exit status and, in base64, standard output and standard error. If
+ * a tool calls System.exit, only the tool ends: its later output is dropped, and its shutdown hooks are run.
  */
 public final class ToolRunner {
     private static final int TIMED_OUT = -1;
@@ -24,7 +24,7 @@ public final class ToolRunner {
     private ToolRunner() {
     }
 
-    /** Thrown instead of ending the process. */
+    /** Thrown by System.exit instead of ending the JVM. */
     private static final class Ended extends Error {
         private static final long serialVersionUID = 1L;
 

@@ -13,7 +13,7 @@ import org.apache.kafka.streams.kstream.Produced;
  * Counts the words of one topic into another with Kafka Streams, until it is killed.
  *
  * Arguments: a properties file for Streams, the source topic and the target topic. Words pass through a repartition
- * topic, and counts are kept in a state store with a changelog. Prints the program's state at each change.
+ * topic, and counts are kept in a state store with a changelog. Prints the state of Kafka Streams at each change.
  */
 public final class WordCount {
     private WordCount() {
@@ -35,7 +35,7 @@ public final class WordCount {
         streams.setStateListener((now, before) -> {
             System.out.println(now);
             if (now == KafkaStreams.State.ERROR) {
-                // Exit, so that the scenario notices the failure of Streams.
+                // Exit if Streams has failed, so that the scenario notices the failure.
                 Runtime.getRuntime().halt(1);
             }
         });

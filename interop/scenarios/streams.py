@@ -112,7 +112,7 @@ class Output:
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 
     def wrong_counts(self, words: Mapping[str, int]) -> dict[str, list[int]]:
-        """Return the words whose counts are not 1, 2, 3, ... up to their frequency, and these counts."""
+        """Return the words whose counts are not 1, 2, 3, ... up to their frequency, with last counts."""
         return {
             word: self.counts.get(word, [])[-5:]
             for word, count in sorted(words.items())
