@@ -93,15 +93,15 @@ def test_examples_with_tests_are_complete() -> None:
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != PLANTED])
 def test_example_runs(name: str, tmp_path: Path) -> None:
     if TESTS.search(EXAMPLES[name]):
-        told = run_pytest(EXAMPLES[name], tmp_path)
-        assert told.returncode == 0, told.stdout
+        result = run_pytest(EXAMPLES[name], tmp_path)
+        assert result.returncode == 0, result.stdout
         return
     with Broker() as broker:
         code = EXAMPLES[name].replace(ADDRESS, broker.bootstrap_servers)
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
-    assert told.returncode == 0, told.stderr
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("properties", properties_of(DOCS / "security.md"))
@@ -126,13 +126,13 @@ def test_migration_example_works() -> None:
 
 
 def test_planted_bug_is_found_with_the_shown_output(tmp_path: Path) -> None:
-    told = run_pytest(EXAMPLES[PLANTED], tmp_path)
-    assert re.search("^1 failed", told.stdout, re.MULTILINE)
+    result = run_pytest(EXAMPLES[PLANTED], tmp_path)
+    assert re.search("^1 failed", result.stdout, re.MULTILINE)
     words = (
         r"unread: billing did not read orders-0 offsets \[0\] \(1 in total\): "
         r"b'order 1' \(record 1 of shop, sent"
     )
-    assert re.search(words, told.stdout), told.stdout
+    assert re.search(words, result.stdout), result.stdout
     assert re.search(words, (DOCS / "testing.md").read_text())
 
 
@@ -140,8 +140,8 @@ def test_example_passes_without_the_planted_bug(tmp_path: Path) -> None:
     first, _, rest = EXAMPLES[PLANTED].partition(EARLY)
     before, polled, behind = rest.partition(LATE)
     line, _, after = behind.partition("\n")
-    told = run_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
-    assert told.returncode == 0, told.stdout
+    result = run_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
+    assert result.returncode == 0, result.stdout
 
 
 def test_apis_page_lists_each_api_once_with_its_kips() -> None:

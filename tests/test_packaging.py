@@ -220,7 +220,7 @@ def test_local_packages_with_the_same_names_are_unaffected(installed: Path, tmp_
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("WHOSE = 'theirs'\n")
     (tmp_path / "look.py").write_text(IMPORT_SCRIPT)
-    told = []
+    output = []
     for arguments in (["-m", "kwire", "--version"], ["look.py"]):
         ran = subprocess.run(
             [sys.executable, *arguments],
@@ -231,12 +231,12 @@ def test_local_packages_with_the_same_names_are_unaffected(installed: Path, tmp_
             check=False,
         )
         assert ran.returncode == 0, ran.stderr
-        told += ran.stdout.splitlines()
+        output += ran.stdout.splitlines()
     ours = str(installed / "kwire" / "__init__.py")
-    assert told == [f"kwire {PROJECT['version']}", ours, "theirs theirs theirs"]
+    assert output == [f"kwire {PROJECT['version']}", ours, "theirs theirs theirs"]
 
 
-def test_extras_install_everything_they_promise(sdist: Path, tmp_path: Path) -> None:
+def test_wheel_works_with_only_its_declared_dependencies(sdist: Path, tmp_path: Path) -> None:
     empty = EmptyEnvironment(tmp_path / "env", build("build_wheel", sdist, tmp_path))
     assert empty.run("kwire", "--version", cwd=tmp_path).stdout == f"kwire {PROJECT['version']}\n"
     lacking = empty.run("kwire", "serve", "--console", cwd=tmp_path)

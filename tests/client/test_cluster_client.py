@@ -81,13 +81,13 @@ def _fails(cluster: ClusterClient, error: Exception) -> None:
 def test_unreachable_bootstrap_servers_are_skipped(broker: Broker) -> None:
     with connect_cluster(f"{free_address()},{broker.bootstrap_servers}") as cluster:
         assert list(cluster.brokers()) == [1]
-        answer = cluster.send_to_node(1, DescribeClusterRequest(), DescribeClusterResponse)
-        assert answer.brokers[0].broker_id == 1
+        response = cluster.send_to_node(1, DescribeClusterRequest(), DescribeClusterResponse)
+        assert response.brokers[0].broker_id == 1
         with pytest.raises(ApiError, match="broker 9 is not in the cluster"):
             cluster.send_to_node(9, DescribeClusterRequest(), DescribeClusterResponse)
 
 
-def test_metadata_with_brokers_replaces_bootstrap_servers() -> None:
+def test_all_brokers_are_known_after_a_coordinator_lookup() -> None:
     with Brokers(size=2) as brokers, connect_cluster(brokers.bootstrap_servers) as cluster:
         assert cluster.retry(lambda: cluster.coordinator("group")) in (1, 2)
         assert sorted(cluster.brokers()) == [1, 2]
@@ -102,7 +102,7 @@ def test_no_reachable_broker_raises() -> None:
         cluster.metadata([])
 
 
-def test_stale_metadata_is_not_retried_forever(broker: Broker) -> None:
+def test_retry_uses_another_broker_after_stale_metadata(broker: Broker) -> None:
     topic = broker.new_topic()
     with (
         Broker() as other,

@@ -102,7 +102,7 @@ def test_missing_client_certificate_raises_with_the_reason(
         send(client_auth_proxy, parse_security({**TRUSTING, "ssl.enabled.protocols": protocols}))
 
 
-def test_plaintext_client_at_a_tls_listener_raises_with_the_fix(proxy: TlsProxy) -> None:
+def test_protocol_mismatch_with_tls_raises_with_the_fix(proxy: TlsProxy) -> None:
     with pytest.raises(SecurityMismatch, match=r"requires TLS: set security.protocol=SSL in"):
         send(proxy, PLAINTEXT)
     plain = TlsProxy()

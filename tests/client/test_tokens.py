@@ -19,27 +19,27 @@ from tests.client.clients import connect_cluster
 
 
 @pytest.mark.parametrize("error", [Disconnected("a:1: no answer in time"), ErrorCode.REQUEST_TIMED_OUT])
-def test_lost_create_token_response_is_not_retried(
+def test_create_token_with_an_unknown_outcome_is_not_repeated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Disconnected | ErrorCode
 ) -> None:
-    asked: list[CreateDelegationTokenRequest] = []
+    requests: list[CreateDelegationTokenRequest] = []
     with pytest.raises(Disconnected if isinstance(error, Disconnected) else ApiError):
-        _correlation_id(broker, monkeypatch, asked, error)
-    assert len(asked) == 1
+        _correlation_id(broker, monkeypatch, requests, error)
+    assert len(requests) == 1
 
 
 def test_create_token_is_retried_after_not_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[CreateDelegationTokenRequest] = []
-    assert _correlation_id(broker, monkeypatch, asked, ErrorCode.NOT_CONTROLLER) == "t"
-    assert len(asked) == 2
+    requests: list[CreateDelegationTokenRequest] = []
+    assert _correlation_id(broker, monkeypatch, requests, ErrorCode.NOT_CONTROLLER) == "t"
+    assert len(requests) == 2
 
 
 def _correlation_id(
     broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
-    asked: list[CreateDelegationTokenRequest],
+    requests: list[CreateDelegationTokenRequest],
     error: Disconnected | ErrorCode,
 ) -> str:
     """Create a token while the first request fails; return the correlation id of the successful request."""
@@ -48,8 +48,8 @@ def _correlation_id(
     def send_with_fault(self: Connection, request: Any, *more: Any) -> Any:
         if not isinstance(request, CreateDelegationTokenRequest):
             return ask(self, request, *more)
-        asked.append(request)
-        if len(asked) > 1:
+        requests.append(request)
+        if len(requests) > 1:
             return CreateDelegationTokenResponse(token_id="t")
         if isinstance(error, Disconnected):
             raise error

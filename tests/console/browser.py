@@ -189,11 +189,11 @@ class Tab:
     def press(self, key: str, *, shift: bool = False) -> None:
         """Press a named key."""
         code, text = KEYS[key]
-        told = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+        output = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         self.send_command(
-            "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **told, text=text
+            "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **output, text=text
         )
-        self.send_command("Input.dispatchKeyEvent", type="keyUp", **told)
+        self.send_command("Input.dispatchKeyEvent", type="keyUp", **output)
 
     def type(self, text: str) -> None:
         """Type text into the focused element."""

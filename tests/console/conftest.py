@@ -43,9 +43,9 @@ class ConsoleClient(NamedTuple):
         return text_of(await self.source(path, status))
 
     async def source(self, path: str, status: int = 200) -> str:
-        answer = await self.http.get(f"/console{path}")
-        assert answer.status_code == status, text_of(answer.text)
-        return answer.text
+        response = await self.http.get(f"/console{path}")
+        assert response.status_code == status, text_of(response.text)
+        return response.text
 
     async def send(self, path: str, **fields: str) -> httpx.Response:
         """Submit a form as a page of the console does."""
@@ -54,9 +54,9 @@ class ConsoleClient(NamedTuple):
 
     async def submit(self, path: str, **fields: str) -> str:
         """Submit a form and return the location of its redirect."""
-        answer = await self.send(path, **fields)
-        assert answer.status_code == 303, text_of(answer.text)
-        return answer.headers["location"].removeprefix("/console")
+        response = await self.send(path, **fields)
+        assert response.status_code == 303, text_of(response.text)
+        return response.headers["location"].removeprefix("/console")
 
 
 def text_of(page: str) -> str:

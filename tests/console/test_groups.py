@@ -63,9 +63,9 @@ async def test_group_page_has_members_and_lag(console: ConsoleClient, member: st
     assert "ten-0 4 10 6 console-test" in page
     assert "Total lag 6" in page
     assert "stop them first" in page
-    answer = await console.send("/group/offsets", id=member, to="beginning")
-    assert answer.status_code == 404
-    assert "has 1 member: stop them first" in text_of(answer.text)
+    response = await console.send("/group/offsets", id=member, to="beginning")
+    assert response.status_code == 404
+    assert "has 1 member: stop them first" in text_of(response.text)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ async def test_group_errors_are_shown(console: ConsoleClient, broker: Broker) ->
         ({"to": "end", "topic": "ten:x"}, 400, "expected TOPIC, or TOPIC:0,1"),
         ({"to": "end", "topic": "ten:7"}, 404, "has only partition 0, not 7"),
     ):
-        answer = await console.send("/group/offsets", id="wrong", **fields)
-        assert answer.status_code == status
-        assert sentence in text_of(answer.text)
-    answer = await console.http.post("/console/group/offsets", data={"id": "wrong", "to": "end"})
-    assert answer.status_code == 403
+        response = await console.send("/group/offsets", id="wrong", **fields)
+        assert response.status_code == status
+        assert sentence in text_of(response.text)
+    response = await console.http.post("/console/group/offsets", data={"id": "wrong", "to": "end"})
+    assert response.status_code == 403
 
 
 async def test_transactions_page(console: ConsoleClient, broker: Broker, admin: AdminClient) -> None:
@@ -142,9 +142,9 @@ async def test_transactions_page(console: ConsoleClient, broker: Broker, admin: 
     for fate in ("committed", "aborted", "open"):
         assert drawn.count(f'class="batch {fate}"') == 1
     assert "last stable offset" in drawn
-    told = text_of(drawn)
-    assert "commit marker" in told
-    assert "abort marker" in told
-    assert "from 2" in told
+    result = text_of(drawn)
+    assert "commit marker" in result
+    assert "abort marker" in result
+    assert "from 2" in result
     producers["pay-3"].abort_transaction(10)
     assert (await console.source("/topics/paid/0/log")).count('class="batch aborted"') == 2

@@ -70,9 +70,9 @@ async def test_connection_gets_a_response_and_its_descriptor_is_closed() -> None
         for _ in range(3):
             async with connect() as stream:
                 with trio.fail_after(5):
-                    answer = b"".join([part async for part in stream]).decode()
-                    assert answer.startswith("HTTP/1.1 200")
-                    assert answer.endswith("a page")
+                    response = b"".join([part async for part in stream]).decode()
+                    assert response.startswith("HTTP/1.1 200")
+                    assert response.endswith("a page")
                     # The other end is closed, so sending fails.
                     await stream.send_all(b"more")
                     await trio.sleep(0.01)

@@ -39,8 +39,8 @@ class EventStream:
         with trio.fail_after(30):
             while not (line := await self._line()).startswith(b"data: "):
                 pass
-        told: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
-        return told
+        result: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+        return result
 
     async def _line(self) -> bytes:
         while b"\n" not in self._rest:
@@ -54,11 +54,11 @@ class EventStream:
 @asynccontextmanager
 async def follow_topic(node: ObservedNode, path: str) -> AsyncIterator[EventStream]:
     """Follow a tail during the block."""
-    stream = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
-    async with stream:
-        heard = EventStream(stream)
-        await heard.begin(path)
-        yield heard
+    sock = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
+    async with sock:
+        stream = EventStream(sock)
+        await stream.begin(path)
+        yield stream
 
 
 @pytest.fixture
@@ -71,18 +71,18 @@ async def test_tail_sends_new_messages_and_ends_with_the_connection() -> None:
         producer = Producer({"bootstrap.servers": node.running.bootstrap})
         await trio.to_thread.run_sync(_send, producer, "orders", 0, ["before"])
         events = "/console/topics/orders/live/events"
-        async with follow_topic(node, events) as heard:
-            assert b"content-type: text/event-stream" in heard.head
+        async with follow_topic(node, events) as stream:
+            assert b"content-type: text/event-stream" in stream.head
             for text in ("first", "second <b>"):
                 await trio.to_thread.run_sync(_send, producer, "orders", 1, [text])
-                told = await heard.next()
-                assert [(row["partition"], row["value"]["text"]) for row in told["rows"]] == [(1, text)]
+                result = await stream.next()
+                assert [(row["partition"], row["value"]["text"]) for row in result["rows"]] == [(1, text)]
         for _ in range(20):  # more than the limit; closed tails do not count
             head = b""
             with trio.fail_after(30):
                 while b" 200" not in head:
-                    async with follow_topic(node, events) as heard:
-                        head = heard.head
+                    async with follow_topic(node, events) as stream:
+                        head = stream.head
                     await trio.sleep(0.1)
 
 
@@ -100,8 +100,8 @@ async def test_number_of_tails_is_limited() -> None:
         follows: list[bool] = []
 
         async def follow() -> None:
-            async with follow_topic(node, events) as heard:
-                follows.append(b" 200" in heard.head)
+            async with follow_topic(node, events) as stream:
+                follows.append(b" 200" in stream.head)
                 await trio.sleep_forever()
 
         for _ in range(8):
@@ -124,8 +124,8 @@ async def test_invalid_tail_is_an_error(console: ConsoleClient, admin: AdminClie
     assert "partition is 'x'" in await console.page("/topics/followed/live/events?partition=x", 400)
     assert "only partition 0" in await console.page("/topics/followed/live/events?partition=5", 404)
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}
-    answer = await console.http.get("/console/topics/followed/live/events", headers=headers)
-    assert answer.status_code == 403
+    response = await console.http.get("/console/topics/followed/live/events", headers=headers)
+    assert response.status_code == 403
 
 
 @pytest.mark.usefixtures("small_tails")
@@ -136,8 +136,8 @@ def test_tail_skips_and_counts_messages_over_the_limit(
     cluster = CommandClient(ClientSettings(servers_of(broker.bootstrap_servers)))
     tail = Tail(cluster, partitions_of(cluster, "flood", None))
     _send(producer, "flood", 0, [str(number) for number in range(10)])
-    told = tail.next()
-    assert ([row["offset"] for row in told["rows"]], told["skipped"]) == ([0, 1, 2], 7)
+    result = tail.next()
+    assert ([row["offset"] for row in result["rows"]], result["skipped"]) == ([0, 1, 2], 7)
     assert tail.next() == {"rows": [], "skipped": 0}
     _send(producer, "flood", 0, ["next"])
     assert [row["offset"] for row in tail.next()["rows"]] == [10]

@@ -83,8 +83,8 @@ async def test_messages_after_deleted_records(
     assert "no message at offset 3: the log starts at 55" in await console.page("/topics/trimmed/0/3", 404)
     assert "Offset 3 was deleted" in await console.page("/topics/trimmed/0?from=3&key=key%201")
     for digits in (str(1 << 63), "9" * 5000):
-        told = await console.page(f"/topics/trimmed/0?from={digits}", 400)
-        assert f"from {digits[:40]}: expected 'beginning', 'end', an offset" in told
+        result = await console.page(f"/topics/trimmed/0?from={digits}", 400)
+        assert f"from {digits[:40]}: expected 'beginning', 'end', an offset" in result
     beyond = await console.page(f"/topics/trimmed/0?from={(1 << 63) - 1}")
     assert "does not exist yet: the next one is 60" in beyond
     assert "There are no messages from offset 60 on" in beyond
@@ -162,9 +162,9 @@ async def test_invalid_message_is_an_error(
 ) -> None:
     if "refused" not in admin.list_topics().topics:
         admin.create_topics([NewTopic("refused", 2, 1)])["refused"].result(10)
-    answer = await console.send("/topics/refused/messages", **fields)
-    assert answer.status_code == 400
-    assert message in answer.text.replace("&#39;", "'")
+    response = await console.send("/topics/refused/messages", **fields)
+    assert response.status_code == 400
+    assert message in response.text.replace("&#39;", "'")
     assert broker.records("refused") == []
 
 
@@ -173,9 +173,9 @@ async def test_record_refused_by_the_broker_is_a_bad_request(
 ) -> None:
     compacted = NewTopic("keyless", 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([compacted])["keyless"].result(10)
-    answer = await console.send("/topics/keyless/messages", value="x")
-    assert answer.status_code == 400
-    assert "cannot accept message without key" in answer.text
+    response = await console.send("/topics/keyless/messages", value="x")
+    assert response.status_code == 400
+    assert "cannot accept message without key" in response.text
 
 
 async def test_internal_topics_are_read_only(
@@ -190,9 +190,9 @@ async def test_internal_topics_are_read_only(
     pages = [await console.page(f"/topics/__consumer_offsets/{number}") for number in range(2)]
     assert any('"type": "OffsetCommitKey", "group": "readers"' in page for page in pages)
     assert "Produce a message" not in await console.page("/topics/__consumer_offsets")
-    answer = await console.send("/topics/__consumer_offsets/messages", value="x")
-    assert answer.status_code == 404
-    assert "is an internal topic" in answer.text
+    response = await console.send("/topics/__consumer_offsets/messages", value="x")
+    assert response.status_code == 404
+    assert "is an internal topic" in response.text
 
 
 def test_search_checks_the_time_limit_within_a_batch(broker: Broker, admin: AdminClient) -> None:

@@ -44,9 +44,9 @@ def topic(admin: AdminClient) -> None:
 async def test_cross_site_form_is_refused(
     console: ConsoleClient, broker: Broker, headers: dict[str, str], token: str, sentence: str
 ) -> None:
-    answer = await console.http.post(WRITE, data={"token": token, "value": "evil"}, headers=headers)
-    assert answer.status_code == 403
-    assert sentence in text_of(answer.text)
+    response = await console.http.post(WRITE, data={"token": token, "value": "evil"}, headers=headers)
+    assert response.status_code == 403
+    assert sentence in text_of(response.text)
     assert broker.records("mine") == []
 
 
@@ -57,20 +57,20 @@ async def test_slow_form_times_out(console: ConsoleClient, monkeypatch: pytest.M
         yield b"token="
         await trio.sleep_forever()
 
-    answer = await console.http.post(WRITE, content=parts(), headers=OWN)
-    assert answer.status_code == 408
-    assert "send it again" in text_of(answer.text)
+    response = await console.http.post(WRITE, content=parts(), headers=OWN)
+    assert response.status_code == 408
+    assert "send it again" in text_of(response.text)
 
 
-async def test_form_with_another_content_type_is_refused(console: ConsoleClient, broker: Broker) -> None:
+async def test_malformed_form_is_refused(console: ConsoleClient, broker: Broker) -> None:
     for content_type, content in (
         ("text/plain", f"token={TOKEN}\r\nvalue=x".encode() + b"\xff"),
         ("application/json", b"\xff\xfe"),
         ("application/x-www-form-urlencoded", b"&".join(b"f%d=1" % n for n in range(51))),
     ):
         headers = {**OWN, "content-type": content_type}
-        answer = await console.http.post(WRITE, content=content, headers=headers)
-        assert answer.status_code == 400, text_of(answer.text)
+        response = await console.http.post(WRITE, content=content, headers=headers)
+        assert response.status_code == 400, text_of(response.text)
     assert broker.records("mine") == []
 
 
@@ -83,10 +83,10 @@ async def test_pages_forbid_embedding(console: ConsoleClient) -> None:
         headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode}
         assert (await console.http.get("/console/", headers=headers)).status_code == 403
     followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-    answer = await console.http.get("/console/", headers=followed)
-    assert answer.status_code == 200
-    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert "access-control-allow-origin" not in answer.headers
+    response = await console.http.get("/console/", headers=followed)
+    assert response.status_code == 200
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ async def test_every_response_has_a_content_security_policy(console: ConsoleClie
 async def test_read_only_console_has_no_forms_and_refuses_them(broker: Broker) -> None:
     async with run_console(ConsoleSettings(broker.bootstrap_servers, 1, (), may_write=False)) as console:
         assert 'method="post"' not in await console.source("/topics/mine")
-        answer = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
-        assert answer.status_code == 403
-        assert "is read-only" in answer.text
+        response = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
+        assert response.status_code == 403
+        assert "is read-only" in response.text
     assert broker.records("mine") == []
 
 
@@ -195,9 +195,9 @@ async def test_random_urls_cause_no_server_error(console: ConsoleClient, path: s
         for each in ({}, query, {"id": junk, "kind": "topic", "name": junk, "from": junk, "form": "hex"}):
             if "events" in path and not each.get("partition"):
                 continue
-            answer = await console.http.get(f"/console{place}", params=each)
-            assert answer.status_code in (200, 303, 400, 404), (place, each)
-            assert "<script>" not in answer.text
+            response = await console.http.get(f"/console{place}", params=each)
+            assert response.status_code in (200, 303, 400, 404), (place, each)
+            assert "<script>" not in response.text
 
 
 async def test_huge_and_binary_messages_are_shortened(

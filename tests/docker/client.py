@@ -18,8 +18,8 @@ COUNT = 20
 
 def is_ready(address: str) -> bool:
     """Return whether the readiness endpoint of a node reports ready."""
-    with urlopen(f"http://{address}/readyz", timeout=CLIENT_SECONDS) as answer:
-        return bool(answer.status == 200)
+    with urlopen(f"http://{address}/readyz", timeout=CLIENT_SECONDS) as response:
+        return bool(response.status == 200)
 
 
 def exchange(addresses: Sequence[str], topic: str = "numbers") -> None:

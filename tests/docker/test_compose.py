@@ -165,7 +165,7 @@ def run_health_check(home: Path, environment: dict[str, str]) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_setting_is_a_known_kafka_key(path: Path) -> None:
+def test_every_setting_is_a_supported_kafka_key(path: Path) -> None:
     for service in nodes(path):
         for name, (variable, _) in environment_settings(service.environment).items():
             assert name in BROKER_KEYS, f"{path.name}: {service.name} has {variable}"
@@ -177,7 +177,7 @@ def test_services_of_the_file_produce_and_consume(path: Path, tmp_path: Path) ->
     with running(path, tmp_path) as addresses:
         exchange(addresses)
         admin = AdminClient({"bootstrap.servers": ",".join(addresses)})
-        told = admin.describe_cluster().result(CLIENT_SECONDS)
-        assert {f"{node.host}:{node.port}" for node in told.nodes} == set(addresses)
+        output = admin.describe_cluster().result(CLIENT_SECONDS)
+        assert {f"{node.host}:{node.port}" for node in output.nodes} == set(addresses)
         named = {service.environment.get("CLUSTER_ID", DEFAULT_CLUSTER_ID) for service in nodes(path)}
-        assert {told.cluster_id} == named
+        assert {output.cluster_id} == named

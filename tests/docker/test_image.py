@@ -16,9 +16,9 @@ def test_missing_permission_to_build_is_one_line(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main([]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("docker/check: an image is built by root alone")
-    assert told.count("\n") == 1
+    result = capsys.readouterr().err
+    assert result.startswith("docker/check: an image is built by root alone")
+    assert result.count("\n") == 1
 
 
 def test_dockerfile_steps_are_parsed() -> None:

@@ -37,12 +37,12 @@ def run_script(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     ],
 )
 def test_kafka_topics_options_become_kwire_options(given: str, expected: str, tmp_path: Path) -> None:
-    told = run_script(tmp_path, *given.split())
-    assert told.stdout.splitlines() == ["topics", *expected.split()]
+    result = run_script(tmp_path, *given.split())
+    assert result.stdout.splitlines() == ["topics", *expected.split()]
 
 
 def test_missing_action_lists_the_actions(tmp_path: Path) -> None:
-    told = run_script(tmp_path, "--topic", "a b", "--bootstrap-server", "a:1")
-    assert told.returncode == 1
-    assert told.stderr.startswith("kafka-topics.sh: give one of --list")
+    result = run_script(tmp_path, "--topic", "a b", "--bootstrap-server", "a:1")
+    assert result.returncode == 1
+    assert result.stderr.startswith("kafka-topics.sh: give one of --list")
     assert run_script(tmp_path, "--describe", "--topic", "a b").stdout == "topics\ndescribe\na b\n"

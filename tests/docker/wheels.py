@@ -47,8 +47,8 @@ def with_dependencies(requirement: Requirement) -> Iterator[Distribution]:
 
 def make_wheel(package: Distribution, directory: Path) -> Path:
     """Put the files of an installed package into a wheel. Scripts come from its entry points."""
-    told = package.read_text("WHEEL") or ""
-    tags = [tag.strip().split("-") for tag in re.findall(r"(?m)^Tag: (.*)$", told)]
+    result = package.read_text("WHEEL") or ""
+    tags = [tag.strip().split("-") for tag in re.findall(r"(?m)^Tag: (.*)$", result)]
     assert tags, f"{package.name} says no tag"
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
     name = re.sub(r"[-_.]+", "_", package.name)

@@ -162,8 +162,8 @@ def main() -> None:
     questions = [
         (messages[case["name"]].class_name, case["version"], json.dumps(case["value"])) for case in cases
     ]
-    for case, answer in zip(cases, java_bytes(questions), strict=True):
-        case["bytes"] = answer
+    for case, response in zip(cases, java_bytes(questions), strict=True):
+        case["bytes"] = response
     DATA.mkdir(exist_ok=True)
     MESSAGES.write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="ascii")
     definitions = {

@@ -236,7 +236,7 @@ def test_malformed_protobuf_is_refused(data: bytes, message: str) -> None:
         read(data)
 
 
-def test_invalid_utf_8_is_replaced() -> None:
+def test_invalid_utf_8_is_refused() -> None:
     data = bytes.fromhex("0a07 1205 1203 0a01 ff")
     with pytest.raises(DecodeError):
         read_by_protobuf(data)

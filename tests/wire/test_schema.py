@@ -347,7 +347,7 @@ def test_any_negative_length_is_null_where_one_may_be() -> None:
         decode(Sample, 0, bytes(6) + b"\xff\xff\xff\xfe" + b"\x00")
 
 
-def test_what_proves_who_somebody_is_comes_into_no_log() -> None:
+def test_repr_hides_secrets() -> None:
     shown = repr([SaslAuthenticateRequest(auth_bytes=b"secret"), ScramCredentialUpsertion(name="alice")])
     assert "auth_bytes=[hidden]" in shown
     assert "name='alice', mechanism=0, iterations=0, salt=b'', salted_password=[hidden]" in shown
