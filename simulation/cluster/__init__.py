@@ -1,11 +1,11 @@
 """Simulation of a cluster with complete nodes and its clients: `python -m simulation.cluster --seed 1`.
 
-One seed decides the cluster, the latency of each frame, the failures, which unsynced data a disk keeps, and
-what clients do. So a failing seed fails again exactly. The guide is docs/simulation.md. Nodes, network, fault
-injector and invariants are in `kwire.testing.simulated`, which also serves simulated clusters for users'
-programs. Clients behave as stock clients on the wire.
+The seed determines the cluster, the latency of each frame, the failures, which unsynced data a disk keeps,
+and what clients do. So a seed that fails once always fails in the same way. The guide is docs/simulation.md.
+Nodes, network, fault injector and invariants are in `kwire.testing.simulated`, with which users can simulate
+clusters for their own programs. The simulated clients send the same requests as unmodified Kafka clients.
 
-    history                 one seed: start, clients, faults, convergence
+    history                 the run of one seed: start, clients, faults, convergence
     elected                 the same with several controllers: `python -m simulation.cluster.elected`
     producers               producers with acks=all or acks=1
     transactional_producer  transactional producers, before and since KIP-890
@@ -15,7 +15,7 @@ programs. Clients behave as stock clients on the wire.
     group_oracle            the expected assignments and committed offsets of a group
     offset_committer        a client that commits offsets without a group's members
     operator                an operator: reassignments, elections, configurations
-    delayed_requests        requests that arrive at the worst moment
+    delayed_requests        requests that are delayed until the worst moment
     planted_bugs            removed safeguards, each of which the simulation must detect
     elected_planted_bugs    the same for several controllers
 """

@@ -1,4 +1,4 @@
-"""Consumers that read partitions from the beginning and compare them with what is committed."""
+"""Consumers that read partitions from the beginning and compare the records with the committed records."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ LIST_OFFSETS_VERSION: Final = 7
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
 PREFERRED_REPLICA_MS: Final = 2_000
-"""The consumer returns to the leader after this time, as stock clients do when their metadata expires."""
+"""The time after which a consumer returns from a preferred replica to the leader.
+
+Unmodified clients return when their metadata expires.
+"""
 NO_BROKER: Final = -1
 
 
 class Consumer(SimulatedClient):
-    """Reads its partitions in turn. Requests have the leader epoch, so that former leaders reject them."""
+    """Reads its partitions in turn. Requests have the leader epoch, so that a former leader rejects them."""
 
     def __init__(
         self, *arguments: Any, oracle: Oracle, partitions: list[TopicPartition], read_committed: bool = False
@@ -43,11 +46,11 @@ class Consumer(SimulatedClient):
         self.received: set[bytes] = set()
         """The values received with read_committed."""
         self.rack = ""
-        """The consumer's rack. It fetches from followers there if the leader says so (KIP-392)."""
+        """The consumer's rack. The leader may redirect the consumer to a follower in this rack (KIP-392)."""
         self._preferred_replicas: dict[TopicPartition, tuple[int, int]] = {}
-        """The follower to fetch from, and until when."""
+        """The follower to fetch from, and the time in ms until which to fetch from it."""
         self._high_watermarks: dict[TopicPartition, tuple[int, int]] = {}
-        """The leader epoch of the last response, and its high watermark."""
+        """The leader epoch and the high watermark in the last response."""
 
     @property
     def reads_committed(self) -> bool:
@@ -91,17 +94,17 @@ class Consumer(SimulatedClient):
             return
         ((data,),) = (topic.partitions for topic in response.responses)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and replica is not None:
-            return  # the leader is next
+            return  # the next fetch goes to the leader
         committed = self._oracle.committed_in(tp)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
-            # Records were deleted, so reset as auto.offset.reset=earliest does.
+            # Records were deleted, so reset the position as with auto.offset.reset=earliest.
             earliest = yield from self._list_offset(tp, EARLIEST)
             self.positions[tp] = max(position, earliest)
             return
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (
             committed.unclean_discards or committed.awaits_unclean_leader
         ):
-            self.positions[tp] = 0  # the same, after an unclean election has lost records
+            self.positions[tp] = 0  # an unclean election has lost records, so reset the position as well
             return
         if data.error_code:
             self.check_retriable(data.error_code, f"Fetch of {tp} from {position}")
@@ -117,13 +120,13 @@ class Consumer(SimulatedClient):
         self._consume(tp, None if replica else epoch, data)
 
     def _check_end_offset(self, tp: TopicPartition) -> Steps[None]:
-        """KIP-207: check that the end offset is not below one that was returned earlier."""
+        """Check that the end offset has not decreased since an earlier ListOffsets response (KIP-207)."""
         earlier_end = self._oracle.committed_in(tp).reported_end
         leader, _ = yield from self.leader_of(tp)
         before = self._oracle.led_epoch(tp, leader)
         end = yield from self._list_offset(tp, LATEST)
         if before is None or before != self._oracle.led_epoch(tp, leader):
-            return  # a disconnected or paused leader may not know yet that it was replaced
+            return  # a disconnected or paused leader may not know yet that there is a new leader
         if (
             self._oracle.committed_in(tp).unclean_discards
             or self._oracle.committed_in(tp).awaits_unclean_leader
@@ -135,7 +138,7 @@ class Consumer(SimulatedClient):
             )
 
     def _list_offset(self, tp: TopicPartition, timestamp: int) -> Steps[int]:
-        """Return the offset that ListOffsets returns; -1 after an error."""
+        """Send ListOffsets and return the offset, or -1 after an error."""
         leader, epoch = yield from self.leader_of(tp)
         wanted = ListOffsetsPartition(
             partition_index=tp.partition, current_leader_epoch=epoch, timestamp=timestamp
@@ -158,7 +161,10 @@ class Consumer(SimulatedClient):
         return int(found.offset)
 
     def _consume(self, tp: TopicPartition, epoch: int | None, data: Any) -> None:
-        """Check and count the records of a response. `epoch` is the leader epoch; None for a follower."""
+        """Check and count the records in a Fetch response.
+
+        `epoch` is the leader epoch of a response from the leader, or None for a response from a follower.
+        """
         before = self._high_watermarks.get(tp, (-1, -1))
         if before[0] == epoch and data.high_watermark < before[1]:
             raise Violation(

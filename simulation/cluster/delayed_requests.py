@@ -1,10 +1,10 @@
-"""Requests that arrive at the worst moment, which random latencies would not produce in thousands of seeds.
+"""Requests that are delayed until the worst moment. Random latencies produce that in no seed of thousands.
 
-KIP-903: a leader's AlterPartition that adds a follower to the ISR arrives after the follower has restarted
-without its data. The request must be under way for longer than the follower's session.
+KIP-903: a leader sends an AlterPartition request that adds a follower to the ISR. The request arrives after
+the follower has restarted without its data, so it is delayed for longer than the follower's session timeout.
 
-Generations: a member's commit arrives after other members have taken over its partitions and committed more,
-just before they fetch their offsets.
+Generations: a member's offset commit arrives after other members have got its partitions and committed later
+offsets, and just before a member fetches its offsets.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kwire.wire.messages.offset_fetch import OffsetFetchRequest
 CHECK_INTERVAL_MS: Final = 20
 PAUSE_MS: Final = 1_500
 MEMBER_EXPIRED_MS: Final = 3_200
-"""After this time a silent member's session has timed out, and the member has given up its request."""
+"""The delay of a commit. It exceeds the member's session timeout and the member's request timeout."""
 API_KEY: Final = struct.Struct(">4xh")
-"""The API key in a request frame, after the size."""
+"""The layout of a request frame up to the API key, which follows the size."""
 
 
 class DelayedAlterPartition:
@@ -36,7 +36,7 @@ class DelayedAlterPartition:
         self._environment = environment
         self._injector = injector
         self._follower: ClusterNode | None = None
-        """The follower that was replaced and is not back yet."""
+        """The follower that was replaced and is not registered again yet."""
         self._delayed: list[Connection] = []
         self._paused_until_ms = 0
         environment.network.on_request = self._on_request
@@ -45,7 +45,7 @@ class DelayedAlterPartition:
         if API_KEY.unpack_from(frame)[0] != AlterPartitionRequest.API_KEY:
             return
         if self._follower is not None:
-            # A request that arrives before the follower is back would be correct as far as anyone can know.
+            # Until the follower has registered again, nobody can know that the request is outdated.
             self._delayed.append(connection)
             connection.to_server.stall()
         elif not self._injector.is_stopped and self._environment.now_ms >= self._paused_until_ms:
@@ -71,7 +71,7 @@ class DelayedAlterPartition:
                     (node.host.name, leader.host.name),
                     (leader.host.name, node.host.name),
                 }
-                # Replace it after the current event, which is still running in the leader.
+                # Replace the follower after the current event, in which the leader is sending this request.
                 self._environment.events.soon.append(partial(injector.replace, node))
                 self._environment.events.timers.add(CHECK_INTERVAL_MS, self._check)
                 return
@@ -89,7 +89,7 @@ class DelayedAlterPartition:
         self._injector.heal()
 
     def _is_back(self, node: ClusterNode) -> bool:
-        """Whether the controller has registered the node's current process and unfenced it."""
+        """Return whether the controller has registered the node's current process and unfenced it."""
         known = self._environment.invariants.image.brokers.get(node.node_id)
         return (
             node.is_running
@@ -103,7 +103,7 @@ class DelayedCommits:
     """Delays commits of a group's members until other members fetch their offsets."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector, members: str) -> None:
-        """Delay commits of clients with names that begin with `members`."""
+        """Delay offset commits of clients whose names begin with `members`."""
         self._environment = environment
         self._injector = injector
         self._members = members

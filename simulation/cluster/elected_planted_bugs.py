@@ -1,6 +1,6 @@
-"""Planted bugs of elected controllers: safeguards of a node's I/O shell around the raft state machine.
+"""Planted bugs of elected controllers. They remove safeguards of the I/O code around the raft state machine.
 
-The planted bugs of the state machine are in `simulation.quorum.planted_bugs`.
+The planted bugs of the state machine itself are in `simulation.quorum.planted_bugs`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Members of a consumer group, which share partitions, read them and commit offsets.
+"""Members of a consumer group, which share the group's partitions, read records and commit offsets.
 
-They behave as stock consumers of the classic protocol, with assignments by the group's leader, or of the
-consumer protocol (KIP-848), with assignments by the coordinator. Some leave, or fail and join again under
-another member id.
+They send the same requests as unmodified consumers. In the classic protocol, the group's leader assigns
+partitions. In the consumer protocol (KIP-848), the coordinator does. Some members leave the group, or fail
+and join again with another member id.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class MemberFenced(Exception):
 
 
 class RebalanceNeeded(Exception):
-    """The group rebalances, so that the member must join again."""
+    """The group is rebalancing, so the member must join again."""
 
 
 class Member(Consumer):
-    """The common part of members of both protocols."""
+    """The common base of members of both protocols."""
 
     def __init__(self, *arguments: Any, group: GroupOracle, **named: Any) -> None:
         super().__init__(*arguments, partitions=group.partitions, **named)
@@ -95,9 +95,9 @@ class Member(Consumer):
         """The generation or member epoch; NOTHING outside the group."""
         self.member_id = ""
         self.owned: dict[TopicPartition, bool] = {}
-        """The assigned partitions, and whether their committed offset is known."""
+        """The assigned partitions. The value is whether the partition's committed offset is known."""
         self._committed: dict[TopicPartition, int] = {}
-        """The acknowledged offsets of the assigned partitions."""
+        """The last acknowledged commit of each assigned partition."""
         self._process_numbers = count(1)
         self._process_name = self.name
         self._next_heartbeat_ms = 0
@@ -148,7 +148,7 @@ class Member(Consumer):
 
     @abstractmethod
     def _join(self, coordinator: PeerAddress) -> Steps[None]:
-        """Join the group, or its next generation."""
+        """Join the group, or join it again for the next generation."""
 
     @abstractmethod
     def _heartbeat(self, coordinator: PeerAddress) -> Steps[None]:
@@ -159,10 +159,10 @@ class Member(Consumer):
         """Leave the group."""
 
     def _on_fenced(self) -> None:
-        """Reset the identity after the coordinator has rejected it."""
+        """Reset the member id and the generation after the coordinator has rejected them."""
 
     def _start_process(self) -> None:
-        """Continue as a new process."""
+        """Forget the member's state, as a new process does."""
         self._process_name = f"{self.name}.{next(self._process_numbers)}"
 
     def _give_up_partitions(self) -> None:
@@ -175,7 +175,10 @@ class Member(Consumer):
         self.owned = {tp: self.owned.get(tp, False) for tp in partitions}
 
     def _check_error(self, code: int, what: str) -> Steps[bool]:
-        """Return whether there is no error; pause after one. Raise what the error requires."""
+        """Return whether `code` is no error. Pauses after a retriable error.
+
+        Raises CoordinatorMoved, MemberFenced or RebalanceNeeded for an error that requires it.
+        """
         if not code:
             return True
         error = ErrorCode(code)
@@ -199,7 +202,7 @@ class Member(Consumer):
     # --- offsets
 
     def _fetch_offset(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
-        """Fetch the committed offset."""
+        """Fetch the committed offset of a newly assigned partition."""
         topic = OffsetFetchRequestTopics(name=tp.topic, partition_indexes=[tp.partition])
         wanted = OffsetFetchRequestGroup(group_id=self.group.name, topics=[topic])
         self._add_member_identity(wanted)
@@ -222,7 +225,7 @@ class Member(Consumer):
         self.owned[tp] = True
 
     def _add_member_identity(self, wanted: OffsetFetchRequestGroup) -> None:
-        """Add the member id and epoch to an OffsetFetch (KIP-848)."""
+        """Add the member id and the member epoch to an OffsetFetch request (KIP-848)."""
 
     def _commit(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
         offset, generation = self.positions[tp], self.generation
@@ -249,7 +252,7 @@ class ClassicMember(Member):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._assigned_count = 0
-        """The number of partitions that this member assigned as the group's leader."""
+        """The number of partitions in the last assignment that this member computed as the group's leader."""
 
     def _on_fenced(self) -> None:
         self.member_id = ""
@@ -278,7 +281,7 @@ class ClassicMember(Member):
         yield from self._sync(coordinator, response.generation_id, members)
 
     def _sync(self, coordinator: PeerAddress, generation: int, members: list[str]) -> Steps[None]:
-        """Send SyncGroup; as leader, assign each partition to one of `members`."""
+        """Send SyncGroup. The leader also assigns each partition to one of `members`."""
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
         self._assigned_count = len(self.group.partitions) if members else 0
         for tp in self.group.partitions if members else ():
@@ -305,7 +308,7 @@ class ClassicMember(Member):
 
     def _heartbeat(self, coordinator: PeerAddress) -> Steps[None]:
         if 0 < self._assigned_count < len(self.group.partitions):
-            raise RebalanceNeeded  # the leader must assign the added partitions
+            raise RebalanceNeeded  # so that the leader assigns the added partitions
         request = HeartbeatRequest(
             group_id=self.group.name, generation_id=self.generation, member_id=self.member_id
         )
@@ -396,7 +399,7 @@ class ConsumerMember(Member):
 
 
 def _serialize(message: Message) -> bytes:
-    """Return a version and a message, as in the opaque fields of the classic protocol."""
+    """Return a serialized message after its version, as in the bytes fields of the classic protocol."""
     data = bytearray(PROTOCOL_VERSION)
     encoder(type(message), 0)(message, data, [])
     return bytes(data)

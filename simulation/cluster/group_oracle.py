@@ -1,9 +1,9 @@
-"""The assignments and committed offsets that a group's members may get: the oracle of a consumer group.
+"""The oracle of a consumer group, which checks assignments and committed offsets.
 
-- A partition has one owner per generation. In the consumer protocol, members get their epochs one by one. A
-  partition's previous owner must have given it up before the coordinator confirms the next one.
-- A new owner starts at the last acknowledged offset, or at one whose commit got no response. Requests in
-  flight from earlier generations have no effect after a later one has fetched its offsets.
+- A partition has one owner per generation. In the consumer protocol, members get a new epoch one by one. The
+  previous owner of a partition must have revoked it before the coordinator confirms the next owner.
+- A new owner starts at the last acknowledged committed offset, or at an offset whose commit got no response.
+  After a generation has fetched its offsets, delayed requests of earlier generations have no effect.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class CommittedOffset:
 
     offset: int = NOTHING
     generation: int = NOTHING
-    """The generation that committed or fetched it."""
+    """The generation that committed or fetched the offset."""
     unacknowledged: set[tuple[int, int]] = field(default_factory=set)
-    """Commits without a response, as (generation, offset), which may take effect at any time."""
+    """Commits without a response, as (generation, offset). They may take effect at any time."""
 
 
 class GroupOracle:
@@ -36,11 +36,11 @@ class GroupOracle:
     def __init__(
         self, name: str, oracle: Oracle, partitions: list[TopicPartition], note: Callable[[str], None]
     ) -> None:
-        """Start with these partitions of the group's topics. The list may grow."""
+        """Create an oracle for these partitions. The caller may add partitions to the list later."""
         self.name = name
         self.partitions = partitions
         self.is_finished = False
-        """Whether the members must leave, because everything is consumed."""
+        """Whether the members must leave, because all records are consumed."""
         self.ownership: dict[str, tuple[int, frozenset[TopicPartition]]] = {}
         """The generation and partitions of each member, as far as the member knows."""
         self._oracle = oracle
@@ -48,16 +48,16 @@ class GroupOracle:
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._committed: dict[TopicPartition, CommittedOffset] = {}
         self._confirmed_owners: dict[TopicPartition, list[tuple[str, int]]] = {}
-        """The confirmed owners of a partition in order, each with the response count at that time."""
+        """The confirmed owners of each partition in order, with the response count at their confirmation."""
         self.response_count = 0
-        """The number of responses to heartbeats."""
+        """The number of heartbeat responses so far."""
 
     # --- assignments
 
     def on_assignment(self, member: str, generation: int, partitions: Collection[TopicPartition]) -> None:
         """Note an assignment of the classic protocol.
 
-        Raises Violation if another member has the partition.
+        Raises Violation if another member of the generation has one of the partitions.
         """
         for tp in partitions:
             owner = self._owners.setdefault((generation, tp), member)
@@ -66,7 +66,7 @@ class GroupOracle:
         self.on_ownership(member, generation, partitions)
 
     def on_ownership(self, member: str, generation: int, partitions: Collection[TopicPartition]) -> None:
-        """Note the partitions that a member now has."""
+        """Note the partitions that a member now owns."""
         now = frozenset(partitions)
         before = self.ownership.get(member, (NOTHING, frozenset()))[1]
         if now != before:
@@ -87,10 +87,10 @@ class GroupOracle:
     def on_heartbeat_response(
         self, member: str, requested_at: int, partitions: Collection[TopicPartition]
     ) -> None:
-        """Note that the coordinator confirmed these partitions of a member of the consumer protocol.
+        """Note that the coordinator confirmed these partitions to a member of the consumer protocol.
 
-        The member sent its heartbeat at the response count `requested_at`. Raises Violation if the
-        coordinator confirmed another owner in between.
+        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if the
+        coordinator has confirmed another owner since then.
         """
         self.response_count += 1
         for tp in partitions:
@@ -104,11 +104,11 @@ class GroupOracle:
     # --- committed offsets
 
     def on_commit_sent(self, tp: TopicPartition, generation: int, offset: int) -> None:
-        """Note that a member sends a commit."""
+        """Note that a member sends an OffsetCommit request."""
         self._committed_of(tp).unacknowledged.add((generation, offset))
 
     def on_commit_ack(self, tp: TopicPartition, generation: int, offset: int) -> None:
-        """Note an acknowledged commit."""
+        """Note that an OffsetCommit request was acknowledged."""
         committed = self._committed_of(tp)
         if generation >= committed.generation:
             committed.offset, committed.generation = offset, generation
@@ -135,7 +135,7 @@ class GroupOracle:
     # --- at the end
 
     def why_not_complete(self) -> str | None:
-        """Return why the group has not consumed and committed everything; None if it has."""
+        """Return why the group has not consumed and committed all records, or None if it has."""
         ownership = {tp for _, partitions in self.ownership.values() for tp in partitions}
         for tp in self.partitions:
             if tp not in ownership:

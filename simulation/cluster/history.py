@@ -1,4 +1,4 @@
-"""One seed of a cluster: it starts, serves clients, has faults, and must converge afterwards."""
+"""The run of one seed: a cluster starts, serves clients, has faults, and must converge afterwards."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ FAULTS_MS: Final = 10_000
 MEMBER_PREFIX: Final = "member"
 UNCLEAN: Final = "unclean leaders"
 CONVERGENCE_MS: Final = 20_000
-"""The time limit for the convergence after the last fault."""
+"""The time after the last fault in which the cluster must converge."""
 
 
 class History:
-    """A run with its transcript."""
+    """A run of the simulation, with its transcript."""
 
     def __init__(self, seed: int, *, spec: ClusterSpec | None = None) -> None:
         self.seed = seed
@@ -47,7 +47,7 @@ class History:
         self._spec = spec or self._rng.choice(
             (ONE_NODE, THREE_NODES, THREE_NODES, FOUR_NODES, FIVE_NODES)
         )._replace(
-            # With small fetches, a follower that was down needs many of them to catch up.
+            # Small fetches make a follower that was down send many fetches until it has caught up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
         disks = self._random_for("disks")
@@ -69,16 +69,16 @@ class History:
         self._group: GroupOracle | None = None
 
     def _random_for(self, purpose: str) -> random.Random:
-        """Return a generator for a rare choice, so that adding the choice does not change other seeds."""
+        """Return a separate generator, so that an additional choice does not change other seeds' runs."""
         return random.Random(f"kwire cluster {self.seed}: {purpose}")
 
     @property
     def transcript(self) -> list[str]:
-        """The events up to now."""
+        """The events so far."""
         return self._environment.transcript if self._environment is not None else []
 
     def run(self) -> None:
-        """Run the history. Raises Violation, or an error that a node must not raise."""
+        """Run the simulation. Raises Violation, or an error that a node must not raise."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
         self._environment = environment = SimulatedEnvironment(
@@ -128,7 +128,7 @@ class History:
                 replicas=spec.replicas,
                 max_partitions=MAX_PARTITIONS if self._random_for("growth").random() < 0.3 else 0,
             )
-        if self.seed % 9 == 8:  # no random number, so that other seeds do not change
+        if self.seed % 9 == 8:  # not a random choice, so that the runs of other seeds do not change
             environment.add_client(
                 TransactionalCopier, "copier", oracle=oracle, partitions=partitions, source=partitions[0]
             )
@@ -144,7 +144,7 @@ class History:
                     client.rack = rack_rng.choice(RACKS)
 
     def _start_clients_that_tolerate_loss(self, environment: SimulatedEnvironment) -> None:
-        """Start clients that an unclean election does not break: no transactions, groups or sequences."""
+        """Start clients that tolerate lost records: no transactions, groups or idempotent producers."""
         oracle, partitions = environment.oracle, environment.partitions
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
             environment.add_client(
@@ -208,7 +208,7 @@ class History:
         environment.oracle.check()
 
     def _check_reauthentication(self, environment: SimulatedEnvironment) -> None:
-        """Check that without faults, nodes reauthenticate in time, so that no connection ends."""
+        """Check in a run without faults that no connection is closed for lack of reauthentication."""
         spec = environment.spec
         if (
             not spec.uses_sasl
@@ -248,7 +248,7 @@ class History:
 
 
 def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
-    """Return the cluster with clocks of different speeds, or hours apart, in some seeds."""
+    """Return the cluster. In some seeds, its clocks have different speeds or differ by hours."""
     if rng.random() < 0.7:
         return spec
     speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)
@@ -260,5 +260,5 @@ def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
 
 
 def _is_plain_consumer(client: SimulatedClient) -> bool:
-    """Whether the client reads to the end without stopping before."""
+    """Return whether the client is a consumer that must read to the end of its partitions."""
     return isinstance(client, Consumer) and not isinstance(client, Member)

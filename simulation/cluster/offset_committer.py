@@ -1,4 +1,4 @@
-"""A client that commits and fetches offsets of a group without members."""
+"""A client that commits and fetches the offsets of a group that has no members."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class OffsetCommitter(SimulatedClient):
         self._oracle = oracle
         self._tp = tp
         self._min_expected = -1
-        """The last offset that was acknowledged or fetched. Later fetches return no smaller one."""
+        """The last acknowledged or fetched offset. Later fetches must not return a smaller offset."""
         self._unacknowledged: set[int] = set()
-        """Commits without a response, which may take effect after later ones."""
+        """Offsets of commits without a response. These commits may take effect after later commits."""
         self._last_sent = -1
-        """The last offset that was sent."""
+        """The last offset in an OffsetCommit request."""
 
     def run(self) -> Steps[None]:
         coordinator = yield from self.coordinator_of(self.name, GROUP)
@@ -51,7 +51,7 @@ class OffsetCommitter(SimulatedClient):
             coordinator = yield from self.coordinator_of(self.name, GROUP)
 
     def _commit(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Commit the next offset; return whether the coordinator is still usable."""
+        """Commit the next offset, and return whether the broker is still the coordinator."""
         self._last_sent += 1
         offset = self._last_sent
         wanted = OffsetCommitRequestPartition(
@@ -74,7 +74,7 @@ class OffsetCommitter(SimulatedClient):
         return True
 
     def _fetch(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Fetch and check the committed offset; return whether the coordinator is still usable."""
+        """Fetch and check the committed offset, and return whether the broker is still the coordinator."""
         topic = OffsetFetchRequestTopics(name=self._tp.topic, partition_indexes=[self._tp.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
         before = self._oracle.led_epoch(OFFSETS, coordinator)

@@ -1,4 +1,4 @@
-"""An operator who reassigns partitions, elects leaders, deletes records, and changes topics meanwhile."""
+"""An operator who reassigns partitions, elects leaders, deletes records and changes topics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIGS: Final = (
     ("message.timestamp.type", "CreateTime"),
     ("message.timestamp.type", "LogAppendTime"),
 )
-"""Topic configurations that change the batches of a leader."""
+"""Topic configurations that affect the batches that a leader writes."""
 
 
 class Operator(SimulatedClient):
@@ -81,7 +81,7 @@ class Operator(SimulatedClient):
             (action,) = self.rng.choices(actions, weights)
             yield from action(self.rng.choice(self._partitions))
         for tp in self._partitions:
-            # A reassignment that replaced another one may wait forever for a replica that is no longer added.
+            # A reassignment may never complete if it replaced another one, as it waits for a removed replica.
             while not (yield from self._alter_reassignment(tp, None)):
                 yield self.backoff()
                 yield from self.refresh()
@@ -94,7 +94,7 @@ class Operator(SimulatedClient):
         yield from self._alter_reassignment(tp, None)
 
     def _alter_reassignment(self, tp: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
-        """Return whether the change was made, or there was nothing to cancel."""
+        """Start or cancel a reassignment. Returns whether it worked or there was none to cancel."""
         wanted = ReassignablePartition(partition_index=tp.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=tp.topic, partitions=[wanted])]
@@ -133,7 +133,7 @@ class Operator(SimulatedClient):
         if committed.end <= committed.start or self.rng.random() < 0.5:
             return
         offset = self.rng.randrange(committed.start, committed.end) + 1
-        committed.start = offset  # the deletion may happen from now on, even without a response
+        committed.start = offset  # from now on the records may be deleted, even without a response
         leader, _ = yield from self.leader_of(tp)
         wanted = DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
         request = DeleteRecordsRequest(

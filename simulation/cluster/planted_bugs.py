@@ -69,7 +69,7 @@ def _followers_fetch_before_a_truncation_is_synced(replace: SetAttribute) -> Non
 
 
 def _followers_truncate_to_their_high_watermark(replace: SetAttribute) -> None:
-    """Truncate as before KIP-101."""
+    """Truncate to the high watermark, as before KIP-101."""
     original = Partition.become_follower
 
     def become_follower(self: Partition, image: PartitionImage) -> None:

@@ -1,4 +1,4 @@
-"""Producers with one batch in flight, which they retry until it is acknowledged or times out."""
+"""Producers that send one batch at a time and retry it until it is acknowledged or times out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCE_VERSION: Final = 12
 INIT_PRODUCER_ID_VERSION: Final = 4
 DELIVERY_TIMEOUT_MS: Final = 12_000
 TIMEOUT_MS: Final = 1_500
-"""The timeout that a broker gets in a Produce request."""
+"""The timeout in a Produce request, within which the broker must respond."""
 
 
 class Producer(SimulatedClient):
@@ -52,7 +52,7 @@ class Producer(SimulatedClient):
             yield self.random_pause(self._pause_ms)
 
     def new_records(self, tp: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
-        """Return the records of a new batch, after adding them to the oracle."""
+        """Create the records of a new batch, and add them to the oracle."""
         batch = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
             self._written += 1
@@ -70,7 +70,7 @@ class Producer(SimulatedClient):
         return batch
 
     def take_producer_id(self) -> Steps[None]:
-        """Get a producer id from any broker."""
+        """Request a producer id from any broker."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
             response = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
@@ -87,7 +87,7 @@ class Producer(SimulatedClient):
     def deliver(
         self, tp: TopicPartition, batch: list[SentRecord], transactional_id: str | None = None
     ) -> Steps[bool]:
-        """Send a batch until it is acknowledged; return False if it times out."""
+        """Send a batch until it is acknowledged and return True, or return False if the batch times out."""
         sequence = self._sequences.get(tp, 0)
         deadline_ms = self.now_ms() + DELIVERY_TIMEOUT_MS
         records = build(
@@ -123,16 +123,16 @@ class Producer(SimulatedClient):
                 yield from self.refresh()
         self.log(f"timed out: {batch[0].value.decode()}")
         if transactional_id is None and self._is_idempotent:
-            # The batch may have been written. Stock producers also continue with a new producer id.
+            # The batch may have been written. As in unmodified clients, continue with a new producer id.
             yield from self.take_producer_id()
         return False
 
     def on_error(self, code: int, what: str) -> None:
-        """Handle an error. Raises Violation if a stock producer would fail."""
+        """Handle the error code in a response. Raises Violation if an unmodified producer would fail."""
         self.check_retriable(code, what)
 
     def _learn_newer_leader(self, tp: TopicPartition, response: Any, result: Any) -> bool:
-        """Use the leader in an error response, if it is newer (KIP-951)."""
+        """Use the leader in an error response if its epoch is newer (KIP-951). Returns whether it is used."""
         leader = Leader(result.current_leader.leader_id, result.current_leader.leader_epoch)
         if leader.node_id < 0 or not self.is_newer_leader(tp, leader):
             return False

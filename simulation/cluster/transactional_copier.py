@@ -1,7 +1,7 @@
-"""A transactional producer that commits its progress in a source partition with each transaction.
+"""A transactional producer that commits an offset of a source partition in each transaction.
 
-Its group has no members. After InitProducerId, when all earlier transactions have ended, the group's offset
-must be the offset of the last committed transaction.
+Its group has no members. InitProducerId returns when all earlier transactions have ended. Then the group's
+offset must be the offset in the last committed transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TransactionalCopier(TransactionalProducer):
         super().__init__(*arguments, **named)
         self._source = source
         self._possible = {NOTHING}
-        """The offsets that may be committed: one, unless the outcome of a transaction is unknown."""
+        """The possible committed offsets: a single one unless a transaction's outcome is unknown."""
 
     def _initialize(self) -> Steps[PeerAddress]:
         coordinator = yield from super()._initialize()

@@ -1,7 +1,7 @@
 """Transactional producers, which commit or abort transactions and initialize again when they are fenced.
 
-They use the protocol before KIP-890, with AddPartitionsToTxn, or the one since then, where Produce adds the
-partition and each transaction has its own epoch.
+They use the protocol before KIP-890, in which they send AddPartitionsToTxn, or the protocol since KIP-890, in
+which Produce adds the partition and each transaction has its own producer epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REINITIALIZE_ERRORS: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Errors after the coordinator has aborted the transaction, for example because it timed out."""
+"""Errors that mean that the coordinator has aborted the transaction, for example after a timeout."""
 
 
 class MustReinitialize(Exception):
@@ -44,7 +44,7 @@ class MustReinitialize(Exception):
 
 
 class TransactionalProducer(Producer):
-    """A producer that runs one transaction after the other."""
+    """A producer that runs one transaction after another."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -53,7 +53,7 @@ class TransactionalProducer(Producer):
         self.produce_version = NEW_PRODUCE_VERSION if self._uses_transactions_v2 else OLD_PRODUCE_VERSION
         self._transactions = 0
         self._has_unanswered_request = False
-        """Whether a late EndTxn could end a later transaction, which KIP-890 prevents."""
+        """Whether a delayed EndTxn may still arrive and end a later transaction, as before KIP-890."""
 
     def run(self) -> Steps[None]:
         while not self.is_stopping:
@@ -64,7 +64,7 @@ class TransactionalProducer(Producer):
                     yield self.random_pause(self._pause_ms)
             except MustReinitialize as error:
                 self.log(f"initializes again: {error}")
-        yield from self._initialize()  # which aborts an open transaction
+        yield from self._initialize()  # this aborts an open transaction
 
     def _initialize(self) -> Steps[PeerAddress]:
         """Fence other producers of this transactional id, and return its coordinator."""
@@ -104,7 +104,7 @@ class TransactionalProducer(Producer):
             yield self.random_pause(50)
         commits = self.rng.random() < 0.7
         if commits:
-            transaction.outcome = None  # unknown until there is a response
+            transaction.outcome = None  # the outcome is unknown until there is a response
         yield from self._end_transaction(coordinator, commits)
         transaction.outcome = commits
         if self._has_unanswered_request:

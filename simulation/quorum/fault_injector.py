@@ -23,7 +23,7 @@ Act = Callable[[], None]
 
 
 class SimulatedQuorum(Protocol):
-    """The history that faults are injected into."""
+    """The interface of a simulated quorum that the fault injector uses."""
 
     rng: random.Random
     nodes: dict[int, SimulatedNode]
@@ -41,13 +41,13 @@ class SimulatedQuorum(Protocol):
 
 
 class QuorumFaultInjector:
-    """Injects faults until `heal`."""
+    """Injects faults into a quorum until `heal` is called."""
 
     def __init__(self, history: SimulatedQuorum) -> None:
         self._history = history
         self._rng = history.rng
         self._blocked_links: set[tuple[int, int]] = set()
-        """Links that lose every message, per direction."""
+        """Links that lose every message, as (sender, receiver)."""
         rng = self._rng
         self._loss = rng.choice([0.0, 0.0, 0.02, 0.15])
         self._duplication = rng.choice([0.0, 0.05])
@@ -56,7 +56,7 @@ class QuorumFaultInjector:
         self._targeted_crash_probability = rng.choice([0.0, 0.05, 0.2])
         self._is_over = False
         self._directory_counts: dict[int, int] = {}
-        """The number of replaced directories per node."""
+        """The number of replaced directories of each node, by node id."""
         self._may_wipe = True
         acts: list[tuple[int, Act]] = [
             (8, self._crash),
@@ -70,14 +70,14 @@ class QuorumFaultInjector:
             *([(6, self._add), (5, self._remove), (1, self._remove_leader)] if history.is_dynamic else []),
             *([] if history.is_dynamic else [(4, self._upgrade)]),
         ]
-        # Each history has its own kinds of faults. With all of them at once, the quorum commits little.
+        # Each run has only some kinds of faults, because with all kinds at once the quorum commits little.
         self._acts = [(weight * rng.choice([0.0, 0.3, 1.0, 3.0]), act) for weight, act in acts]
         self._acts.append((0.5, self._restore_links))
 
     # --- the network
 
     def delays_ms(self, sender: int, receiver: int) -> list[float]:
-        """Return the delays of a message's copies; no copy if it is lost."""
+        """Return a delay for each delivered copy of a message; empty if the message is lost."""
         rng = self._rng
         if (sender, receiver) in self._blocked_links or rng.random() < self._loss:
             return []
@@ -113,7 +113,7 @@ class QuorumFaultInjector:
     # --- nodes
 
     def start(self, until_ms: int) -> None:
-        """Inject faults until `heal`."""
+        """Inject faults from now on, until `heal` is called."""
 
         def act() -> None:
             if self._is_over:
@@ -151,7 +151,7 @@ class QuorumFaultInjector:
                 self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
     def maybe_cut_power(self, node: SimulatedNode) -> None:
-        """Sometimes cut a node's power just after it has voted, won an election or truncated its log."""
+        """Sometimes cut a node's power. Called after a vote, a won election or a truncation of the node."""
         incarnation = node.incarnation
 
         def die() -> None:
@@ -173,7 +173,7 @@ class QuorumFaultInjector:
             node.start()
 
     def _stop(self) -> None:
-        """Stop a node cleanly."""
+        """Stop a random node cleanly."""
         node = self._any()
         if not node.is_up:
             return
@@ -209,7 +209,7 @@ class QuorumFaultInjector:
                 node.log.trim()
 
     def _wipe(self) -> None:
-        """Replace a node's directory, so that it has lost everything and has another replica key."""
+        """Replace a node's directory, so that the node has no data and another replica key."""
         history = self._history
         node = self._any()
         if not history.is_dynamic or not self._survives_without(node):
@@ -229,9 +229,9 @@ class QuorumFaultInjector:
         fresh.start()
 
     def _survives_without(self, node: SimulatedNode) -> bool:
-        """Whether every known voter set keeps a majority of its directories without this node.
+        """Return whether every known voter set keeps a majority of its directories without this node.
 
-        This includes voter sets with this node added, because a leader may be about to add it.
+        This includes voter sets to which this node is added, because a leader may be adding the node.
         """
         sets = [one.log.voters for one in self._history.nodes.values() if len(one.log.voters)]
         if node.terms.may_vote:
@@ -239,7 +239,7 @@ class QuorumFaultInjector:
         return all(self._has_majority(voters, excluding=node) for voters in sets)
 
     def _has_majority(self, voters: VoterSet, excluding: SimulatedNode | None = None) -> bool:
-        """Whether a majority of these voters, `excluding` aside, has its directories."""
+        """Return whether a majority of these voters still has its directories. `excluding` does not count."""
         nodes = (self._history.nodes.get(voter.key.replica_id) for voter in voters)
         kept = sum(
             node is not None and node is not excluding and node.key == voter.key

@@ -1,7 +1,7 @@
-"""One seed of a quorum: its nodes, their network, the injected faults, and the convergence afterwards.
+"""The run of one seed: the nodes, their network, the injected faults, and the convergence afterwards.
 
-After the last fault, the quorum must elect a leader within a limited time. The leader must commit a
-command, and every node must get it.
+Within a limited time after the last fault, the quorum must elect a leader, the leader must commit a command,
+and every node must receive the command.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LISTENER: Final = "CONTROLLER"
 ELECTION_TIMEOUT_MS: Final = 300
 FETCH_TIMEOUT_MS: Final = 600
 FAULTS_MS: Final = 8_000
-"""The time with faults."""
+"""The part of a run in which faults are injected."""
 CONVERGENCE_MS: Final = 10_000
-"""The time limit for the convergence afterwards."""
+"""The time after the last fault in which the quorum must converge."""
 MAX_EVENTS: Final = 200_000
 
 
@@ -45,13 +45,13 @@ def directory_id(node_id: int, number: int) -> Uuid:
 
 
 class History:
-    """A run with its transcript."""
+    """A run of the simulation, with its transcript."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.transcript: list[str] = []
         self.nodes: dict[int, SimulatedNode] = {}
-        """The nodes by id, each with its current directory."""
+        """The nodes by id. A node whose directory was replaced is a new object."""
         self.is_dynamic = self.rng.random() < 0.7
         self.invariants = Invariants(self._find_node, FETCH_TIMEOUT_MS)
         self._seed = seed
@@ -135,7 +135,7 @@ class History:
                 act()
                 self._check(node)
 
-        # Rounding must not run it before the node's own clock has reached the time.
+        # Despite rounding, the event must not run before the node's own clock has reached the time.
         self.at(self._now_ms + (max(0, delay_ms) + (node.speed != 1.0)) / node.speed, now)
 
     def at(self, when_ms: float, act: Callable[[], None]) -> None:
@@ -186,7 +186,7 @@ class History:
         self.deliver(node, other, arrive)
 
     def deliver(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
-        """Send over the network, which may lose, delay or duplicate the message."""
+        """Send a message over the network, which may lose, delay or duplicate the message."""
         for delay_ms in self.faults.delays_ms(sender.key.replica_id, receiver.key.replica_id):
             self.run_after(delay_ms, arrive)
 
@@ -247,20 +247,20 @@ class History:
 
     @property
     def leader(self) -> SimulatedNode | None:
-        """The leader with the latest epoch."""
+        """The leader with the latest epoch, or None if no node is leader."""
         leading = [
             node for node in self.nodes.values() if node.is_up and node.machine.role is QuorumRole.LEADER
         ]
         return max(leading, key=lambda node: node.machine.epoch, default=None)
 
     def propose(self) -> None:
-        """Append a command on every node that is leader."""
+        """Append a command on every node that considers itself leader."""
         for node in self.nodes.values():
             if node.propose(f"c{next(self._commands)}") is not None:
                 self._check(node)
 
     def run(self) -> None:
-        """Run the history, and raise what fails."""
+        """Run the simulation. Raises Violation, or an error that a node must not raise."""
         self._keep_proposing()
         self.faults.start(FAULTS_MS)
         self._run_until(FAULTS_MS, lambda: False)

@@ -1,14 +1,15 @@
-"""Conditions that a quorum meets after every step: the properties of Raft, and more.
+"""Conditions that a quorum must meet after every event: the properties of Raft, and more.
 
-- Election safety: an epoch has at most one leader. No node votes for two candidates in it, across restarts.
+- Election safety: an epoch has at most one leader. No node votes for two candidates in one epoch, even after
+  a restart.
 - Leader append-only: a leader never truncates, and appends only in its epoch.
-- Log matching: logs with the same epoch at an offset are equal up to there.
-- Leader completeness: a leader has everything that earlier leaders have committed.
-- State machine safety: committed records are the same everywhere.
+- Log matching: two logs with the same epoch at an offset are equal up to this offset.
+- Leader completeness: a leader has all records that earlier leaders have committed.
+- State machine safety: committed records are the same on every node.
 - Records that a leader commits are durable on a majority of its voters. Its high watermark never decreases.
 - Voter changes: consecutive voter sets have overlapping majorities.
-- An epoch begins only with a majority that would grant its votes.
-- A leader without fetches from a majority resigns.
+- A node starts a new epoch only after a majority has granted pre-votes.
+- A leader resigns if a majority no longer fetches.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Violation(AssertionError):
 
 
 class GrantedVotes:
-    """Votes and pre-votes that were granted."""
+    """The granted votes and pre-votes of all epochs."""
 
     def __init__(self) -> None:
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
@@ -39,19 +40,19 @@ class GrantedVotes:
 
 
 class Invariants:
-    """The checks, with a view of all nodes."""
+    """The checks, with access to all nodes."""
 
     def __init__(
         self, find_node: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int
     ) -> None:
         self.leaders: dict[int, ReplicaKey] = {}
         self.committed: list[Batch] = []
-        """The batches that a leader has committed."""
+        """The batches that leaders have committed, in offset order."""
         self.committed_offset = 0
         self.wiped_nodes: dict[ReplicaKey, SimulatedNode] = {}
-        """Nodes that have lost their directories."""
+        """Nodes whose directories were replaced, by their previous replica keys."""
         self._committed_by_epoch: list[tuple[int, int]] = []
-        """Committed end offsets, each with the epoch of its leader."""
+        """The end offsets up to which leaders have committed, and the epochs of these leaders."""
         self._find_node = find_node
         self._fetch_timeout_ms = fetch_timeout_ms
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
@@ -64,18 +65,18 @@ class Invariants:
     # --- events of nodes
 
     def before_output(self, node: SimulatedNode, output: Output) -> None:
-        """Check an output that a node is about to execute."""
+        """Check an output of the state machine before the node executes it."""
         if isinstance(output, outputs.Advance):
             self._advance(node, output.high_watermark)
         elif isinstance(output, outputs.AppendControls) and node.machine.epoch == output.epoch:
             self.on_leader_visible(node)
         elif isinstance(output, outputs.Send) and isinstance(output.request, VoteRequest):
             requested = output.request.topics[0].partitions[0]
-            if not requested.pre_vote:  # a candidate votes for itself
+            if not requested.pre_vote:  # a candidate also votes for itself
                 self._vote(node.key, requested.replica_epoch, node.key)
 
     def on_vote(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
-        """Check a voter's response."""
+        """Check a voter's response to a Vote request."""
         if response.error_code or not response.topics:
             return
         requested, granted = request.topics[0].partitions[0], response.topics[0].partitions[0]
@@ -93,7 +94,7 @@ class Invariants:
             raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, after a vote for {given}")
 
     def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
-        """Check an append; the log ends with `prev_epoch` before it."""
+        """Check an append. `prev_epoch` is the epoch of the last record before the append."""
         machine = node.machine
         if machine.role is QuorumRole.LEADER and batch.epoch != machine.epoch:
             raise Violation(f"{node} is leader of epoch {machine.epoch} and appends {batch}")
@@ -142,7 +143,7 @@ class Invariants:
             )
 
     def _check_committed(self, node: SimulatedNode, offset: int) -> None:
-        """Check that the batches before `offset` are those that other nodes have committed."""
+        """Check that the node's batches before `offset` are the batches that leaders have committed."""
         if offset > self.committed_offset:
             for batch in node.log.read(self.committed_offset, offset - self.committed_offset):
                 if batch.end_offset <= offset:
@@ -166,16 +167,16 @@ class Invariants:
         return self.committed[low] if low < len(self.committed) else None
 
     def on_leader_visible(self, node: SimulatedNode) -> None:
-        """Check that the epoch has one leader. A leader that no other node has seen yet does not count."""
+        """Check that an epoch has only one leader. Called when other nodes can see the leader."""
         epoch = node.machine.epoch
         first = self.leaders.setdefault(epoch, node.key)
         if first != node.key:
             raise Violation(f"epoch {epoch} has two leaders, {first} and {node}")
 
-    # --- after each step
+    # --- after each event
 
     def check(self, node: SimulatedNode, local_ms: int) -> None:
-        """Check a node after an event."""
+        """Check the node that has processed an event."""
         machine = node.machine
         was = self._last_state.get(node.key)
         now = (machine.epoch, machine.role, node.incarnation)
@@ -204,7 +205,7 @@ class Invariants:
             raise Violation(f"{node} begins epoch {epoch} with {counted} of {len(voters)} votes")
 
     def _check_leader_completeness(self, node: SimulatedNode) -> None:
-        """Check that a leader has everything that earlier leaders have committed."""
+        """Check that a leader has all records that earlier leaders have committed."""
         epoch = node.machine.epoch
         offset = max((end for end, by in self._committed_by_epoch if by < epoch), default=0)
         if node.log.end_offset < offset:
@@ -217,7 +218,7 @@ class Invariants:
                 raise Violation(f"{node} is leader of epoch {epoch} with {last}, unlike what is committed")
 
     def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: int) -> None:
-        """Note a fetch of a voter."""
+        """Note that a voter has fetched from the leader."""
         self._last_fetch_ms.setdefault(leader.key, {})[voter_id] = local_ms
 
     def _check_leader_is_followed(self, node: SimulatedNode, local_ms: int) -> None:
@@ -226,7 +227,7 @@ class Invariants:
         if needed <= 0:
             self._leader_since_ms[node.key] = local_ms
             return
-        if self._leader_voters.get(node.key) != voters:  # other voters count now
+        if self._leader_voters.get(node.key) != voters:  # the majority now depends on other voters
             self._leader_voters[node.key], self._leader_since_ms[node.key] = voters, local_ms
         heard, since_ms = self._last_fetch_ms[node.key], self._leader_since_ms[node.key]
         times = sorted((max(since_ms, heard.get(voter_id, 0)) for voter_id in voters.ids), reverse=True)

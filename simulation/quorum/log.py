@@ -1,4 +1,4 @@
-"""The metadata log of a simulated node, and how much of it is durable."""
+"""The metadata log of a simulated node. It records which part of the log is durable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class SavedSnapshot(NamedTuple):
-    """The voters and kraft.version of a snapshot. Its other content is not simulated, except for the size."""
+    """The voters and the kraft.version in a snapshot. Of its other content, only the size is simulated."""
 
     snapshot: Snapshot
     voters: VoterSet | None
@@ -39,7 +39,7 @@ class SavedSnapshot(NamedTuple):
 
 
 class SimulatedLog:
-    """`QuorumLog` in memory: batches from `start_offset` on, after a snapshot unless that is 0."""
+    """A `QuorumLog` in memory. It has batches from `start_offset` on, and a snapshot of earlier records."""
 
     def __init__(self, static: VoterSet) -> None:
         self.start_offset = 0
@@ -48,14 +48,14 @@ class SimulatedLog:
         self.synced_offset = 0
         """Records before this offset survive a power loss."""
         self.awaits_sync = False
-        """Whether the log was truncated or restarted without a sync, so that a power loss may undo that."""
+        """Whether a truncation or a new start offset is unsynced, so that a power loss may undo it."""
         self._synced_content: tuple[int, list[Batch]] = 0, []
-        """The start offset and the batches before that."""
+        """The start offset and the batches before the unsynced change."""
         self.batches: list[Batch] = []
         self.snapshots: list[SavedSnapshot] = []
         self.history = VoterHistory(static)
         self._epochs: list[tuple[int, int]] = []
-        """Leader epochs with their start offsets."""
+        """The leader epochs in the log, with their start offsets."""
 
     # --- QuorumLog
 
@@ -106,7 +106,7 @@ class SimulatedLog:
     # --- changes
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch of the record before `offset`; -1 if it is no longer known."""
+        """Return the epoch of the record before `offset`, or -1 if the epoch is not known any more."""
         if self.snapshots and offset == self.snapshots[0].snapshot.end_offset == self.start_offset:
             return self.snapshots[0].snapshot.epoch
         if offset == 0:
@@ -142,7 +142,7 @@ class SimulatedLog:
             self.awaits_sync, self._synced_content = True, (self.start_offset, self.batches.copy())
 
     def restore_unsynced(self) -> None:
-        """Undo unsynced truncations, as a power loss may do. A call of `crash` must follow."""
+        """Undo unsynced truncations, as a power loss may do. The caller must call `crash` next."""
         self.start_offset, self.batches = self._synced_content
 
     def read(self, offset: int, max_batches: int) -> list[Batch]:
@@ -155,7 +155,7 @@ class SimulatedLog:
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def take_snapshot(self, size: int) -> SavedSnapshot | None:
-        """Take a snapshot up to the high watermark; None if the latest snapshot has as much."""
+        """Take a snapshot up to the high watermark. Returns None if the latest snapshot extends as far."""
         offset = self.high_watermark
         epoch = self.epoch_at(offset)
         if offset <= self.start_offset or epoch < 0:
@@ -171,7 +171,7 @@ class SimulatedLog:
         return saved
 
     def trim(self) -> None:
-        """Remove everything before the latest snapshot."""
+        """Remove all batches before the end of the latest snapshot."""
         start_offset = self.snapshots[-1].snapshot.end_offset
         del self.snapshots[:-1]
         self.batches = [batch for batch in self.batches if batch.base_offset >= start_offset]
@@ -186,7 +186,7 @@ class SimulatedLog:
                 self._epochs.append((batch.epoch, batch.base_offset))
 
     def install(self, saved: SavedSnapshot) -> None:
-        """Replace the log with a fetched snapshot."""
+        """Replace the complete log with a fetched snapshot."""
         self._mark_awaiting_sync()
         offset = saved.snapshot.end_offset
         self.batches.clear()
@@ -197,7 +197,7 @@ class SimulatedLog:
         self.load(saved)
 
     def load(self, saved: SavedSnapshot) -> None:
-        """Set the voters to those of a snapshot."""
+        """Use the voters in a snapshot."""
         self.history.clear()
         offset = saved.snapshot.end_offset - 1
         if saved.kraft_version:
@@ -206,7 +206,7 @@ class SimulatedLog:
             self.history.note(offset, saved.voters.record())
 
     def crash(self, kept_offset: int, static: VoterSet) -> None:
-        """Keep the batches before `kept_offset` and the snapshots, and read them again."""
+        """Remove the batches from `kept_offset` on, and load the remaining log and snapshots again."""
         self.batches = [batch for batch in self.batches if batch.end_offset <= kept_offset]
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
         self.synced_offset = self.end_offset

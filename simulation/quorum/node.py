@@ -1,7 +1,8 @@
-"""A simulated node of a quorum: the state machine, and a simulated I/O shell that executes its outputs.
+"""A simulated node of a quorum: the state machine, and simulated I/O that executes its outputs.
 
-The shell is as slow and unreliable as a real one may be. Written data is durable only after a sync,
-`quorum-state` is written in parallel, and outputs after a promise wait until its state is durable.
+The I/O is as slow and unreliable as real I/O. Written data is durable only after a sync. `quorum-state` is
+written while other events run. After a vote or a new epoch, the node executes further outputs only when the
+vote or epoch is durable.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from simulation.quorum.log import Batch, SavedSnapshot, SimulatedLog
 Reply = Callable[[Message], None]
 
 MAX_BATCHES = 16
-"""The largest number of batches in a Fetch response."""
+"""The maximum number of batches in a Fetch response."""
 SNAPSHOT_CHUNKS = 3
 """The number of FetchSnapshot responses that a snapshot takes."""
 
 
 class NodeEnvironment(Protocol):
-    """The simulation as a node sees it."""
+    """The interface of the simulation that a node uses."""
 
     rng: random.Random
 
     def now_ms(self) -> int: ...
     def schedule(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
-        """Call `act` after a delay on the node's clock, unless the node has crashed since."""
+        """Call `act` after a delay on the node's clock, unless the node crashes before."""
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None: ...
     def log_node(self, node: SimulatedNode, text: str) -> None: ...
@@ -54,7 +55,7 @@ class NodeEnvironment(Protocol):
     def encode_batches(self, batches: list[Batch]) -> bytes: ...
     def find_snapshot(self, snapshot: Snapshot) -> SavedSnapshot: ...
     def before_output(self, node: SimulatedNode, output: Output) -> None:
-        """Check an output that a node is about to execute."""
+        """Check an output of the state machine before the node executes it."""
 
     def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None: ...
     def on_leader_visible(self, node: SimulatedNode) -> None:
@@ -70,14 +71,14 @@ class _DelayedFetch(NamedTuple):
 
 
 class DiskLatency(NamedTuple):
-    """The range of a disk's latencies."""
+    """The minimum and maximum latencies of a disk."""
 
     min_ms: int
     max_ms: int
 
 
 class SimulatedNode:
-    """A node with one metadata log directory, across its restarts."""
+    """A node with one metadata log directory. The object stays the same when the node restarts."""
 
     def __init__(
         self,
@@ -103,13 +104,14 @@ class SimulatedNode:
         self.quorum_state = QuorumState()
         """The durable content of quorum-state."""
         self.committed = 0
-        """The high watermark that this process knew at its start, or installed with a snapshot."""
+        """The high watermark at the start of this process, or after it has installed a snapshot."""
         self._environment = environment
         self._queue: deque[Output] = deque()
         self._pending_states: list[tuple[int, QuorumState]] = []
         self._state_in_flight: QuorumState | None = None
         self._last_state_number = self._durable_state_number = self._awaited_state_number = 0
-        """The numbers of the last requested state, the last durable one, and the last that is a promise."""
+        """The numbers of three states: the last requested state, the last durable state, and the last state
+        that must be durable before the node executes further outputs."""
         self._syncing_to: int | None = None
         self._delayed_fetches: list[_DelayedFetch] = []
         self._held_requests: list[tuple[Message, Reply]] = []
@@ -117,7 +119,7 @@ class SimulatedNode:
         self._fetched_snapshot: SavedSnapshot | None = None
         self._tick_at_ms: int | None = None
         self.last_logged: object = None
-        """The role, epoch and leader that the transcript has."""
+        """The role, epoch and leader in the node's last line of the transcript."""
 
     def __str__(self) -> str:
         return f"n{self.key.replica_id}.{self.key.directory_id[-1]}"
@@ -159,7 +161,7 @@ class SimulatedNode:
         self._handle(lambda: self.machine.start(self.local_ms))
 
     def crash(self, rng: random.Random, *, loses_power: bool) -> None:
-        """Crash. A power loss may take unsynced data, a kill takes none."""
+        """Crash the node. A power loss may remove unsynced data; a kill does not."""
         self.is_up = False
         self._queue.clear()
         self._delayed_fetches.clear()
@@ -182,7 +184,7 @@ class SimulatedNode:
     # --- driving the state machine
 
     def _handle(self, act: Callable[[], list[Output]]) -> None:
-        """Execute the outputs of an event, and of timers that are due."""
+        """Run an event and the timers that are due, and execute their outputs."""
         if not self.is_up or self.failed:
             return
         self._enqueue(act())
@@ -219,7 +221,7 @@ class SimulatedNode:
 
     @property
     def _awaits_durable_state(self) -> bool:
-        """Whether outputs wait until a promise is durable."""
+        """Whether outputs wait until a vote or an epoch in quorum-state is durable."""
         return self._awaited_state_number > self._durable_state_number
 
     def _execute(self, output: Output) -> None:
@@ -308,7 +310,7 @@ class SimulatedNode:
         return batch.base_offset
 
     def _sync(self) -> None:
-        """Sync the end of the log, one sync at a time."""
+        """Sync the log up to its end. Only one sync runs at a time."""
         log = self.log
         is_durable = not self.terms.may_vote or log.synced_offset >= log.end_offset
         if self._syncing_to is not None or (is_durable and not log.awaits_sync):
@@ -343,7 +345,7 @@ class SimulatedNode:
     # --- requests and responses
 
     def propose(self, command: str) -> int | None:
-        """Append a command as leader and return its offset; None on other nodes."""
+        """Append a command and return its offset, or None if this node is not the leader."""
         machine, log = self.machine, self.log
         if not self.is_up or self.failed or self._queue or machine.role is not QuorumRole.LEADER:
             return None
@@ -360,7 +362,7 @@ class SimulatedNode:
         if self._awaits_durable_state and isinstance(request, FetchRequest | FetchSnapshotRequest):
             self._held_requests.append(
                 (request, reply)
-            )  # a response could reveal a promise before it is durable
+            )  # a response could reveal a vote or an epoch before it is durable
         elif isinstance(request, FetchRequest):
             self._serve_fetch(_DelayedFetch(request, reply, self.machine.role), may_delay=True)
         elif isinstance(request, FetchSnapshotRequest):
@@ -373,7 +375,7 @@ class SimulatedNode:
             self._handle(lambda: self.machine.asked(request, reply, self.local_ms, api_version=1))
 
     def receive_response(self, number: int, response: Message | PeerUnreachable) -> None:
-        """Handle the response to this node's request, or its failure."""
+        """Handle the response to a request of this node, or the failure of the request."""
         self._handle(lambda: self.machine.answered(number, response, self.local_ms))
 
     def run_on_machine(self, act: Callable[[Machine], list[Output]]) -> None:
@@ -393,7 +395,7 @@ class SimulatedNode:
         return ErrorCode.NONE if machine.role is QuorumRole.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _serve_fetch(self, delayed: _DelayedFetch, *, may_delay: bool) -> bool:
-        """Respond to a Fetch, or delay it; return whether there was a response."""
+        """Respond to a Fetch request or delay it. Returns whether the node has responded."""
         request = delayed.request
         [partition] = request.topics[0].partitions
         code = self._epoch_error(partition.current_leader_epoch)

@@ -1,9 +1,9 @@
-"""A flipped bit in a file while the broker is down.
+"""A bit that flips in a file while the broker is down.
 
-The damage must be detected or harmless: no reader gets a wrong record, and no other record is lost. A reader
-detects damage by an error or by a CRC that does not match. The damaged batch may be lost, and the rest of its
-segment, because the position of a batch follows from the lengths of the batches before it. After a crash,
-recovery ends the log before the damage, because it cannot distinguish the damage from a torn write.
+The damage must be detected or harmless: no reader gets a wrong record, and no undamaged record is lost. A
+reader detects damage by an error or by a wrong CRC. The damaged batch may be lost. So may the later batches
+of its segment, because their positions follow from the lengths of earlier batches. After a crash, recovery
+truncates the log before the damage, because recovery cannot distinguish the damage from a torn write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIXES = (".log", ".log", ".log", ".index", ".timeindex", ".snapshot")
 
 
 def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str | None:
-    """Flip a bit in one of the log's files, and return the file's name; None if no file fits."""
+    """Flip a bit in one of the log's files. Returns the file's name, or None if there is no suitable file."""
     suffix = rng.choice(SUFFIXES)
     files = {
         path: content for path, content in disk.tree(directory).items() if path.endswith(suffix) and content
@@ -35,7 +35,7 @@ def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str
 
 
 def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_clean: bool) -> int:
-    """Read every expected offset, and return how many cannot be read. Raises Violation.
+    """Read every expected offset, and return how many offsets cannot be read. Raises Violation.
 
     `flipped` is the name of the damaged file.
     """
@@ -66,7 +66,7 @@ def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_c
 
 
 def _read(log: Log, offset: int) -> RecordContent | None:
-    """Return the record at an offset; None if a reader would detect damage."""
+    """Return the record at an offset, or None if a reader would detect damage."""
     try:
         data = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset).read()
     except ApiError:
@@ -77,7 +77,7 @@ def _read(log: Log, offset: int) -> RecordContent | None:
     if header.size_bytes != len(data) or not crc_is_valid(data, 0, header):
         return None
     if not header.base_offset <= offset <= header.last_offset:
-        # The CRC does not cover the offset: the consumer gets a batch without the offset that it fetched.
+        # The CRC does not cover the base offset, so the consumer may get a batch without the fetched offset.
         return None
     try:
         for record in records(data, 0, header):

@@ -1,6 +1,7 @@
 """The logs of one broker on a simulated disk, with their cleaner and their idempotent producers.
 
-Processes follow one another on the same disk. Each ends with a clean shutdown, a kill or a power loss.
+One broker process after another uses the same disk. Each process ends with a clean shutdown, a kill or a
+power loss.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from simulation.storage.invariants import LogScan, ScannedBatch, check_log
 DATA = "/disk/data"
 BACKOFF_MS = 15_000
 OFFSET_MAP_KEYS = (2, 400, 3, 4)
-"""The cleaner's offset map has space for this many keys, per process. Five keys exist, so some maps fill."""
+"""The number of keys in the cleaner's offset map, by process. There are five keys, so some maps get full."""
 NEVER = (1 << 63) - 1
 
 
 class IdempotentProducer:
-    """The state of an idempotent producer."""
+    """The state that an idempotent producer keeps for one partition."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.next_sequence = 0
         self.last: tuple[memoryview, int] | None = None
-        """The last batch as sent, for retries, and its base offset."""
+        """The last batch as it was sent, for retries, and its base offset."""
 
 
 class SimulatedPartition:
@@ -51,12 +52,12 @@ class SimulatedPartition:
         self.producers = {producer_id: IdempotentProducer() for producer_id in (7, 8)}
         self.leader_epoch = 0
         self.written = 0
-        """The number of records created, which makes all values different."""
+        """The number of created records, from which each record gets a unique value."""
 
     def make_batch(
         self, rng: random.Random, now_ms: int, producer_id: int
     ) -> tuple[bytearray, list[RecordContent]]:
-        """Return a batch as a producer sends it, and its records."""
+        """Return a batch in the form that a producer sends, and its records."""
         contents: list[RecordContent] = []
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.written += 1
@@ -76,9 +77,9 @@ class SimulatedPartition:
         return sent, contents
 
     def resume_producers(self, found: list[ScannedBatch]) -> None:
-        """Give producers whose last batch was lost in a crash a new epoch.
+        """Increment the epoch of each producer whose last batch was lost in a crash.
 
-        A stock producer gets OUT_OF_ORDER_SEQUENCE_NUMBER first and then increments its epoch.
+        An unmodified producer does this after it gets OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         for producer_id, producer in self.producers.items():
             own = [batch.header for batch in found if batch.header.producer_id == producer_id]
@@ -89,7 +90,7 @@ class SimulatedPartition:
 
 
 def random_config(rng: random.Random) -> LogConfig:
-    """Return a topic configuration, scaled to batches of some hundred bytes."""
+    """Return a random topic configuration, with sizes that suit batches of a few hundred bytes."""
     compact = rng.random() < 0.35
     segment_bytes = rng.choice((900, 1500, 4000))
     return LogConfig(
@@ -116,7 +117,7 @@ def random_config(rng: random.Random) -> LogConfig:
 
 
 class SimulatedStorage:
-    """The logs of a broker across its restarts."""
+    """The logs of a broker. The object stays the same when the broker restarts."""
 
     def __init__(self, disk: MemoryDisk, partitions: list[SimulatedPartition], rng: random.Random) -> None:
         self.disk = disk
@@ -128,12 +129,12 @@ class SimulatedStorage:
         self.manager: LogManager
         self.cleaner: LogCleaner
         self.between_cleaner_steps: Callable[[], None] = lambda: None
-        """A function called between two steps of the cleaner. It runs other operations meanwhile."""
+        """A function that the simulation calls between two steps of the cleaner, to run other operations."""
 
     # --- the process
 
     def open(self) -> None:
-        """Start a process. Raises StorageError if the disk fails, and ProcessDied."""
+        """Start a process. Raises StorageError if the disk fails, or ProcessDied."""
         host = self.host = VirtualHost(
             seed=self._rng.getrandbits(32), now_ms=self.host.now_ms() + self._rng.choice((0, 1000))
         )
@@ -163,14 +164,14 @@ class SimulatedStorage:
         host.end_turn = lambda: self.between_cleaner_steps()
 
     def create_logs(self) -> None:
-        """Create missing logs, as after a lost topic creation that the controller repeats.
+        """Create missing logs, as a broker does for topics in the metadata whose logs were lost in a crash.
 
-        Raises StorageError and ProcessDied.
+        Raises StorageError or ProcessDied.
         """
         for number, partition in enumerate(self.partitions):
             log = self.manager.get(partition.topic, 0)
             if log is not None and log.topic_id == ZERO_UUID:
-                self.manager.mark_stray(log)  # as a broker does with a log without a topic id
+                self.manager.mark_stray(log)  # a broker does this with a log that has no topic id
                 log = None
             if log is None:
                 expected = partition.expected
@@ -197,7 +198,7 @@ class SimulatedStorage:
         return self.manager.directories()[0].offline
 
     def shut_down(self) -> None:
-        """Shut down cleanly, as far as the disk permits."""
+        """Shut down cleanly, except for what fails because of the disk."""
         self.cleaner.stop()
         self.manager.shutdown(self.host.now_ms())
 
@@ -232,7 +233,7 @@ class SimulatedStorage:
         expected.records = {**scan.records, **staged}
 
     def check_recovered(self, *, power_lost: bool) -> None:
-        """Check the invariants after a crash, and that no acknowledged or durable record is lost."""
+        """Check the invariants after a crash, and check that no acknowledged or durable record is lost."""
         with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)
@@ -295,9 +296,9 @@ class SimulatedStorage:
             for log in self.manager.logs()
             if log.log_start_offset == log.log_end_offset
         }
-        # Some changes are harmless and ignored: the leader epochs of an empty log, which the next recovery
-        # removes (as in Kafka), preallocated zeros at the end of a file, files that are already marked as
-        # deleted, and an empty checkpoint of the cleaner.
+        # Ignore harmless changes: the leader epochs of an empty log, which the next recovery removes (as in
+        # Kafka), preallocated zeros at the end of a file, files that are already marked as deleted, and an
+        # empty checkpoint of the cleaner.
         return {
             path: content if path.endswith(".snapshot") else content.rstrip(b"\0")
             for path, content in self.disk.tree(DATA).items()

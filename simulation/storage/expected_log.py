@@ -1,4 +1,4 @@
-"""The expected content of a log: the oracle that a history updates with every operation."""
+"""The oracle of a log: its expected content, which the simulation updates with every operation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ExpectedLog:
     def __init__(self, *, is_compacted: bool) -> None:
         self.is_compacted = is_compacted
         self.records: dict[int, RecordContent] = {}
-        """The records by offset, as appended or as last read; compaction may have removed some."""
+        """The records by offset, as appended or as last read. Compaction may have removed some of them."""
         self.ever_appended: dict[int, set[RecordContent]] = {}
-        """Every record that was ever appended at an offset. The log may have no others."""
+        """All records that were ever appended, by offset. The log must not have any other record."""
         self.allowed_start = 0
         """The largest requested log start offset. Records before it may be missing."""
         self.checkpointed_start = 0
-        """The log starts at or after this offset, even after a crash."""
+        """The log start offset in the last checkpoint. The log starts at or after it, even after a crash."""
         self.acknowledged_end = 0
         """Records before this offset survive a kill."""
         self.durable_end = 0
@@ -35,12 +35,12 @@ class ExpectedLog:
         self.max_end = 0
         """The log ends at or before this offset after a kill."""
         self.gaps: set[tuple[int, int]] = set()
-        """Ranges of missing offsets (first, next) that were not durable."""
+        """Ranges of missing offsets that were not durable, as (first offset, next existing offset)."""
         self.high_watermark = 0
         self.checkpointed_high_watermark = 0
 
     def on_append(self, offset: int, record: RecordContent) -> None:
-        """Note a record that got an offset and is not acknowledged yet."""
+        """Note that a record was appended at an offset. It is not acknowledged yet."""
         self.records[offset] = record
         self.ever_appended.setdefault(offset, set()).add(record)
         self.max_end = max(self.max_end, offset + 1)
@@ -55,7 +55,7 @@ class ExpectedLog:
         self.allowed_start = max(self.allowed_start, offset)
 
     def before_truncate(self, offset: int) -> None:
-        """Stop expecting records from `offset` on; a crash may still leave them."""
+        """Stop expecting records from `offset` on, before a truncation. A crash may still preserve them."""
         self.acknowledged_end = min(self.acknowledged_end, offset)
         self.durable_end = min(self.durable_end, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -63,19 +63,19 @@ class ExpectedLog:
         self.checkpointed_start = min(self.checkpointed_start, offset)
 
     def on_truncate(self, offset: int) -> None:
-        """Note a truncation that survives a kill."""
+        """Note that a truncation has completed and survives a kill."""
         self.records = {at: record for at, record in self.records.items() if at < offset}
         self.max_end = offset
 
     def on_recovery(self, found: dict[int, RecordContent], end: int, *, durable: bool) -> None:
-        """Take over what recovery found after a crash."""
+        """Replace the expected content with the records that recovery found after a crash."""
         self.records = dict(found)
         self.acknowledged_end = self.max_end = end
         self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
         self.durable_end = end if durable else min(self.durable_end, end)
 
     def record_gaps(self, gaps: list[tuple[int, int]]) -> None:
-        """Note gaps after a power loss: a lost end of an unsynced segment with a later segment that survived.
+        """Note gaps after a power loss: the end of an unsynced segment is lost, but a later segment survived.
 
         Raises Violation if a gap begins before the durable end.
         """
@@ -85,7 +85,10 @@ class ExpectedLog:
         self.gaps.update(gaps)
 
     def check(self, found: dict[int, RecordContent], start: int, end: int, required_end: int) -> None:
-        """Check that records before `required_end` exist unchanged, and that no other records exist."""
+        """Check the records of a log.
+
+        All expected records before `required_end` must exist unchanged. Other records must not exist.
+        """
         if end < required_end:
             raise Violation(f"the log ends at {end}, but must have all records before {required_end}")
         for offset, record in found.items():

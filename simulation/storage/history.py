@@ -1,7 +1,7 @@
-"""One seed: the operations on the logs, how each process ends, and what recovery finds.
+"""The run of one seed: the operations on the logs, the end of each process, and the recovery after it.
 
-A process ends when an operation fails on the disk, as a broker does whose only log directory has failed, and
-when it dies during an operation. The records of that operation were not acknowledged, so they may be lost.
+A process ends when it dies during an operation, or when the disk fails an operation, because a broker stops
+if its only log directory fails. The records of this operation were not acknowledged, so they may be lost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from simulation.storage.invariants import LogScan
 
 STEPS = 60
 RECOVERIES = 20
-"""The number of attempts after which recovery runs without faults."""
+"""The number of attempts at recovery with faults. Later attempts have no faults."""
 
 
 class History:
-    """A run with its transcript."""
+    """A run of the simulation, with its transcript."""
 
     def __init__(self, seed: int, *, steps: int = STEPS) -> None:
         self.seed = seed
@@ -73,7 +73,7 @@ class History:
     # --- running
 
     def run(self) -> None:
-        """Run the history. Raises Violation, or an error that storage must not raise."""
+        """Run the simulation. Raises Violation, or an error that storage must not raise."""
         for partition in self._partitions:
             self._log_detail(f"{partition.topic}: {_describe_config(partition)}")
         with self._disk.without_faults():
@@ -91,7 +91,7 @@ class History:
             self._flip_bit()
 
     def _flip_bit(self) -> None:
-        """Flip a bit while the broker is down. This is the last step."""
+        """Flip a bit while the broker is down, and check the log. This ends the run."""
         disk, storage, rng = self._disk, self._storage, self._rng
         partition = rng.choice(self._partitions)
         was_clean = rng.random() < 0.6
@@ -161,7 +161,8 @@ class History:
         """Shut down cleanly and start again, sometimes with a power loss in between."""
         self._log("shutdown")
         disk = self._disk
-        # A shutdown commits, flushes, then writes the checkpoints. If the process dies, nothing is expected.
+        # A shutdown commits, flushes, and then writes the checkpoints. If the process dies meanwhile, the
+        # simulation does not expect that the flush or the checkpoints have completed.
         for partition in self._partitions:
             self._commit(partition)
             log = self._storage.log(partition)
@@ -190,7 +191,7 @@ class History:
         self._start(power_lost=power_lost)
 
     def _start(self, *, power_lost: bool) -> None:
-        """Recover, also with faults during recovery."""
+        """Start a process and recover, sometimes with faults during recovery."""
         rng, disk, storage = self._rng, self._disk, self._storage
         attempts = 0
         while True:
@@ -231,7 +232,7 @@ class History:
                 disk.kill()
 
     def _recover_again(self, recovery_points: bytes) -> None:
-        """Repeat recovery from the same recovery point, and check that it changes no byte."""
+        """Repeat recovery from the same recovery point, and check that it does not change any byte."""
         storage, disk = self._storage, self._disk
         if (
             storage.manager.directories()[0].had_clean_shutdown
@@ -281,7 +282,7 @@ class History:
             producer.next_sequence = 0
         now_ms = self._storage.host.now_ms()
         sent, contents = partition.make_batch(rng, now_ms, producer_id)
-        # If the process dies while the log rolls, the batch was not written, but the client cannot know.
+        # If the process dies while the log rolls, the batch was not written, but the client cannot know this.
         appended = log.append(memoryview(bytearray(sent)), leader_epoch=partition.leader_epoch, now_ms=now_ms)
         if appended.is_duplicate:
             raise Violation(f"a new batch of producer {producer_id} counted as a duplicate: {appended}")
@@ -301,7 +302,7 @@ class History:
         )
 
     def _append_fetched(self, partition: SimulatedPartition) -> None:
-        """Append batches as a follower: fetched from the leader, the last one incomplete."""
+        """Append batches as a follower that has fetched them. The last batch is incomplete."""
         log, rng, now_ms = self._storage.log(partition), self._rng, self._storage.host.now_ms()
         fetched, offset = b"", log.log_end_offset
         contents: list[RecordContent] = []
@@ -337,7 +338,7 @@ class History:
         self._flush_due()
 
     def _flush_partition_metadata(self, partition: SimulatedPartition) -> None:
-        """Write partition.metadata of a new log, which precedes its first acknowledgement."""
+        """Write partition.metadata of a new log. A broker does this before the first acknowledgement."""
         log = self._storage.log(partition)
         ticket = log.begin_partition_metadata_flush()
         assert ticket is not None
@@ -364,7 +365,7 @@ class History:
                 )
 
     def _flush_due(self) -> None:
-        """Flush what flush.messages, flush.ms and rolls require."""
+        """Flush logs if flush.messages, flush.ms or a new segment requires it."""
         for log in self._storage.manager.due_for_flush(self._storage.host.now_ms()):
             partition = next(each for each in self._partitions if each.topic == log.topic)
             end_offset = log.written_end_offset
@@ -415,8 +416,8 @@ class History:
         for each in self._partitions:
             log = self._storage.log(each)
             if log.log_start_offset <= log.segment_base_offsets[0]:
-                # The log start offset is the start of the first segment. As in Kafka, a power loss may
-                # bring back earlier segments. If the process dies here, the last checkpoint may be gone.
+                # The log start offset is the base offset of the first segment. As in Kafka, deleted
+                # segments may exist again after a power loss. The last checkpoint may be lost, too.
                 each.expected.checkpointed_start = 0
         self._storage.manager.write_checkpoints()
         if self._storage.is_offline:
@@ -440,7 +441,7 @@ class History:
         self._log(f"{partition.topic}: retention deletes {count} segments")
 
     def _allow_retention(self, partition: SimulatedPartition) -> None:
-        """Note that deleted segments stay deleted, even if the process dies before retention returns."""
+        """Allow retention to delete segments, even if the process dies before retention returns."""
         log, expected = self._storage.log(partition), partition.expected
         if log.config.delete:
             expected.allow_start_at(log.high_watermark)
@@ -454,7 +455,7 @@ class History:
             self._log(f"{partition.topic}: delete records before offset {offset}")
 
     def _truncate(self, partition: SimulatedPartition) -> None:
-        """Truncate to a new leader's log, then write the recovery points, as Kafka does."""
+        """Truncate as a follower of a new leader, then write the recovery points, as Kafka does."""
         log, expected = self._storage.log(partition), partition.expected
         if partition.config.compact or log.log_end_offset == log.log_start_offset:
             return

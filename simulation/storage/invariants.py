@@ -1,6 +1,7 @@
-"""Conditions that a log meets after every step.
+"""Conditions that a log must meet after every operation.
 
-The log's files are parsed here, without storage. Then the results of storage are compared with them.
+This module parses the log's files without the storage code, and compares the results of the storage code with
+the parsed content.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from kwire.wire.batch import (
 from simulation.storage.expected_log import ExpectedLog, RecordContent
 
 LOOKUPS = 3
-"""The number of offsets and timestamps to look up in each check."""
+"""The number of offsets, and of timestamps, to look up in each check."""
 
 
 class ScannedBatch(NamedTuple):
-    """A batch in a file."""
+    """A batch as parsed from a segment file."""
 
     segment_base: int
     position: int
@@ -39,7 +40,7 @@ class ScannedBatch(NamedTuple):
 
 
 class LogScan:
-    """The content of a log's files."""
+    """The parsed content of a log's files."""
 
     def __init__(self, disk: MemoryDisk, log: Log) -> None:
         """Scan the files. Raises Violation if a segment is not a sequence of valid batches."""
@@ -102,7 +103,7 @@ def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
 
 
 def check_log(disk: MemoryDisk, log: Log, expected: ExpectedLog, rng: random.Random) -> LogScan:
-    """Check all invariants except the expected content, and return the scan. Raises Violation."""
+    """Check all invariants except the expected content. Returns the scan of the log. Raises Violation."""
     scan = LogScan(disk, log)
     _check_offsets(log, expected, scan)
     _check_epochs(log, expected, scan)
@@ -156,8 +157,8 @@ def _check_epochs(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
         raise Violation(f"the leader epochs do not increase: {epochs}")
     for batch in scan.batches:
         header = batch.header
-        # Moving the log start offset removes leader epochs. After a crash before the checkpoint, the old
-        # start offset returns without them, as in Kafka.
+        # Increasing the log start offset removes leader epochs. After a crash before the checkpoint, the log
+        # has its old start offset but not these epochs, as in Kafka.
         start = max(log.log_start_offset, expected.allowed_start)
         if header.last_offset < start:
             continue
@@ -201,7 +202,7 @@ def _check_indexes(segment: LogSegment, found: list[ScannedBatch]) -> None:
 
 
 def _check_reads(log: Log, scan: LogScan, rng: random.Random) -> None:
-    """Read the log as a consumer does, and compare with the bytes of the files."""
+    """Read the log as a consumer does, and compare the result with the bytes of the files."""
     offset, end = log.log_start_offset, log.written_end_offset
     expected = [batch for batch in scan.batches if batch.header.last_offset >= offset]
     max_bytes = rng.choice((1, 300, 1 << 20))
@@ -248,8 +249,8 @@ def _check_lookups(log: Log, scan: LogScan, rng: random.Random) -> None:
         linear = _at_timestamp(scan, timestamp)
         if (found.offset if found is not None else None) != linear:
             raise Violation(f"a lookup of timestamp {timestamp} returns {found}, not {linear}")
-    # As in Kafka, the lookup uses batch headers. Its batch may be empty after compaction, or its record may
-    # be before the log start offset.
+    # As in Kafka, the lookup uses batch headers. The batch that it finds may be empty after compaction, or
+    # its record may be before the log start offset.
     greatest = max((batch.header.max_timestamp for batch in scan.batches), default=-1)
     holding = [batch for batch in scan.batches if batch.header.max_timestamp == greatest]
     if timestamps and max(timestamps) == greatest and all(batch.records for batch in holding):
@@ -259,7 +260,10 @@ def _check_lookups(log: Log, scan: LogScan, rng: random.Random) -> None:
 
 
 def _at_timestamp(scan: LogScan, timestamp: int) -> int | None:
-    """Return the first offset with this timestamp or a later one, in the first segment with such a batch."""
+    """Return the first offset with a timestamp of at least `timestamp`, or None.
+
+    Only the first segment with such a batch counts.
+    """
     base = next((each.segment_base for each in scan.batches if each.header.max_timestamp >= timestamp), None)
     return next(
         (
@@ -276,7 +280,7 @@ def _at_timestamp(scan: LogScan, timestamp: int) -> int | None:
 def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
     """Check that the producer state has the last batch of each producer.
 
-    Deleted batches that return after a power loss do not count, because their state may have expired.
+    Deleted batches that exist again after a power loss do not count, because their state may have expired.
     """
     last: dict[int, BatchHeader] = {}
     for batch in scan.batches:
@@ -290,7 +294,7 @@ def _check_producers(log: Log, expected: ExpectedLog, scan: LogScan) -> None:
             raise Violation(f"producer {producer_id} has no state, but wrote {header}")
         remembered = state.batches[-1]
         if expected.is_compacted and remembered.last_offset > header.last_offset:
-            # Compaction removed its earlier batch, and a power loss the later one.
+            # Compaction has removed the producer's earlier batch, and a power loss the later batch.
             continue
         actual = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
         if actual != (

@@ -25,7 +25,7 @@ class PlantedBug(NamedTuple):
     name: str
     plant: Callable[[SetAttribute], None]
     seed: int = 0
-    """The seed to try first. It once found this bug."""
+    """The seed to try first, because it found this bug before."""
 
 
 def _do_nothing(*arguments: object, **named: object) -> None:

@@ -17,21 +17,21 @@ from kwire.testing.disk import ProcessDied
 
 
 class SeedHistory(Protocol):
-    """The history of one seed."""
+    """The run of one seed."""
 
     @property
     def transcript(self) -> list[str]:
-        """The events up to now."""
+        """The events so far."""
 
     def run(self) -> None:
-        """Run the history, and raise what fails."""
+        """Run the simulation. Raises an error if the run fails."""
 
 
 HistoryFactory = Callable[[int], SeedHistory]
 
 
 def find_failure(seed: int, make: HistoryFactory, module: str) -> str | None:
-    """Run a seed and return its failure with the transcript; None if it passes."""
+    """Run a seed. Returns the failure with the transcript, or None if the run passes."""
     history = make(seed)
     try:
         history.run()
