@@ -3,11 +3,11 @@
     python -m bench.archive [--records N[,N…]] [--partitions N[,N…]] [--rounds N] [--only BROKER]
         [--job JOB]
 
-The jobs archive a topic with records of 100 bytes, once through Spark's Kafka source and once from the
-broker's data directory. They restore the archive into a new topic with the same offsets, and into a data
-directory. Spark runs all the time on `local[2]`, and the first round does not count.
+The job `archive` archives a topic with records of 100 bytes, once through Spark's Kafka source and once from
+the broker's data directory. The job `restore` restores the archive to a new topic with the same offsets, and
+to a data directory. One Spark on `local[2]` runs all jobs, and the first round does not count.
 
-CPU is that of Spark with its Python workers, and of the broker.
+The processor time is that of Spark, its Python workers and the broker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOBS = (FROM_TOPICS, FROM_FILES, TO_TOPICS, TO_FILES)
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure with the default options. The amount is set by records, not by `seconds`."""
+    """Measure with the default options. `seconds` has no effect, because the number of records is fixed."""
     return spark.measure(names, RECORDS, PARTITIONS, SPARK_SIDE, partial(_rounds, rounds, JOBS))
 
 

@@ -1,6 +1,6 @@
 """The Spark side of bench/archive.py: reads job names from stdin, runs them, and prints the results.
 
-It runs in the Python that has PySpark. Its argument is JSON with the location of the data.
+It must run in a Python environment with PySpark. Its argument is JSON with the location of the data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two brokers, each a child process on loopback with its own directory.
 
-Apache Kafka gets the JVM flags of its start script, kwire the Python of this process. Both get the same
-properties. No broker outlives the run.
+Apache Kafka gets the JVM flags of its start script. kwire runs in the Python of this process. Both get the
+same properties. Both end with the measurement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STOP_SECONDS = 60.0
 PAUSE_SECONDS = 0.001
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""The smallest request: size, key, version, correlation id and a null client id."""
+"""An ApiVersions request: size, API key, version, correlation id and a null client id."""
 
 KAFKA_FLAGS = [
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -42,7 +42,7 @@ KAFKA_FLAGS = [
 
 
 def free_ports() -> Iterator[int]:
-    """Yield unused ports of loopback, each once."""
+    """Yield unused ports on loopback, each port once."""
     for port in range(FIRST_PORT + os.getpid() % 500, LAST_PORT + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,14 +62,14 @@ def free_port() -> int:
 
 
 class Broker(ABC):
-    """One broker, which a measurement may start and stop several times."""
+    """A broker that a measurement may start and stop several times."""
 
     name = "broker"
     open_files: int | None = None
-    """The limit of open files of the process; None for that of this process."""
+    """The limit of open files for the broker's process; None to use the limit of this process."""
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
-        """Create a broker with these properties in addition to the common ones."""
+        """Create a broker with `properties` in addition to the common properties."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.port, controller_port = next(_ports), next(_ports)
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -102,7 +102,7 @@ class Broker(ABC):
         return dict(os.environ)
 
     def prepare(self) -> None:  # noqa: B027 - a broker may have nothing to prepare
-        """Prepare the first start; this is not measured."""
+        """Prepare the first start of the broker. Its time is not measured."""
 
     def start(self) -> float:
         """Start the broker and return the seconds from exec to its first ApiVersions response."""
@@ -143,7 +143,7 @@ class Broker(ABC):
                 raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s") from None
 
     def kill(self) -> None:
-        """Send SIGKILL. Written data stays in the page cache."""
+        """Kill the broker with SIGKILL. Written data stays in the page cache."""
         process, self._process = self._process, None
         assert process is not None
         process.kill()
@@ -184,17 +184,17 @@ class Broker(ABC):
 
 
 def cpu_ticks(pid: int) -> int:
-    """Return the processor time of a process, its former children and its running children."""
+    """Return the processor time, in clock ticks, of a process and its running and ended children."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
         living = children(pid)
     except FileNotFoundError:
-        return 0  # It has ended, and its parent already has the sum.
+        return 0  # The process has ended, and the time of its parent already includes its time.
     return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(map(cpu_ticks, living))
 
 
 def children(pid: int) -> list[int]:
-    """Return the running children of a process. Raises FileNotFoundError if it has ended."""
+    """Return the running children of a process. Raises FileNotFoundError if the process has ended."""
     return [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()  # a child belongs to the thread that started it
@@ -212,7 +212,7 @@ class Kwire(Broker):
 
     def environment(self) -> dict[str, str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed kwire is compiled
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # because an installed kwire has bytecode
         return environment
 
 
@@ -238,7 +238,7 @@ BROKERS: dict[str, type[Broker]] = {"apache": ApacheKafka, "kwire": Kwire}
 
 
 def why_missing(name: str) -> str | None:
-    """Return why this broker cannot be measured here; None if it can."""
+    """Return why this broker cannot be measured on this machine, or None if it can."""
     if name != "apache":
         return None
     if shutil.which("java") is None:
@@ -250,7 +250,7 @@ def why_missing(name: str) -> str | None:
 
 @contextmanager
 def running(names: list[str]) -> Iterator[dict[str, Broker]]:
-    """Start brokers by name, and discard them after the block."""
+    """Start the named brokers, and discard them after the block."""
     brokers = {name: BROKERS[name]() for name in names}
     try:
         for broker in brokers.values():

@@ -3,8 +3,9 @@
 The clusters run one after the other, because two would share the machine:
 
 - launch: from the start of all nodes to the first acknowledged write, and their memory five seconds later;
-- throughput of one librdkafka producer and consumer as in `throughput`, with the processor time of all nodes;
-- latency from produce() to poll() at 1,000 records per second;
+- throughput: one librdkafka producer and consumer as in bench/throughput.py, with the processor time of all
+  nodes;
+- latency: the time from produce() to poll() at 1,000 records per second;
 - gaps: the longest time without an acknowledgement when the leader is killed, or stopped with SIGTERM; the
   broker session timeout is Kafka's default of nine seconds;
 - partitions: with 3,000 partitions, the processor time of an idle cluster, and the time from a broker's kill
@@ -37,22 +38,22 @@ SETTLE_SECONDS = 5.0
 IDLE_SECONDS = 20.0
 WARM_UP_SECONDS = 8.0
 CONSUMED_BYTES = 400_000_000
-"""The size of the consumed topic. Both clusters serve the same number of records."""
+"""The size of the consumed topic, so that both clusters serve the same number of records."""
 FILL_SECONDS = 60.0
 RECORD_SECONDS = 0.001
-"""The interval of records in the latency measurement."""
+"""The interval between records in the latency measurement."""
 GAP_PAUSE_SECONDS = 0.005
 BEFORE_SECONDS = 3.0
 GAP_LIMIT_SECONDS = 60.0
 RETRY_MS = 10
-"""librdkafka's default of 100 ms would be most of the gap after a stop."""
+"""The client's retry backoff. librdkafka's default of 100 ms would be most of the gap after a stop."""
 AFTER_SECONDS = 3.0
 STEADY_SECONDS = 0.5
-"""The gap is over when writes are acknowledged at this interval, `AFTER_SECONDS` after the leader's end."""
+"""The maximum interval between acknowledgements `AFTER_SECONDS` after the leader has ended."""
 LAUNCHES = {"apache": 1, "kwire": 3}
 GAPS = {"killed": 2, "stopped": 5}
 KILLS = 5
-"""Times differ by up to two seconds, because the session begins with the last heartbeat."""
+"""The number of kills. Their times differ by up to 2 s, as a session begins with the last heartbeat."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -194,7 +195,7 @@ def _deliveries(cluster: Cluster, topic: str, seconds: float) -> list[float]:
 
     sender = threading.Thread(target=send, daemon=True)
     try:
-        consumer.poll(1.0)  # the consumer has a fetch at every broker when the first record is sent
+        consumer.poll(1.0)  # so that every broker has a waiting fetch when the first record is sent
         sender.start()
         while len(latencies) < count:
             message = consumer.poll(30)
@@ -228,7 +229,7 @@ def _measure_gaps(samples: Samples) -> None:
 
 
 def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
-    """Return the longest time between two acknowledgements around the end of the leader."""
+    """Kill or stop the leader, and return the longest time between two acknowledgements in seconds."""
     producer = Producer(
         {
             "log_level": 0,
@@ -263,7 +264,7 @@ def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
 
 
 def _longest_gap(acknowledged: list[float], since: float) -> float:
-    """Return the longest time without an acknowledgement."""
+    """Return the longest time without an acknowledgement after `since`, in seconds."""
     return max((after - before for before, after in pairwise(acknowledged) if after > since), default=since)
 
 

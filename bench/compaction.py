@@ -1,12 +1,13 @@
-"""Compaction: its throughput and processor time, and the latency of a producer meanwhile.
+"""Compaction: its throughput and processor time, and the latency of a producer during compaction.
 
 A log of 300 MB has keys that repeat in random order, so most records are superseded. Its segments have 64 MiB
-and its batches 16 KiB, the default of the Java client. `min.compaction.lag.ms` prevents compaction while the
-log is written. The time starts when that is set to 0, and ends when the cleaner's checkpoint covers all
-segments except the active one. Both brokers have one cleaner thread with a backoff of 100 ms. Afterwards the
-log must be smaller and have the same end offset.
+and its batches have 16 KiB, the default of the Java client. `min.compaction.lag.ms` prevents compaction while
+the log is written. The measured time starts when this config is set to 0. It ends when the cleaner's
+checkpoint covers all segments except the active segment. Both brokers have one cleaner thread with a backoff
+of 100 ms. Afterwards the log must be smaller and must have the same end offset.
 
-A second such log is compacted while a client produces single records to another topic.
+For the latency, a client produces single records to another topic while the broker compacts a second log of
+this kind.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.figures import Figure, percentile
 
 LOG_BYTES = 300_000_000
 SIZES = {"100 B": (100, 100), "50 to 150 B": (50, 150), "1 KiB": (1024, 1024)}
-"""The smallest and the largest value."""
+"""The sizes of the smallest and the largest value, in bytes."""
 RECORDS_PER_KEY = 15
 KEY_BYTES = 16
 BATCH = 1000
@@ -37,7 +38,7 @@ POLL_SECONDS = 0.01
 TIMEOUT_SECONDS = 120.0
 WARM_UP_RECORDS = 500
 MAX_REMAINING = 0.5
-"""The largest part of a log that may remain, with the active segment."""
+"""The maximum fraction of the log that may remain, including the active segment."""
 NEVER_MS = 10 * 24 * 3_600_000
 
 PROPERTIES = {"log.cleaner.threads": "1", "log.cleaner.backoff.ms": "100"}
@@ -56,7 +57,7 @@ PRODUCER: dict[str, str | int | float | bool] = {
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Compact a log of each size, then produce for `seconds` and while compacting, in each round."""
+    """In each round, compact a log of each size, then produce for `seconds` and during a compaction."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -85,7 +86,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 class _FilledLog:
-    """A topic with one partition and many superseded records."""
+    """A topic with one partition that has many superseded records."""
 
     def __init__(self, broker: Broker, min_bytes: int, max_bytes: int) -> None:
         self._broker = broker
@@ -123,7 +124,7 @@ class _FilledLog:
             raise RuntimeError(f"{self._broker.name} did not acknowledge everything")
 
     def compact(self) -> tuple[float, float, float]:
-        """Compact; return the dirty MB, the seconds, and the processor seconds of broker and worker."""
+        """Compact the log. Returns the dirty MB, the seconds, and the processor seconds of all broker processes."""
         active = max(self._directory.glob("*.log"))
         before = self._size_bytes()
         megabytes = (before - active.stat().st_size) / 1e6
@@ -166,7 +167,10 @@ class _FilledLog:
 
 
 def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:
-    """Return percentiles of the latency of single records: idle, and while a log is compacted."""
+    """Return percentiles of the latency of single records in seconds.
+
+    Each percentile has the value of an idle broker, and the value while the broker compacts a log.
+    """
     log = _FilledLog(broker, *SIZES["100 B"])
     until = time.perf_counter() + seconds
     idle = _ack_latencies(broker, lambda: time.perf_counter() < until)
@@ -189,7 +193,10 @@ def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]
 def _ack_latencies(
     broker: Broker, is_running: Callable[[], bool], on_start: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Return the seconds that each record takes after `on_start`."""
+    """Send single records while `is_running()`, and return the seconds until each is acknowledged.
+
+    A warm-up comes first and does not count. Then the function calls `on_start`.
+    """
     topic = f"single-{time.monotonic_ns()}"
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(client)

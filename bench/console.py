@@ -1,13 +1,15 @@
-"""The console: its effect on a producer.
+"""The effect of kwire's console on the latency of a producer.
 
-The producer sends single records with a pause of a millisecond. It runs without a reader, twice, which shows
-the noise. Then a reader searches for a missing key, 8 MiB of a topic per page, or pages through messages,
-with one second between pages or none. Without a pause, the first pages, which the console serves at once, are
-read before the measurement. Reader and console are separate processes. The reader has the scheduling class
-SCHED_IDLE, as it stands for a browser, which mostly runs on another machine.
+The producer sends single records with a pause of a millisecond. Two measurements without a reader show the
+noise. Then a reader searches for a key that does not exist (8 MiB of a topic per page), or reads page after
+page of messages, with a pause of one second between pages or without a pause. Without a pause, the reader
+reads the first pages before the measurement, because the console serves them faster. Reader and console are
+separate processes. The reader has the scheduling class SCHED_IDLE, because it represents a browser, which
+usually runs on another machine.
 
-For comparison a process only copies memory. It is as nice as the console, and takes as much processor time
-per page as console and reader together. Apache Kafka has no console.
+In another measurement, for comparison, a process only copies memory. It has the same nice value as the
+console, and takes as much processor time per page as console and reader together. Apache Kafka has no
+console.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ TOPIC_BYTES = 256_000_000
 VALUE_BYTES = 600
 PAUSE_SECONDS = 0.001
 POOL = random.Random(1).randbytes(500_000).hex().encode()
-"""Random data to take values from, so that values do not compress each other."""
+"""Random data from which values are taken, so that similar values do not compress well."""
 IDLE = " of one record, no reader"
 IDLE_AGAIN = ", no reader, again"
 FIRST_SECONDS = 3.0
@@ -44,7 +46,7 @@ READS = {
     "one page per second": ("from=AT", 1.0),
     "pages without a pause": ("from=AT", 0.0),
 }
-"""The queries of the reader, and the pause after each page in seconds."""
+"""The queries of the readers, and the pause after each page in seconds."""
 STEP = 20_000
 """The number of offsets from one page to the next."""
 
@@ -78,7 +80,7 @@ while True:
 """
 COPYING = ", a process that copies memory"
 REFERENCE_READ = "one 8 MiB search per second"
-"""The reader whose processor time the copying process takes."""
+"""The reader that determines how much processor time the copying process takes."""
 
 
 class _WithConsole(Kwire):
@@ -92,13 +94,13 @@ class _WithConsole(Kwire):
         return [*super().command(), "--console", "--http", str(self.http_port)]
 
     def console_ticks(self) -> int:
-        """Return the processor time of the console, which is a child of the broker."""
+        """Return the processor time, in clock ticks, of the console, which is a child of the broker."""
         assert self._process is not None
         return sum(map(cpu_ticks, children(self._process.pid)))
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Produce single records for `seconds`, without and with each kind of reader, in each round."""
+    """In each round, produce single records for `seconds` without a reader and with each kind of reader."""
     if Kwire.name not in names:
         return []
     figures = {
@@ -186,7 +188,7 @@ def _background_process(program: str, *arguments: str) -> Iterator[tuple[int, li
         assert process.stdout is not None
         process.stdout.readline()
         try:
-            time.sleep(1)  # its first page starts the console
+            time.sleep(1)  # the reader's first page starts the console
             yield process.pid, output
         finally:
             process.kill()

@@ -1,6 +1,6 @@
-"""A Spark data source in Python that reads no data: the limit of any source that sends complete rows.
+"""A Spark data source in Python that reads no data. Its speed is the limit of any source with these columns.
 
-It has the columns of Spark's Kafka source, and returns the same records of 100 bytes again and again.
+It has the columns of Spark's Kafka source, and repeats the same records of 100 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kwire.pipeline.segments.read import SCHEMA, TYPES
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 10_000
-"""About the batch size of the segment source."""
+"""The number of records in an Arrow batch, similar to that of the segment source."""
 TASKS = 8
 
 
@@ -30,7 +30,7 @@ class RecordShare(InputPartition):
 
 
 class EmptySource(DataSource):
-    """`spark.read.format("empty").option("records", N)`."""
+    """The data source. Use it with `spark.read.format("empty").option("records", N)`."""
 
     @classmethod
     def name(cls) -> str:

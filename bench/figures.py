@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass
 class Samples:
-    """Figures by name, to which the samples of one broker are added."""
+    """A collection of figures by name, to which a measurement adds samples."""
 
     figures: dict[str, Figure]
     name: str
@@ -41,7 +41,7 @@ class Samples:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of all values do not exceed."""
+    """Return the smallest value that is at least as large as `percent` percent of the values."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]

@@ -1,8 +1,8 @@
-"""`flush.messages=1`: acknowledgements per second if each waits until the disk has its record.
+"""`flush.messages=1`: acknowledgements per second if each record must be on disk before its acknowledgement.
 
-32 producers have one request in flight each, a batch with one record of 100 B, on separate connections. One
-loop drives them over raw sockets, so that clients take little processor time. Topics have one partition, so
-that all producers share a log, or eight.
+32 producers on separate connections each have one request in flight. A request has a batch with one record of
+100 B. One loop runs all producers over raw sockets, so that clients take little processor time. A topic has
+either one partition, so that all producers share a log, or eight partitions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RECORD_BYTES = 100
 PARTITION_COUNTS = (1, 8)
 WARM_UP_SECONDS = 3.0
 SETTLE_SECONDS = 2.0
-"""The time until every partition of a new topic has a leader."""
+"""The time to wait after creating a topic, until every partition has a leader."""
 PRODUCE, VERSION = 0, 3
 ERROR_CODE_AT = 4 + 4 + 2 + 4 + 4  # after the correlation id, two array sizes, the name's length, the index
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure the brokers in turn, in reverse order every second round."""
+    """Measure one broker after the other in each round. Every second round has the reverse order."""
     figures = {
         count: Figure(f"flush.messages=1, {count} partition{'s' * (count > 1)}", "acks/s")
         for count in PARTITION_COUNTS
@@ -75,13 +75,13 @@ def _request(topic: str, partition: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Return the zigzag varint of a number from 0 to 8,191."""
+    """Encode a number from 0 to 8,191 as a zigzag varint."""
     number <<= 1
     return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
 
 
 def _acks_per_second(broker: Broker, count: int, seconds: float) -> float:
-    """Return the acknowledgements per second of all producers."""
+    """Return the number of acknowledgements per second of all producers together."""
     topic = _topic(count)
     connections: dict[int, tuple[socket.socket, bytes]] = {}
     poll = select.epoll()

@@ -1,13 +1,13 @@
-"""Groups: the processor time for the heartbeats of 10,000 members, and the rebalance time of a group of 200.
+"""Groups: the processor time for heartbeats of 10,000 members, and the rebalance time of a group of 200.
 
-Heartbeats: 1,000 groups have 10 members each, on separate connections. Intervals are Kafka's defaults: 3 s in
-the classic protocol, 5 s in the consumer protocol (KIP-848). The result is the broker's processor time as a
-share of one core.
+Heartbeats: 1,000 groups have 10 members each, on separate connections. Heartbeat intervals are Kafka's
+defaults: 3 s in the classic protocol, and 5 s in the consumer protocol (KIP-848). The result is the broker's
+processor time in percent of one core.
 
-Rebalance: a member joins a group of 200 with 400 partitions, and leaves it. All members act at once, so that
-the time does not depend on the intervals of clients. In the classic protocol it is the time from the first
-JoinGroup to the last SyncGroup, in the consumer protocol from the new member's first heartbeat until every
-member has confirmed its partitions.
+Rebalance: a member joins a group with 200 members and 400 partitions, and leaves the group. All members send
+their requests at once, so that the time does not depend on heartbeat intervals. In the classic protocol, the
+rebalance time is the time from the first JoinGroup to the last SyncGroup. In the consumer protocol, it is the
+time from the new member's first heartbeat until every member has confirmed its partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPS_AT_ONCE = 100
 LARGE_GROUP = 200
 TOPIC, PARTITIONS = "shared", 400
 CLASSIC_SECONDS, CONSUMER_SECONDS = 3.0, 5.0
-"""`heartbeat.interval.ms` and `group.consumer.heartbeat.interval.ms`."""
+"""The defaults of `heartbeat.interval.ms` and `group.consumer.heartbeat.interval.ms` in seconds."""
 READY_SECONDS = 60.0
 SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 300_000, 300_000
 ASSIGNMENT_BYTES = 100
@@ -46,10 +46,10 @@ JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = (11, 3), (12, 1), (13, 1), (14,
 FIND_COORDINATOR, CONSUMER_GROUP_HEARTBEAT = (10, 2), (68, 0)
 REBALANCE_IN_PROGRESS = 27
 PROPERTIES = {
-    # The first members of a group join together, instead of each starting a generation.
+    # The delay lets the first members of a group join together, instead of each starting a generation.
     "group.initial.rebalance.delay.ms": "1000",
     "group.max.session.timeout.ms": "600000",
-    # 10,000 members connect faster than a broker on a busy machine accepts connections.
+    # 10,000 members may connect faster than a broker on a busy machine accepts connections.
     "socket.listen.backlog.size": "4096",
 }
 MARGIN_SECONDS = 1.0
@@ -76,7 +76,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 with RawConnections(broker, GROUPS * MEMBERS) as connections:
                     members = heartbeats(connections)
                     members.join()
-                    # Not measured: the rest of the joins, and each member's first short heartbeat.
+                    # Do not measure the remaining joins, and each member's first minimal heartbeat.
                     members.run(3 * heartbeats.interval_s)
                     idle = broker.cpu_seconds()
                     count, elapsed = members.run(3 * seconds)
@@ -118,7 +118,7 @@ def _request(connections: RawConnections, sent: bytes, number: int = 0) -> Respo
 
 
 def _receive_all(connections: RawConnections, count: int) -> dict[int, ResponseReader]:
-    """Return one response of each connection, positioned after its throttle time."""
+    """Receive one response on each connection. Each reader is positioned after the throttle time."""
     found: dict[int, ResponseReader] = {}
     deadline = time.perf_counter() + READY_SECONDS
     while len(found) < count:
@@ -146,7 +146,7 @@ def _join(group: str, member_id: str) -> bytes:
 
 
 def _sync(group: str, generation: int, member_id: str, members: list[str]) -> bytes:
-    """Return a SyncGroup request; the leader's has an assignment for each of `members`."""
+    """Return a SyncGroup request. The leader's request has an assignment for each of `members`."""
     shares = b"".join(string(member) + nullable_bytes(bytes(ASSIGNMENT_BYTES)) for member in members)
     head = string(group) + struct.pack(">i", generation) + string(member_id)
     return request(*SYNC_GROUP, head + struct.pack(">i", len(members)) + shares)
@@ -166,7 +166,7 @@ class JoinResponse:
         leader = reader.string()
         self.member_id = reader.string()
         self.members: list[str] = []
-        """All members, in the response to the leader only."""
+        """The ids of all members. Only the leader's response has them."""
         for _ in range(reader.int32()):
             self.members.append(reader.string())
             reader.take(reader.int32())
@@ -174,7 +174,7 @@ class JoinResponse:
 
 
 class ClassicGroup:
-    """A group of 200 members in the classic protocol."""
+    """A group of 200 members that use the classic protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -182,7 +182,7 @@ class ClassicGroup:
         self._joined: dict[int, JoinResponse] = {}
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Return the seconds until all members are in a new generation: after a join, and after a leave."""
+        """Return the seconds until all members are in a new generation, after a join and after a leave."""
         found: list[tuple[float, float]] = []
         with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
             _request(connections, request(*FIND_COORDINATOR, string(self._group) + b"\0"))
@@ -235,7 +235,7 @@ class ClassicGroup:
 
 
 class ConsumerMember:
-    """A member of a group of the consumer protocol, with its epoch and partitions."""
+    """The state of a member in the consumer protocol: its epoch and its partitions."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -246,7 +246,7 @@ class ConsumerMember:
         self._sends_all_fields = True
 
     def heartbeat(self, *, leaving: bool = False) -> bytes:
-        """Return a heartbeat: complete if the member is new or its partitions changed, else minimal."""
+        """Return a heartbeat request. It is complete if the member is new or its partitions have changed."""
         identity = compact_string(self._group) + compact_string(self.member_id)
         epoch = struct.pack(">i", -1 if leaving else self.epoch)
         no_ids = b"\0\0"  # no instance id, no rack
@@ -269,7 +269,7 @@ class ConsumerMember:
         return request(*CONSUMER_GROUP_HEARTBEAT, identity + epoch + no_ids + body + b"\0", flexible=True)
 
     def on_response(self, reader: ResponseReader) -> None:
-        """Handle a response that is positioned after its throttle time."""
+        """Handle a heartbeat response, of which the throttle time has been read already."""
         _expect_no_error(reader, "ConsumerGroupHeartbeat")
         reader.compact_string()
         self.member_id = reader.compact_string() or self.member_id
@@ -287,14 +287,14 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """A group of 200 members in the consumer protocol."""
+    """A group of 200 members that use the consumer protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._group = f"large-consumer-{uuid.uuid4()}"
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Return the seconds until all members have their partitions: after a join, and after a leave."""
+        """Return the seconds until all members have their partitions, after a join and after a leave."""
         found: list[tuple[float, float]] = []
         with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
             members = {number: ConsumerMember(self._group) for number in range(LARGE_GROUP)}
@@ -316,7 +316,7 @@ class ConsumerGroup:
     def _await_stable(connections: RawConnections, members: dict[int, ConsumerMember]) -> None:
         """Send heartbeats until every partition has a confirmed owner, and all members have one epoch."""
         deadline = time.perf_counter() + READY_SECONDS
-        # The newest member first, as the others must give up partitions for it.
+        # The newest member is first, because the other members must revoke partitions for it.
         for number in sorted(members, reverse=True):
             connections.send(number, members[number].heartbeat())
         in_flight = set(members)
@@ -344,7 +344,7 @@ class ConsumerGroup:
 
 
 def _is_stable(members: dict[int, ConsumerMember]) -> bool:
-    """Whether every partition has one owner, and all members have the same epoch."""
+    """Return whether every partition has one owner, and all members have the same epoch."""
     owned = [number for member in members.values() for number in member.partitions]
     one_epoch = len({member.epoch for member in members.values()}) == 1
     return one_epoch and len(owned) == PARTITIONS == len(set(owned))
@@ -354,7 +354,7 @@ def _is_stable(members: dict[int, ConsumerMember]) -> bool:
 
 
 class Heartbeats(ABC):
-    """10,000 members that send heartbeats at their interval."""
+    """10,000 members that send heartbeats at the heartbeat interval."""
 
     interval_s: float
 
@@ -375,7 +375,7 @@ class Heartbeats(ABC):
         """Handle a member's response. Raises RuntimeError after an error."""
 
     def run(self, seconds: float) -> tuple[int, float]:
-        """Send heartbeats, spread over the interval; return the number of responses and the seconds."""
+        """Send heartbeats, spread over the interval. Returns the number of responses, and the seconds."""
         if not self._due:
             now = time.perf_counter()
             total = GROUPS * MEMBERS
@@ -433,7 +433,7 @@ class ConsumerHeartbeats(Heartbeats):
         ]
 
     def join(self) -> None:
-        """Send two heartbeats per member: the first joins, the second gets the assignment."""
+        """Send two heartbeats per member. The first joins the group, and the second gets the assignment."""
         for _ in range(2):
             for first in range(0, GROUPS * MEMBERS, GROUPS_AT_ONCE * MEMBERS):
                 numbers = range(first, first + GROUPS_AT_ONCE * MEMBERS)

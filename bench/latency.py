@@ -1,7 +1,8 @@
 """The latency of one record: to its acknowledgement, and to a consumer in a long poll.
 
-One librdkafka producer sends one record of 100 bytes at a time, with acks=all and no linger. The latency of a
-delivery is the time from produce() to the return of poll(). Both include the client library's threads.
+One librdkafka producer sends one record of 100 bytes at a time, with acks=all and linger.ms=0. The latency of
+a delivery is the time from produce() in the producer to the return of poll() in the consumer. Both latencies
+include the time in the client library's threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.figures import Figure, percentile
 VALUE = b"x" * 100
 WARM_UP_RECORDS = 200
 PAUSE_SECONDS = 0.002
-"""The pause between deliveries, within which the consumer's next fetch reaches the broker."""
+"""The pause between deliveries. During the pause, the consumer's next fetch reaches the broker."""
 
 PRODUCER = {"acks": "all", "linger.ms": 0, "socket.nagle.disable": True}
 CONSUMER = {
@@ -57,7 +58,7 @@ def _new_topic(broker: Broker) -> str:
 
 
 def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0) -> list[float]:
-    """Return the seconds until each record is acknowledged, with a pause before each."""
+    """Send records with a pause before each record, and return the seconds until each acknowledgement."""
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     latencies: list[float] = []

@@ -37,12 +37,12 @@ CLIENT: dict[str, str | int | float | bool] = {
 }
 """Client properties for fast reconnects to restarted brokers."""
 FEATURES = ("--feature", "share.version=0", "--feature", "streams.version=0")
-"""Disables features of Apache Kafka that kwire does not support yet, for both."""
+"""Options that disable features which kwire does not support yet. Both clusters are formatted with them."""
 POLL_SECONDS = 0.02
 
 
 class PartitionMetadata(Protocol):
-    """A partition in the client's metadata."""
+    """The metadata of a partition in the client library."""
 
     leader: int
     replicas: list[int]
@@ -50,7 +50,7 @@ class PartitionMetadata(Protocol):
 
 
 class Cluster(ABC):
-    """A formatted cluster. Call `start`, and `discard` at the end."""
+    """A formatted cluster. Call `start` before its use, and `discard` at the end."""
 
     name = "cluster"
 
@@ -131,7 +131,7 @@ class Cluster(ABC):
             )
 
     def stop_node(self, node: int, *, cleanly: bool) -> None:
-        """Send SIGTERM for a controlled shutdown, or SIGKILL. Does not wait for the end."""
+        """Send SIGTERM for a controlled shutdown, or SIGKILL. Does not wait until the process has ended."""
         self._running[node].send_signal(signal.SIGTERM if cleanly else signal.SIGKILL)
 
     def has_ended(self, node: int) -> bool:
@@ -151,12 +151,12 @@ class Cluster(ABC):
         atexit.unregister(self.discard)
 
     def cpu_seconds(self, nodes: Collection[int] = ()) -> float:
-        """Return the processor time of these nodes, or of all."""
+        """Return the processor time in seconds of these nodes, or of all nodes."""
         running = [one for node, one in self._running.items() if not nodes or node in nodes]
         return sum(cpu_ticks(one.pid) for one in running) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of all nodes."""
+        """Return the resident memory of all nodes in bytes."""
         pages = (Path(f"/proc/{one.pid}/statm").read_text().split()[1] for one in self._running.values())
         return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
 
@@ -167,7 +167,7 @@ class Cluster(ABC):
         return AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create_topics(self, names: list[str], partitions: int) -> None:
-        """Create topics as soon as there are enough brokers for their replicas."""
+        """Create topics. Waits until there are enough brokers for the replicas."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         wanted = [
             NewTopic(name, num_partitions=partitions, replication_factor=self._replicas) for name in names
@@ -182,7 +182,7 @@ class Cluster(ABC):
                 time.sleep(POLL_SECONDS)
 
     def leader_of(self, topic: str) -> int:
-        """Return the leader of the first partition."""
+        """Return the leader of the topic's first partition."""
         return int(self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
 
     def await_replicas(self, topic: str) -> None:
@@ -190,7 +190,7 @@ class Cluster(ABC):
         self.await_all(lambda one: len(one.isrs) == REPLICAS and one.leader == one.replicas[0], topic)
 
     def await_all(self, condition: Callable[[PartitionMetadata], bool], *topics: str) -> float:
-        """Wait until every partition of these topics meets a condition; return the time of that."""
+        """Wait until every partition of these topics meets a condition, and return the time when it does."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         while True:
             known = admin.list_topics(timeout=30).topics
@@ -235,7 +235,7 @@ class ApacheCluster(Cluster):
 
 
 class ApacheControllers(ApacheCluster):
-    """Controllers of Apache Kafka with brokers of kwire, as a machine has memory for many of those."""
+    """Controllers of Apache Kafka with brokers of kwire, because kwire's brokers need little memory."""
 
     def _serve(self, properties: Path) -> list[str]:
         is_broker = any(properties == self._properties(node) for node in self.brokers)

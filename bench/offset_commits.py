@@ -1,8 +1,7 @@
-"""OffsetCommit: commits per second of 50 consumers, each with one request of one partition in flight.
+"""OffsetCommit: commits per second of 50 consumers, each with one request for one partition in flight.
 
-The consumers assign partitions themselves, so that their groups have no members and only commits are
-measured. They share one group, or have one group each. In the end, each committed offset must be the last one
-that was sent.
+The consumers do not join their groups, so that only commits are measured. They share one group, or each
+consumer has its own group. In the end, each committed offset must be the last offset that the consumer sent.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from bench.raw_connections import RawConnections, ResponseReader, request, strin
 CONSUMERS = 50
 TOPIC = "committed"
 WARM_UP_SECONDS = 8.0
-"""The warm-up of each broker in each case, while a JVM compiles its code."""
+"""The warm-up of each broker in each case, during which a JVM compiles its code."""
 READY_SECONDS = 30.0
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = (8, 7), (9, 5), (10, 2)
 _REQUEST_END = struct.Struct(">qih")
-"""The end of a request: offset, leader epoch, and the length of the metadata."""
+"""The last fields of a request: offset, leader epoch, and the length of the metadata."""
 CASES = {"one group": 1, "one group per client": CONSUMERS}
 """The number of groups in each case."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure the brokers in turn, in reverse order every second round."""
+    """Measure one broker after the other in each round. Every second round has the reverse order."""
     figures = {case: Figure(f"OffsetCommit, {case}", "commits/s") for case in CASES}
     costs = {case: Figure(f"OffsetCommit, {case}, broker's CPU", "µs/commit") for case in CASES}
     with running(names) as brokers:
@@ -78,14 +77,14 @@ def _group(number: int, groups: int) -> str:
 
 
 def _commit(group: str, partition: int, offset: int) -> bytes:
-    """Return an OffsetCommit of a consumer outside of its group's members: generation -1, no member id."""
+    """Return an OffsetCommit request with generation -1 and no member id, which needs no group membership."""
     partition_data = struct.pack(">iqi", partition, offset, -1) + string("")
     topics = struct.pack(">i", 1) + string(TOPIC) + struct.pack(">i", 1) + partition_data
     return request(*OFFSET_COMMIT, string(group) + struct.pack(">i", -1) + string("") + b"\xff\xff" + topics)
 
 
 class _Committer:
-    """The requests of one consumer, which differ in the offset only, so that they are built once."""
+    """The requests of one consumer. The request is built once, because only its offset changes."""
 
     def __init__(self, group: str, partition: int, offset: int) -> None:
         self.offset = offset
@@ -105,7 +104,7 @@ def _error(response: bytes) -> int:
 
 
 def _commits(broker: Broker, groups: int, seconds: float) -> tuple[int, float]:
-    """Return the number of acknowledged commits, and the seconds."""
+    """Return the number of acknowledged commits, and the measured seconds."""
     first = time.monotonic_ns()
     names = [_group(number, groups) for number in range(CONSUMERS)]
     committers = [_Committer(names[number], number, first) for number in range(CONSUMERS)]

@@ -1,12 +1,13 @@
-"""Many partitions on one broker: their memory, and the start after a clean stop and after SIGKILL.
+"""Many partitions on one broker: memory use, and the start time after a clean stop and after SIGKILL.
 
-CreateTopics creates 5,000 empty partitions (100 topics of 50). The results are the start after a clean stop,
-the additional memory compared with a broker without partitions (idle for five seconds), and the open files.
-Then 1 GiB is produced to eight partitions without rolling a segment, so that nothing is flushed, and the
-process is killed and started again. Batches have 16 KiB, the default of the Java client, or 1 KiB. All
-acknowledged records must exist afterwards.
+CreateTopics creates 5,000 empty partitions (100 topics of 50). The results are the start time after a clean
+stop, the additional memory compared with a broker without partitions (idle for five seconds), and the number
+of open files. Then a client produces 1 GiB to eight partitions. No segment rolls, so the broker flushes
+nothing. The process is killed and started again. Batches have 16 KiB, the default of the Java client, or 1
+KiB. All acknowledged records must exist afterwards.
 
-BENCH_PARTITIONS=1000 reduces the partitions. With 5,000 it takes six minutes.
+BENCH_PARTITIONS=1000 reduces the number of partitions. With 5,000 partitions, the measurement takes six
+minutes.
 
 kwire runs under `ulimit -n 1024`. Apache Kafka does not, because it keeps every log open.
 """
@@ -29,16 +30,16 @@ PARTITIONS = TOPICS * PARTITIONS_PER_TOPIC
 TOPICS_AT_ONCE = 20
 IDLE_SECONDS = 5.0
 STARTS = {"apache": 1, "kwire": 5}
-"""The number of starts after a clean stop; a JVM takes longer."""
+"""The number of starts after a clean stop. Apache Kafka has fewer, because a JVM starts slowly."""
 OPEN_FILES = 1024
-"""The limit of open files for kwire."""
+"""The limit of open files for kwire's process."""
 UNFLUSHED_BYTES = 1 << 30
 UNFLUSHED_PARTITIONS = 8
 RECORD_BYTES = 1000
 CREATE_SECONDS = 200.0
 LEADERS_SECONDS = 60.0
 BATCHES: dict[str, dict[str, int]] = {"16 KiB": {}, "1 KiB": {"batch.num.messages": 1}}
-"""The options for batches of each size. librdkafka's batch.size is 16 KiB, the default of the Java client."""
+"""The client options for each batch size. The measurement sets batch.size to the Java client's default."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -157,7 +158,7 @@ def _check(broker: Broker, topic: str, sent: int) -> None:
 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:
-    """Return the end offset once the broker is leader. Apache Kafka accepts requests before."""
+    """Wait until the broker is leader, and return the end offset. Apache Kafka accepts requests before."""
     deadline = time.perf_counter() + LEADERS_SECONDS
     while True:
         try:

@@ -10,7 +10,7 @@ The clusters run one after the other, because two would share the machine. Timeo
   again;
 - brokers: with as many partitions on 20 brokers of kwire, the processor time of idle controllers.
 
-BENCH_QUORUM_PARTITIONS=2000 reduces the partitions. BENCH_QUORUM selects parts: elections, topics,
+BENCH_QUORUM_PARTITIONS=2000 reduces the number of partitions. BENCH_QUORUM selects parts: elections, topics,
 partitions, brokers.
 """
 
@@ -31,20 +31,20 @@ PARTITIONS = int(os.environ.get("BENCH_QUORUM_PARTITIONS", "20000"))
 PARTITIONS_PER_TOPIC = 100
 TOPICS = 100
 LARGE_TOPIC_PARTITIONS = 1_000
-"""The partitions of one CreateTopics."""
+"""The number of partitions in one CreateTopics request."""
 FAILOVERS = {"killed": 40, "stopped": 10}
 MANY_PARTITIONS_FAILOVERS = 3
 SETTLE_SECONDS = 4.0
-"""The time until a restarted controller has caught up."""
+"""The time to wait until a restarted controller has caught up."""
 IDLE_SECONDS = 20.0
 POLL_SECONDS = 0.005
 _LOG = b"__cluster_metadata"
 _TOPIC = bytes([len(_LOG) + 1]) + _LOG + b"\2"
-"""The topic in a flexible version, followed by one partition."""
+"""The encoded topic name, followed by the number of partitions."""
 _DESCRIBE = struct.pack(">hhih", 55, 0, 0, -1) + b"\0\2" + _TOPIC + bytes(4) + b"\0\0\0"
-"""DescribeQuorum v0 of the metadata log."""
+"""A DescribeQuorum v0 request for the metadata log."""
 _PARTITION_RESPONSE = struct.Struct(">ihi")
-"""In the response: the partition, the error code, the leader."""
+"""The fields of a partition in the response: the partition, the error code, the leader."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -80,7 +80,7 @@ def _elections(samples: Samples) -> None:
 
 
 def _measure_failover(cluster: Cluster, how: str, topic: str) -> tuple[float, float]:
-    """Return the seconds until the other controllers report a leader, and until a topic is created."""
+    """End the active controller. Returns the seconds until the others report a leader and create a topic."""
     victim = _await_leader(cluster, CONTROLLERS)
     time.sleep(SETTLE_SECONDS)
     cluster.stop_node(victim, cleanly=how == "stopped")
@@ -95,7 +95,7 @@ def _measure_failover(cluster: Cluster, how: str, topic: str) -> tuple[float, fl
 
 
 def _await_leader(cluster: Cluster, controllers: Collection[int], *, other_than: int = -1) -> int:
-    """Wait until a node other than `other_than` is leader, and return it."""
+    """Wait until a controller other than `other_than` is leader, and return its node id."""
     deadline = time.perf_counter() + START_SECONDS
     while time.perf_counter() < deadline:
         for node in controllers:
@@ -107,7 +107,7 @@ def _await_leader(cluster: Cluster, controllers: Collection[int], *, other_than:
 
 
 def _leader(port: int) -> int:
-    """Return the leader of the quorum if this controller is the leader; -1 otherwise."""
+    """Return the node id of the controller at this port if it is the leader, or -1 otherwise."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1.0) as link:
             link.sendall(len(_DESCRIBE).to_bytes(4, "big") + _DESCRIBE)
@@ -145,7 +145,7 @@ def _topics(samples: Samples) -> None:
 
 
 def _create_all_topics(cluster: Cluster) -> list[str]:
-    """Create all partitions and return their topics."""
+    """Create all partitions and return the names of their topics."""
     topics = [f"topic-{number:04}" for number in range(PARTITIONS // PARTITIONS_PER_TOPIC)]
     for first in range(0, len(topics), 10):
         cluster.create_topics(topics[first : first + 10], PARTITIONS_PER_TOPIC)
@@ -154,7 +154,7 @@ def _create_all_topics(cluster: Cluster) -> list[str]:
 
 
 def _idle_cpu_percent(cluster: Cluster) -> float:
-    """Return the processor time of all controllers, in percent of a core."""
+    """Return the processor time of all idle controllers, in percent of one core."""
     time.sleep(2 * SETTLE_SECONDS)
     before = cluster.cpu_seconds(CONTROLLERS)
     time.sleep(IDLE_SECONDS)

@@ -1,4 +1,4 @@
-"""Many clients in one loop: raw connections with one request in flight, which take little processor time."""
+"""Many clients in one loop. Each is a raw connection with one request in flight, to save processor time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONNECT_SECONDS = 60
 
 
 class RawConnection:
-    """One connection and its unfinished response."""
+    """One connection, with the part of a response that has arrived."""
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
@@ -23,7 +23,7 @@ class RawConnection:
 
 
 class RawConnections:
-    """Connections by number, which are closed after the block."""
+    """A context manager for numbered connections. It closes them after the block."""
 
     def __init__(self, broker: Broker, count: int) -> None:
         self._poll = select.epoll()
@@ -32,7 +32,7 @@ class RawConnections:
         for number in range(count):
             connection = socket.create_connection(("127.0.0.1", broker.port), timeout=CONNECT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A timeout would add two system calls per request.
+            # Do not set a timeout, because a timeout would add two system calls per request.
             connection.setblocking(False)
             connection_state = RawConnection(number, connection)
             self._connections.append(connection_state)
@@ -53,7 +53,7 @@ class RawConnections:
         self._connections[number].connection.sendall(request)
 
     def responses(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
-        """Yield complete responses that arrive in time, without their correlation ids."""
+        """Yield responses that are complete before the timeout, without their correlation ids."""
         for fd, _ in self._poll.poll(timeout_s):
             connection_state = self._by_fd[fd]
             data = connection_state.connection.recv(1 << 20)
@@ -67,7 +67,7 @@ class RawConnections:
 
 
 def request(key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """Return a complete request without client id."""
+    """Return a complete request without a client id."""
     head = struct.pack(">hhih", key, version, 0, -1) + (b"\0" if flexible else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 

@@ -1,16 +1,18 @@
-"""Reading a topic with records of 100 bytes: from its files, with Spark's Kafka source, with a consumer.
+"""Reading of a topic with records of 100 bytes: from its files, with Spark's Kafka source, with a consumer.
 
     python -m bench.segments [--records N[,N…]] [--partitions N[,N…]] [--rounds N] [--into WHAT]
         [--only BROKER]
 
-Each topic is read into a count and into Parquet. Spark on `local[2]` reads with the segment source of
-pipeline/source.py from the broker's data directory, also with a schema of one column, and with its Kafka
-source from the running broker. One librdkafka consumer reads in this process, 10,000 messages at a time, and
-pyarrow writes Parquet. "Source without data" is a Python source that sends Spark as many complete rows
-without reading any, which is the limit. Spark runs all the time, and the first three rounds do not count.
+Each method counts the records of a topic, and writes the records to Parquet. Spark on `local[2]` reads the
+broker's data directory with the segment source of pipeline/source.py, with all columns and with one column.
+It also reads from the running broker with its Kafka source. One librdkafka consumer reads in this process,
+10,000 messages at a time, and pyarrow writes Parquet. "Source without data" is a Python source that sends the
+same number of complete rows to Spark without reading data. Its speed is the limit of such a source. One Spark
+runs all jobs, and the first three rounds do not count.
 
-The methods take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
-Python workers, or of the consumer's process, and of the broker, which is idle while files are read.
+Every round runs all methods one after the other, and a ratio compares results of the same round. The
+processor time is that of Spark and its Python workers, or of the consumer's process, plus that of the broker.
+The broker is idle while files are read.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PARTITIONS = (1, 10, 100)
 SPARK_SIDE = "bench.segments_job"
 MESSAGES = 10_000
 WARM_UPS = 3
-"""Rounds that do not count, while a JVM compiles its code."""
+"""The number of rounds that do not count, because the JVM is still compiling its code."""
 
 SEGMENTS, COLUMN, EMPTY_SOURCE, KAFKA, CONSUMER_LOOP = (
     "segments",
@@ -58,7 +60,7 @@ METHODS: Methods = (
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure with the default options. The amount is set by records, not by `seconds`."""
+    """Measure with the default options. `seconds` has no effect, because the number of records is fixed."""
     return spark.measure(names, RECORDS, PARTITIONS, SPARK_SIDE, partial(_rounds, rounds, METHODS))
 
 
@@ -143,7 +145,7 @@ def _parquet(path: Path) -> tuple[Callable[[list[Any]], object], Callable[[], ob
             [message.partition() for message in messages],
             [message.offset() for message in messages],
             [stamp for _, stamp in stamps],
-            [kind - 1 for kind, _ in stamps],  # librdkafka counts from one
+            [kind - 1 for kind, _ in stamps],  # librdkafka's timestamp types start at 1
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -1,6 +1,6 @@
 """The Spark side of bench/segments.py: reads commands from stdin, runs them, and prints the results.
 
-It runs in the Python that has PySpark. Its argument is JSON with the location of the data.
+It must run in a Python environment with PySpark. Its argument is JSON with the location of the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MASTER = "local[2]"
 
 
 def process_tree_ticks(root: int) -> dict[int, int]:
-    """Return the processor time of a process and of each of its running descendants."""
+    """Return the processor time, in clock ticks, of a process and each running descendant, by process id."""
     parents, ticks = {}, {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -39,7 +39,7 @@ def process_tree_ticks(root: int) -> dict[int, int]:
 
 
 def cpu_seconds_between(before: dict[int, int], after: dict[int, int]) -> float:
-    """Return the processor time used between two samples. Workers that ended in between are missing."""
+    """Return the processor time between two samples. It lacks the time of workers that ended in between."""
     return sum(ticks - before.get(pid, 0) for pid, ticks in after.items()) / os.sysconf("SC_CLK_TCK")
 
 

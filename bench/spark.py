@@ -1,4 +1,4 @@
-"""A running Spark beside a broker, a topic with records of 100 bytes, and the measurement of Spark's jobs."""
+"""A running Spark, a topic with records of 100 bytes in a broker, and the measurement of Spark's jobs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NOISE_BYTES = 16 << 20
 TIMEOUT_SECONDS = 120.0
 
 JobResult = tuple[int, float, float]
-"""The records, the seconds, and the processor seconds of a job."""
+"""The number of records, the seconds, and the processor seconds of a job."""
 Sample = tuple[str, str, float]
-"""A figure's name without the topic, its unit, and a value."""
+"""The name of a figure without the topic, its unit, and a sample."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Topic:
         return f"{self.records_count:,} records in {self.partitions} partition{'s' * (self.partitions > 1)}"
 
     def time_job(self, description: str, work: Callable[[], JobResult]) -> tuple[float, float]:
-        """Run a job over all records; return its seconds, and the processor seconds of job and broker.
+        """Run a job on all records. Returns its seconds, and the processor seconds of the job and the broker.
 
         Raises RuntimeError if the job did not process every record.
         """
@@ -69,7 +69,7 @@ class Topic:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 4})
         admin.create_topics([NewTopic(self.name, num_partitions=self.partitions)])[self.name].result(30)
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, **PRODUCER})
-        # Values are unique, because Parquet has dictionaries for repeated ones, and do not compress.
+        # Values are random, so that Parquet cannot use a dictionary for repeated values or compress them.
         noise = os.urandom(NOISE_BYTES)
         sent = 0
         while sent < self.records_count:
@@ -153,7 +153,7 @@ Rounds = Callable[[Topic, Spark], Iterable[Sample]]
 
 
 def why_no_spark() -> str | None:
-    """Return why Spark cannot be measured here; None if it can."""
+    """Return why Spark cannot be measured on this machine, or None if it can."""
     if not SPARK_PYTHON.exists():
         return "Spark is not measured: there is no PySpark, `make interop` installs it."
     if not any(SPARK_JARS.glob("spark-sql-kafka-*.jar")):
@@ -167,9 +167,9 @@ def why_no_spark() -> str | None:
 def measure(
     names: list[str], records_counts: Iterable[int], partitions: Iterable[int], module: str, rounds: Rounds
 ) -> list[Figure]:
-    """Measure each broker with a topic of each number of records and partitions.
+    """Measure each broker with a topic for each combination of record count and partition count.
 
-    If Spark is missing, print why and return nothing.
+    If Spark is missing, prints the reason and returns an empty list.
     """
     reason = why_no_spark()
     if reason is not None:

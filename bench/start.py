@@ -1,10 +1,10 @@
 """The start time of a broker, and its idle memory.
 
-The start is the time from exec to the first ApiVersions response, with an empty directory and with 100 topics
-after a clean stop. kwire formats an empty directory within that time, Apache Kafka's is formatted before.
-Memory is the resident memory after five seconds without requests.
+The start time is the time from exec to the first ApiVersions response. It is measured with an empty
+directory, and with 100 topics after a clean stop. kwire formats an empty directory within this time. Apache
+Kafka's directory is formatted before. Memory is the resident memory after five seconds without requests.
 
-An embedded broker is measured in a separate process that has just imported `kwire.testing`: its first start,
+The embedded broker of `kwire.testing` is measured in a separate process, after the import: its first start,
 later starts, and stops.
 """
 
@@ -25,7 +25,7 @@ from bench.figures import Figure
 TOPICS = 100
 IDLE_SECONDS = 5.0
 STARTS = {"apache": 2, "kwire": 7}
-"""The number of starts with each kind of directory; a JVM takes longer."""
+"""The number of starts with each kind of directory. Apache Kafka has fewer, as a JVM starts slowly."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -35,7 +35,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     idle = Figure("idle memory, no topics", "MB")
     loaded = Figure(f"idle memory, {TOPICS} topics", "MB")
     for name in names:
-        _start_once(name)  # compiles modules, and loads jars into the page cache
+        _start_once(name)  # this compiles modules, and loads jars into the page cache
         for _ in range(STARTS[name]):
             empty.add(name, _start_once(name))
         broker = BROKERS[name]()

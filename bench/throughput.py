@@ -1,8 +1,9 @@
 """Records per second of one librdkafka producer, and of one librdkafka consumer that reads them.
 
 The brokers take turns on the same machine, in reverse order every second round, so that other load affects
-both. Each round writes to a new topic for a given time, until the last record is acknowledged. The end
-offsets must match the number of records, and the consumer must receive all of them.
+both brokers. In each round, the producer writes to a new topic for a given time, and waits until the last
+record is acknowledged. The end offsets must match the number of records, and the consumer must receive all
+records.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from bench.figures import Figure
 
 SIZES = {"100 B": 100, "1 KiB": 1024}
 BATCH = 1000
-"""The number of messages per call of the client library. Single calls would measure Python."""
+"""The number of messages per call of the client library. One call per message would measure Python."""
 
 WARM_UP_SECONDS = 8.0
-"""The warm-up at each size, while a JVM compiles its code."""
+"""The warm-up at each record size, during which a JVM compiles its code."""
 
 TIMEOUT_SECONDS = 60.0
 
@@ -50,14 +51,14 @@ CONSUMER = {
 
 
 class Target(Protocol):
-    """A broker or a cluster."""
+    """The interface of a broker or a cluster that this measurement uses."""
 
     name: str
     bootstrap: str
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Produce to each broker for `seconds` at each size and consume the records, in each round."""
+    """In each round, produce records of each size to each broker for `seconds`, and consume them."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -79,7 +80,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the records produced and consumed per second, and the broker's µs per record of each."""
+    """Return the records produced and consumed per second, and the broker's processor µs per record."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     topic = f"bench-{size}-{time.monotonic_ns()}"
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
@@ -101,9 +102,12 @@ def produce(
     partitions: int = PARTITIONS,
     limit: int = sys.maxsize,
 ) -> tuple[int, float]:
-    """Produce; return the acknowledged records and the seconds. `limit` may be exceeded by a full queue."""
+    """Produce records. Returns the number of acknowledged records, and the seconds.
+
+    The number may exceed `limit` by the records in the client's queue.
+    """
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
-    producer.list_topics(topic, timeout=30)  # the client knows the leaders when the time starts
+    producer.list_topics(topic, timeout=30)  # so that the client knows the leaders when the time starts
     message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
     batches = [[dict(message) for _ in range(BATCH)] for _ in range(partitions)]
     sent, turn = 0, 0
@@ -121,7 +125,7 @@ def produce(
 
 
 def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> float:
-    """Return the seconds from the assignment to the last of `count` records."""
+    """Consume `count` records. Returns the seconds from the assignment to the last record."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
     try:
         parts = [TopicPartition(topic, number, 0) for number in range(partitions)]

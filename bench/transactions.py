@@ -1,7 +1,7 @@
 """Commits per second of one producer with 100 records of 100 B per transaction, for librdkafka and Java.
 
-Transactions follow one another without linger, in a topic with one partition and in one with four. In the end
-the last stable offset must be the end of the topic.
+Transactions follow one another without a pause and with linger.ms=0, in a topic with one partition and in a
+topic with four partitions. In the end, the last stable offset of each partition must be its end offset.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bench.figures import Figure
 RECORDS, RECORD_BYTES = 100, 100
 PARTITION_COUNTS = (1, 4)
 WARM_UP_SECONDS = 8.0
-"""The warm-up of each client with each broker, while a JVM compiles its code."""
+"""The warm-up of each client with each broker, during which a JVM compiles its code."""
 TIMEOUT_SECONDS = 60.0
 JAVA_PROGRAM = Path(__file__).parent / "java" / "TransactionLoop.java"
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure the brokers in turn, in reverse order every second round."""
+    """Measure one broker after the other in each round. Every second round has the reverse order."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -66,14 +66,14 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 class Loop(ABC):
-    """A producer that commits one transaction after the other."""
+    """A producer that commits one transaction after another."""
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         self.topic = topic
 
     @abstractmethod
     def commits_per_second(self, seconds: float) -> float:
-        """Commit for this long and return the rate."""
+        """Commit transactions for this time, and return the number of commits per second."""
 
     def close(self) -> None:  # noqa: B027 - a client may have nothing to close
         """Close the client."""
@@ -142,7 +142,7 @@ def _create(broker: Broker, topic: str, partitions: int) -> None:
 
 
 def _check(broker: Broker, topic: str, partitions: int) -> None:
-    """Check that no transaction is open: the last stable offset is the end offset."""
+    """Check that no transaction is open, so that the last stable offset is the end offset."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     requests = {TopicPartition(topic, number): latest for number in range(partitions)}

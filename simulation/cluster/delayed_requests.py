@@ -45,7 +45,7 @@ class DelayedAlterPartition:
         if API_KEY.unpack_from(frame)[0] != AlterPartitionRequest.API_KEY:
             return
         if self._follower is not None:
-            # Until the follower has registered again, nobody can know that the request is outdated.
+            # Until the follower has registered again, the controller cannot know about the restart.
             self._delayed.append(connection)
             connection.to_server.stall()
         elif not self._injector.is_stopped and self._environment.now_ms >= self._paused_until_ms:

@@ -1,4 +1,4 @@
-"""Clusters with several controllers that elect one: `python -m simulation.cluster.elected --seed 1`."""
+"""Clusters whose controllers elect an active one: `python -m simulation.cluster.elected --seed 1`."""
 
 from __future__ import annotations
 

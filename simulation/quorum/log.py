@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class SavedSnapshot(NamedTuple):
-    """The voters and the kraft.version in a snapshot. Of its other content, only the size is simulated."""
+    """The voters and the kraft.version in a snapshot. Only the size of its other content is simulated."""
 
     snapshot: Snapshot
     voters: VoterSet | None
