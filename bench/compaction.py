@@ -124,7 +124,7 @@ class _FilledLog:
             raise RuntimeError(f"{self._broker.name} did not acknowledge everything")
 
     def compact(self) -> tuple[float, float, float]:
-        """Compact the log. Returns the dirty MB, the seconds, and the processor seconds of all broker processes."""
+        """Compact the log. Returns the dirty MB, the seconds, and the processor seconds of all processes."""
         active = max(self._directory.glob("*.log"))
         before = self._size_bytes()
         megabytes = (before - active.stat().st_size) / 1e6
