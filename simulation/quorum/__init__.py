@@ -7,7 +7,7 @@ minutes. `simulation.cluster` simulates complete nodes. The guide is docs/simula
     log             a node's metadata log in memory, and how much of it is durable
     node            a node: the state machine with a simulated I/O shell
     fault_injector  faults of the network and of nodes, and voter changes
-    invariants      conditions that the quorum meets after every step
+    invariants      conditions that the quorum must meet after every event
     history         the run of one seed: faults, then convergence
     planted_bugs    removed safeguards, each of which the simulation must detect
 """

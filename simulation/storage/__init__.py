@@ -6,7 +6,7 @@ docs/simulation.md.
 
     broker        the logs of one broker on a simulated disk, and their idempotent producers
     expected_log  the records that must exist, and the records that may exist
-    invariants    conditions that a log meets after every step
+    invariants    conditions that a log must meet after every operation
     history       the run of one seed: operations, crashes, recoveries
     bit_flips     a flipped bit in a file while the broker is down
     planted_bugs  removed safeguards, each of which the simulation must detect

@@ -54,7 +54,7 @@ class Commit(NamedTuple):
     batch_id: int
     """Spark's number of the micro-batch; -1 for a compaction."""
     ranges: Offsets
-    """The offset ranges that were read. Some offsets in them have no record: compacted ones and markers."""
+    """The offset ranges that were read. Compacted records and transaction markers leave gaps in them."""
     files: Sequence[DataFile]
     replaced: Sequence[str] = ()
     """Files of earlier commits that `files` replaces."""

@@ -93,7 +93,10 @@ def _avro_text(schema: str) -> str:
 
 
 def _topic(input_: Input) -> str:
-    """Return the only topic of an input. Raises ConfigError if it has several topics or unknown ones."""
+    """Return the only topic of an input.
+
+    Raises ConfigError if the input has several topics, or if its topics are unknown.
+    """
     options = {key.lower(): value for key, value in input_.options.items()}
     topics = {name.strip() for name in options.get("subscribe", "").split(",") if name.strip()}
     if "assign" in options:
