@@ -36,8 +36,8 @@ import org.apache.kafka.timeline.TimelineHashMap;
  * Runs Kafka's own assignors of consumer groups.
  *
  * Reads one JSON object per line. It contains the assignor, whether the group is homogeneous, the topics (name, id,
- * partitions) in any order, and the members in the order in which they joined. A member has an id, an instance id, topic
- * names (topics may be missing), and its previous assignment as pairs of topic id and partitions.
+ * partitions) in any order, and the members in the order of their joins. A member has an id, an instance id, topic
+ * names (the topics may not exist), and its previous assignment as pairs of topic id and partitions.
  *
  * Prints one line per input: the assignment, or the assignor's error message as a string. An assignment consists of
  * pairs of member id and a list of pairs of topic id and partitions, in the order of Kafka's maps and sets.

@@ -11,8 +11,8 @@ import java.nio.charset.StandardCharsets;
 /**
  * Evaluates regular expressions with the library that Kafka uses for topic subscriptions.
  *
- * Reads one JSON array per line: an expression and names. Prints the names that match, or, if the expression is invalid,
- * the library's error message as a string.
+ * Reads one JSON array per line: an expression and names. Prints the names that match. If the expression is invalid,
+ * prints the library's error message as a string.
  */
 public final class Expressions {
     private Expressions() {

@@ -1,7 +1,7 @@
 """Configuration changes that fail, for one resource or for the complete request.
 
-Apache Kafka's broker rejects some resources and forwards the others to its controller. The controller
-rejects all forwarded resources if they make too many records, or too large a batch.
+Apache Kafka's broker rejects some resources itself and forwards the others to its controller. The controller
+rejects all forwarded resources if their changes need too many records, or a batch that is too large.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHERS: list[Resource] = [
 
 
 def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = False) -> list[Any]:
-    """Return the error of each resource."""
+    """Alter the configurations of resources, and return the error of each resource."""
     requested = [
         {
             "ResourceType": kind,
@@ -76,7 +76,7 @@ def values(client: RawClient, kind: int, resource: str, *names: str) -> list[Any
 
 @scenario()
 def invalid_resources(broker: Broker) -> Any:
-    """Send resources with different errors, before and after a valid one."""
+    """Send requests with one valid resource, preceded or followed by resources with different errors."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name in (NAME, f"{NAME}-c"):
@@ -87,14 +87,14 @@ def invalid_resources(broker: Broker) -> Any:
 
 
 def replicas(size: int, first: int) -> str:
-    """Return a throttled-replicas list of this many characters, with partitions from `first` on."""
+    """Return a throttled-replicas list of `size` characters. Its partition numbers start at `first`."""
     text = ",".join(f"{partition}:1" for partition in range(first, first + size // 8))
     return f"{text},{'7' * (size - len(text) - 3)}:1"
 
 
 @scenario(seconds=120)
 def values_too_long(broker: Broker) -> Any:
-    """Append to lists until they are longer than a record's value can be."""
+    """Append to lists until the value is too long for a metadata record."""
     seen: dict[str, Any] = {}
     other: Resource = CLIENT_METRICS, NAME, [("interval.ms", SET, "1000")]
     with RawClient(broker.bootstrap) as client:
@@ -120,7 +120,7 @@ def values_too_long(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def too_many_records(broker: Broker) -> Any:
-    """Make more records than one request may, including those that clear eligible leader replicas."""
+    """Send requests that need too many records, some of them records that clear eligible leader replicas."""
     seen: dict[str, Any] = {}
     several: list[Resource] = [
         (CLIENT_METRICS, f"{NAME}-{number}", [("interval.ms", SET, "1000")])
@@ -157,7 +157,7 @@ def too_many_records(broker: Broker) -> Any:
             for count in (MAX_RECORDS, MAX_RECORDS + 1):
                 responses = alter(client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True)
                 seen[f"{count} keys of {kind} {resource_name}"] = [code for _, _, code, _ in responses]
-        # These are few records, but too large for a batch of the metadata log.
+        # These changes need few records, but the records are too large for a batch of the metadata log.
         wide: list[Change] = [("metrics", SET, "x" * 32_000)]
         for check in (True, False):
             long: list[Resource] = [(CLIENT_METRICS, f"{NAME}-{number}", wide) for number in range(262)]
@@ -179,7 +179,7 @@ PER_IP, OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
 
 @scenario()
 def broker_configs(broker: Broker) -> Any:
-    """Set several invalid keys of a broker, and replace all stored configurations."""
+    """Set several invalid keys of a broker in one request, and replace all stored configurations."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for names, resource, legacy in product(combinations(FIXED, 3), ("", "1"), (True, False)):

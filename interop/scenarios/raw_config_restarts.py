@@ -1,8 +1,8 @@
 """Dynamic configurations that contradict the static configurations of a later start, and their repair.
 
-Each dynamic value is valid with the static configurations of the first start. A broker that starts with
-other static configurations must serve. It ignores all dynamic configurations of the level (broker or
-cluster) with the contradiction.
+Each dynamic value is valid with the static configurations of the first start. After a start with other static
+configurations, the broker must still serve requests. If the dynamic configurations of a level (broker or
+cluster) contain a contradiction, the broker ignores all dynamic configurations of this level.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SECONDS = 10.0
 def described_configs(client: RawClient) -> dict[str, Any]:
     """Describe the keys once the broker has applied the stored configurations.
 
-    Apache Kafka describes a stored value before it applies it, so this waits until nothing changes.
+    Apache Kafka describes a stored value before it applies the value, so this waits until nothing changes.
     """
     deadline = time.monotonic() + SECONDS
     before: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def conflicting_static_configs(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def rarely_set_keys(broker: Broker) -> Any:
-    """Use a key that is described only if set, a retention below -1, and few fetch session slots."""
+    """Use a key that is described only if it is set, a retention below -1, and few fetch session slots."""
     settings = {
         "log.initial.task.delay.ms": "100",
         "log.retention.ms": "-5",

@@ -60,7 +60,7 @@ SUBSCRIBED = {
         *("client_id=*", "client_id=[", "client_id=x++", "client_id=(a|b)?", "Client_Id=a"),
     ),
 }
-"""Values of client metrics subscriptions."""
+"""Values for the keys of client metrics subscriptions."""
 
 LIMITS = "max.connections", "max.connection.creation.rate"
 
@@ -147,7 +147,7 @@ STEPS: list[tuple[str, str, str | None]] = [
     ("1", "listener.name.plaintext.max.connections", None),
     ("", "max.connections", None),
 ]
-"""Cluster and broker configurations, set one after another. Each is validated with the current others."""
+"""Cluster and broker configurations, set one by one. Each is validated together with those set before."""
 
 
 def change(
@@ -174,11 +174,11 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
 
 
 def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
-    """Return the error code and message without texts and ports that differ between brokers."""
+    """Return the error code and message, without ports and without texts that differ between brokers."""
     if name == "listener.security.protocol.map" and outcome[1] is not None:
         return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
     if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
-        # The JVM drops the message of an ArithmeticException once the code is compiled.
+        # The JVM omits the message of an ArithmeticException once the code is compiled.
         return int(outcome[0])
     return outcome
 
@@ -191,7 +191,7 @@ def ensure_topic(client: RawClient) -> None:
 
 @scenario(seconds=120)
 def topic_values(broker: Broker) -> Any:
-    """Set each key of a topic, with both requests."""
+    """Set each topic key to each value, with AlterConfigs and IncrementalAlterConfigs."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client)
@@ -219,7 +219,7 @@ def topic_values(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def broker_values(broker: Broker) -> Any:
-    """Set each dynamic key, for one broker and for the cluster."""
+    """Set each dynamic broker key to each value, for one broker and for the cluster."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         keys = [entry["Name"] for entry in entries(client, BROKER, "1") if not entry["ReadOnly"]]
@@ -228,7 +228,7 @@ def broker_values(broker: Broker) -> Any:
                 response = change(client, BROKER, resource, [(name, SET, value)])
                 seen[f"{name}={value!r} of {resource!r}"] = comparable_outcome(name, value, response)
             if name == "process.roles":
-                continue  # a list without a default: Kafka fails on append and subtract (decision 0007)
+                continue  # this list has no default, so Kafka fails on append and subtract (decision 0007)
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 response = change(client, BROKER, resource, [(name, how, value)])
                 seen[f"{name} {how} {value!r} of {resource!r}"] = comparable_outcome(name, None, response)
@@ -242,7 +242,7 @@ def broker_values(broker: Broker) -> Any:
 
 @scenario()
 def successive_changes(broker: Broker) -> Any:
-    """Set cluster and broker configurations in turn: a combination that is invalid is rejected."""
+    """Set cluster and broker configurations alternately. Invalid combinations must be rejected."""
     seen: list[Any] = []
     names = sorted({name for _, name, _ in STEPS})
     with RawClient(broker.bootstrap) as client:
@@ -259,7 +259,7 @@ def successive_changes(broker: Broker) -> Any:
 
 
 def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> None:
-    """Wait until an accepted value is described."""
+    """Wait until DescribeConfigs returns an accepted value."""
     source = 2 if resource else 3
     deadline = time.monotonic() + SECONDS
     while True:
@@ -277,7 +277,7 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 
 @scenario()
 def list_operations(broker: Broker) -> Any:
-    """Append to a topic's list: the base is Kafka's default, not the cluster's value."""
+    """Append to a list of a topic. The result starts with Kafka's default, not with the cluster's value."""
     seen: list[Any] = []
     policy = "log.cleanup.policy"
     with RawClient(broker.bootstrap) as client:
@@ -302,7 +302,7 @@ def list_operations(broker: Broker) -> Any:
 
 @scenario()
 def described_keys(broker: Broker) -> Any:
-    """List all keys, chosen keys, and an internal topic key, which is described only if set."""
+    """Describe all keys, chosen keys, and an internal topic key, which is described only if it is set."""
     topic = f"{NAME}-keys"
     three = ["retention.ms", "segment.bytes", "cleanup.policy"]
     seen: dict[str, Any] = {}
@@ -323,7 +323,7 @@ def described_keys(broker: Broker) -> Any:
 
 
 def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
-    """Wait until a subscription's value is, or is not, an explicit one."""
+    """Wait until a key of the subscription is set explicitly, or with `is_set=False` is not."""
     deadline = time.monotonic() + SECONDS
     while True:
         found = entries(client, CLIENT_METRICS, f"{NAME}-s", [name])
@@ -335,7 +335,7 @@ def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
 
 @scenario()
 def subscriptions(broker: Broker) -> Any:
-    """Describe an absent subscription, parse values, and combine several errors."""
+    """Describe a missing subscription, set values that must be parsed, and cause several errors at once."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         seen["none"] = entries(client, CLIENT_METRICS, f"{NAME}-none")

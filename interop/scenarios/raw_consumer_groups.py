@@ -26,7 +26,7 @@ from interop.scenario import scenario
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """Run a group with one member from join to leave, with every wrong request in between."""
+    """Run a group with one member from its join until it leaves. Send every wrong request in between."""
     group = "raw-848-one"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -72,7 +72,7 @@ def one_member(broker: Broker) -> Any:
 
 @scenario()
 def wrong_requests(broker: Broker) -> Any:
-    """Send requests that fail before the coordinator looks up their group."""
+    """Send requests that fail before the coordinator looks up the group."""
     group = "raw-848-wrong"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -123,14 +123,14 @@ def wrong_requests(broker: Broker) -> Any:
 
 @scenario()
 def partition_handover(broker: Broker) -> Any:
-    """Hand over partitions to another member once their owner has revoked them."""
+    """Add a member. It must get partitions only after their owner has revoked them."""
     group = "raw-848-hand"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, group)
         topics = Topics(client)
         topics.create("raw-848-hand", 6)
-        # With these ids, Apache Kafka's assignor also follows the order in which the members join.
+        # With these topic ids, Apache Kafka's assignor also assigns in the order in which the members joined.
         first, second, third = (Member(topics, group, name) for name in "abc")
         seen.append(first.join("raw-848-hand"))
         seen.append(first.ack())
@@ -140,7 +140,7 @@ def partition_handover(broker: Broker) -> Any:
         seen.append(first.send())
         seen.append(described(topics, group))
         seen.append(second.send())
-        # The coordinator repeats the assignment until the member acknowledges it.
+        # The coordinator sends the assignment in each response until the member acknowledges the assignment.
         seen.append(first.send(TopicPartitions={"raw-848-hand": [0, 1, 2, 3, 4, 5]}))
         seen.append(first.ack())
         seen.append(second.send())
@@ -148,7 +148,7 @@ def partition_handover(broker: Broker) -> Any:
         seen.append(described(topics, group))
         time.sleep(INTERVAL_S)
         seen.append(third.join("raw-848-hand"))
-        # The group epoch rises within the assignment interval, but the target assignment stays.
+        # Within the assignment interval, the group epoch rises but the target assignment does not change.
         seen.append(second.leave())
         seen.append(described(topics, group))
         seen.append(first.send())
@@ -174,7 +174,7 @@ def partition_handover(broker: Broker) -> Any:
 
 @scenario()
 def slow_revocation(broker: Broker) -> Any:
-    """Fence a member that does not revoke its partitions within its rebalance timeout."""
+    """Let a member not revoke its partitions within its rebalance timeout. The coordinator must fence it."""
     group = "raw-848-slow"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -203,7 +203,7 @@ def slow_revocation(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Restart members with instance ids: they keep their partitions under a new member id."""
+    """Restart members with instance ids. They must keep their partitions, under new member ids."""
     group = "raw-848-static"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -239,7 +239,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def subscriptions(broker: Broker) -> Any:
-    """Change subscriptions by name and by expression while topics are created and deleted."""
+    """Change subscriptions by topic name and by regular expression while topics are created and deleted."""
     group = "raw-848-topics"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -270,10 +270,10 @@ def subscriptions(broker: Broker) -> Any:
         seen.append(settled_assignments(member, other))
         seen.append(other.send(SubscribedTopicRegex=""))
         seen.append(settled_assignments(member, other))
-        # The coordinator matches new topics once the last match is ten seconds old.
+        # The coordinator evaluates expressions for new topics ten seconds after the last evaluation.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
-        wait_until_heard(topics, group)  # otherwise it would match again without the new topic
+        wait_until_heard(topics, group)  # or it would evaluate the expression without the new topic
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
         seen.append(settled_assignments(member, other))
         time.sleep(10)
@@ -290,7 +290,7 @@ def subscriptions(broker: Broker) -> Any:
 
 
 def settled_assignments(*members: Member) -> Any:
-    """Send heartbeats until no assignment has changed for longer than the assignment interval."""
+    """Send heartbeats until no assignment has changed for a time longer than the assignment interval."""
     deadline = time.monotonic() + 20
     quiet_since = time.monotonic()
     before: Any = None
@@ -304,7 +304,7 @@ def settled_assignments(*members: Member) -> Any:
         time.sleep(0.05)
     if len(members) == 1:
         return members[0].owned
-    # With several topics, their random ids decide which topic is split.
+    # With several topics, the random topic ids would determine which topic's partitions are split.
     every: Owned = {}
     for member in members:
         for topic, partitions in member.owned.items():
@@ -314,7 +314,7 @@ def settled_assignments(*members: Member) -> Any:
 
 @scenario()
 def offsets(broker: Broker) -> Any:
-    """Commit and fetch offsets as different members and epochs."""
+    """Commit and fetch offsets with different member ids and member epochs."""
     group = "raw-848-offsets"
     topic = "raw-848-offsets"
     seen: dict[str, Any] = {}
@@ -378,7 +378,7 @@ def offsets(broker: Broker) -> Any:
 
 @scenario()
 def other_protocols(broker: Broker) -> Any:
-    """Send classic group requests for consumer groups and the other way round."""
+    """Send classic requests to consumer groups, and consumer group requests to classic groups."""
     group = "raw-848-kinds"
     subscription = b"\0\0" + b"\0\0\0\1" + b"\0\x0draw-848-kinds" + b"\xff\xff\xff\xff"
     join: dict[str, Any] = {
@@ -418,10 +418,10 @@ def other_protocols(broker: Broker) -> Any:
             "SyncGroup", 5, **identity, ProtocolType="consumer", ProtocolName="range"
         )
         seen["empty: leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
-        # A group without members adopts the protocol of the next member.
+        # A group without members changes to the protocol of the next member that joins.
         refused = client.call("JoinGroup", 7, **join)
         seen["empty: join"] = comparable(refused)
-        time.sleep(0.5)  # its list is that of what is committed
+        time.sleep(0.5)  # ListGroups returns committed state only
         seen["now classic"] = listed(client, group)
         seen["stays in a classic group"] = member.send(MemberEpoch=2)
         seen["leaves a classic group"] = member.leave()
@@ -435,7 +435,7 @@ def other_protocols(broker: Broker) -> Any:
 
 @scenario()
 def after_coordinator_restart(broker: Broker) -> Any:
-    """Restart the coordinator during a partition handover."""
+    """Restart the broker, and so the coordinator, during a partition handover."""
     group = "raw-848-restart"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -466,9 +466,10 @@ def after_coordinator_restart(broker: Broker) -> Any:
 
 @scenario()
 def server_assignors(broker: Broker) -> Any:
-    """Have two members name assignors, and record the assignor that is used and described.
+    """Let two members name different assignors. Record the assignor that is used and described.
 
-    One assignor gives all of these topics to the first member, the other one half of them.
+    One assignor gives all partitions to the first member. The other assignor gives half of them to each
+    member.
     """
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -479,7 +480,7 @@ def server_assignors(broker: Broker) -> Any:
             topics.create(name, 1)
         for assignor in ("uniform", "range"):
             group = f"raw-848-named-{assignor}"
-            wait_until_heard(topics, group)  # otherwise the first target would lack the last topic
+            wait_until_heard(topics, group)  # or the first target assignment would lack the last topic
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:

@@ -1,4 +1,4 @@
-"""Starts with damaged log directories: errors, and operation without the directory."""
+"""Starts with damaged log directories: errors, and operation without the damaged directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKPOINTS = ("recovery-point", "log-start", "replication")
 
 
 def fails_to_start(own: LogDirBroker) -> bool:
-    """Start the stopped broker and return whether the start fails."""
+    """Start the stopped broker. Return whether the start fails."""
     try:
         own.broker.start()
     except RuntimeError:
@@ -43,7 +43,7 @@ def partition_directories(own: LogDirBroker) -> list[str]:
 
 @scenario(seconds=240)
 def duplicate_partitions(broker: Broker) -> Any:
-    """Duplicate a partition, or its future replica, in two directories: the start fails."""
+    """Copy a partition, or its future replica, to a second directory. The broker must fail to start."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -75,7 +75,7 @@ def duplicate_partitions(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def corrupt_checkpoints(broker: Broker) -> Any:
-    """Corrupt a checkpoint: its directory goes offline. Without the file, all records are served."""
+    """Corrupt a checkpoint, so that its directory goes offline. Delete it, so that all records are served."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:

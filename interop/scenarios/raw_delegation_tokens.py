@@ -21,7 +21,7 @@ SHORT = SECRET | {
     "delegation.token.max.lifetime.ms": "216000000",
     "delegation.token.expiry.time.ms": "72000000",
 }
-"""A maximum lifetime of 60 hours and an expiry after 20 hours."""
+"""Broker settings: a maximum lifetime of 60 hours, and an expiry after 20 hours unless renewed."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SOON_MS = 8_000
@@ -29,7 +29,7 @@ LONGEST = 2**63 - 1
 
 
 class TokenClient:
-    """An authenticated connection, and the token requests on it."""
+    """An authenticated connection, and requests about tokens on this connection."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -58,14 +58,14 @@ class TokenClient:
         )
 
     def described(self, *owners: str, version: int = 3) -> list[Any]:
-        """Describe the tokens of some or all owners, by owner and age."""
+        """Describe the tokens of some owners or of all owners, sorted by owner and age."""
         requested = [user(owner) for owner in owners] or None
         response = self.client.call("DescribeDelegationToken", version, Owners=requested)
         assert response["ErrorCode"] == 0, response
         return sorted(response["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
 
     def is_known(self, hmac: bytes) -> bool:
-        """Return whether the broker has the token."""
+        """Return whether the broker knows the token with this HMAC."""
         return any(bytes(token["Hmac"]) == bytes(hmac) for token in self.described())
 
 
@@ -84,7 +84,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def without_random_values(response: Any) -> Any:
-    """Replace random values in a response: times by durations, tokens by their length."""
+    """Replace random values in a response. A time becomes a duration, a token becomes its length."""
     response = comparable(response)
     now_ms = time.time() * 1000
     for key, value in response.items():
@@ -99,7 +99,7 @@ def without_random_values(response: Any) -> Any:
 
 @scenario(seconds=120)
 def token_creation(broker: Broker) -> Any:
-    """Create tokens in each version: requesters, owners, lifetimes."""
+    """Create tokens in each version, for different requesters, owners and lifetimes."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         for version in (1, 2, 3):
@@ -157,14 +157,14 @@ def renewal_and_expiry(broker: Broker) -> Any:
         until(lambda: alice.is_known(now["Hmac"]))
         seen.append(alice.expire(now["Hmac"], 0))
         time.sleep(0.3)
-        # The token has expired, but the check that removes it is still far off.
+        # The token has expired. The broker removes it only at its next check, which is much later.
         seen += [alice.renew(now["Hmac"]), alice.expire(now["Hmac"], 1_000), alice.expire(now["Hmac"])]
     return seen
 
 
 @scenario(seconds=120)
 def token_description(broker: Broker) -> Any:
-    """Describe tokens by owner, requester and renewer: every user can describe all."""
+    """Describe tokens as their owner, requester and renewer, and as another user, who sees all tokens."""
     with (
         secured(broker, MECHANISMS, SECRET) as one,
         plain_token_client(one, "alice") as alice,
@@ -184,7 +184,7 @@ def token_description(broker: Broker) -> Any:
 def scram_exchange(
     talk: Talk, mechanism: str, token_id: str, password: str, extensions: str = ",tokenauth=true"
 ) -> Any:
-    """Complete a SCRAM exchange and return each step."""
+    """Run a SCRAM exchange, and return the outcome of each step."""
     scram = Scram(mechanism, token_id, password, extensions=extensions)
     talk.handshake(mechanism)
     first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
@@ -203,7 +203,7 @@ def token_password(created: Any) -> str:
 
 @scenario(seconds=120)
 def token_authentication(broker: Broker) -> Any:
-    """Authenticate with a token: the user is its owner and cannot create another token."""
+    """Authenticate with a token. The principal is the token's owner, and cannot create another token."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         created = alice.create(owner="zoe")
@@ -238,7 +238,7 @@ def token_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def session_expiry(broker: Broker) -> Any:
-    """Expire a token: its session ends, and it no longer authenticates."""
+    """Expire a token. Its session must end, and an authentication with the token must fail."""
     seen: list[Any] = []
     settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
     with (
@@ -263,7 +263,7 @@ def session_expiry(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def expired_token(broker: Broker) -> Any:
-    """Use a token that has expired and is not removed yet."""
+    """Authenticate with a token that has expired but is not removed yet."""
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         created = alice.create(lifetime_ms=1_000)
         until(lambda: alice.is_known(created["Hmac"]))
@@ -276,7 +276,7 @@ def expired_token(broker: Broker) -> Any:
 
 
 def pipelined_request(one: Served, created: Any) -> Any:
-    """Send the last message of the exchange with a request in the same segment."""
+    """Send the last message of a SCRAM exchange and a request in one TCP segment."""
     scram = Scram(SCRAM_256, created["TokenId"], token_password(created), extensions=",tokenauth=true")
     with Talk(one.bootstrap) as talk:
         talk.handshake(SCRAM_256)
@@ -295,7 +295,7 @@ def pipelined_request(one: Served, created: Any) -> Any:
 
 @scenario(seconds=120)
 def tokens_disabled(broker: Broker) -> Any:
-    """Send token requests to a broker without a secret key."""
+    """Send token requests to a broker that has no delegation.token.secret.key."""
     with (
         secured(broker, MECHANISMS, {"delegation.token.secret.key": ""}) as one,
         plain_token_client(one, "alice") as alice,

@@ -28,7 +28,7 @@ SECONDS = 10.0
 def alter(
     client: RawClient, resource: str, name: str, value: str | None, *, validate_only: bool = False
 ) -> list[Any]:
-    """Set one key, or delete it without a value, and return the error code and message."""
+    """Set a key, or delete it if the value is None. Return the error code and message."""
     operation = DELETE if value is None else SET
     change = {"Name": name, "ConfigOperation": operation, "Value": value}
     response = client.call(
@@ -41,7 +41,7 @@ def alter(
 
 
 def described_configs(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
-    """Describe these keys, without their documentation."""
+    """Describe these keys without their documentation."""
     response = client.call(
         "DescribeConfigs",
         4,
@@ -55,7 +55,7 @@ def described_configs(client: RawClient, resource: str, names: list[str]) -> dic
 
 @scenario()
 def rejected_values(broker: Broker) -> Any:
-    """Validate invalid values, without changing anything."""
+    """Send invalid values with validateOnly, which changes nothing."""
     requested = [
         *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
         *((name, "") for name in PER_BROKER_ONLY),
@@ -77,7 +77,7 @@ def rejected_values(broker: Broker) -> Any:
 
 @scenario()
 def dynamic_configs(broker: Broker) -> Any:
-    """Set dynamic configurations: they hide the static ones in descriptions."""
+    """Set dynamic configurations. Descriptions then show them instead of the static configurations."""
     changes = [
         ("", THROTTLES[0], "5000000"),
         ("1", THROTTLES[1], "6000000"),

@@ -1,4 +1,4 @@
-"""Envelope requests: those that brokers forward, and invalid ones."""
+"""Envelope requests: some as brokers forward them, and some invalid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic_spec(name: str) -> Fields:
 
 @scenario(seconds=120)
 def forwarded_requests(broker: Broker) -> Any:
-    """Forward allowed requests, other requests, and invalid bytes."""
+    """Send Envelope requests that contain allowed APIs, other APIs, and invalid bytes."""
     seen: dict[str, Any] = {}
 
     def request(

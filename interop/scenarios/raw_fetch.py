@@ -21,7 +21,7 @@ def first_partition(response: Any) -> Any:
 
 @scenario()
 def fetch_offsets(broker: Broker) -> Any:
-    """Fetch inside the log, at and past its end and before its start, with byte limits."""
+    """Fetch inside the log, at its end, beyond its end and before its start, with byte limits."""
     topic = "raw-fetch-offsets"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -50,7 +50,7 @@ def fetch_offsets(broker: Broker) -> Any:
 
 @scenario()
 def leader_epochs(broker: Broker) -> Any:
-    """Send current, stale, unknown and future leader epochs, and record the divergence in the responses."""
+    """Send current, old, unknown and future leader epochs. Record the diverging epochs in the responses."""
     topic = "raw-fetch-epochs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -168,7 +168,7 @@ def list_offsets_of_many(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """Fetch successfully, from an unknown topic, and out of range, in each version."""
+    """In each version, fetch successfully, fetch an unknown topic, and fetch out of range."""
     topic = "raw-fetch-versions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -185,7 +185,7 @@ def every_version(broker: Broker) -> Any:
 
 @scenario()
 def long_polls(broker: Broker) -> Any:
-    """Fetch at the end of the log: wait for new records, for min bytes or for the timeout."""
+    """Fetch at the end of the log. The broker must wait for new records, for MinBytes or for the timeout."""
     topic = "raw-fetch-poll"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:

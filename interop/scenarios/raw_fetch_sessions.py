@@ -12,7 +12,7 @@ from interop.scenario import scenario
 from interop.wire import Fields
 
 Parts = list[tuple[str | bytes, list[int]]]
-"""Topics, by name or by id, with their partitions."""
+"""Topics by name or topic id, each with its partitions."""
 
 
 def session_fetch(
@@ -51,7 +51,7 @@ def session_fetch(
 
 
 def summarize_partitions(response: Fields) -> list[Any]:
-    """Return index, error and number of batches of each partition, in the order of the response."""
+    """Return index, error code and number of batches of each partition, in the order of the response."""
     return [
         [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
         for topic in response["Responses"]
@@ -62,7 +62,7 @@ def summarize_partitions(response: Fields) -> list[Any]:
 
 @scenario()
 def session_without_partitions(broker: Broker) -> Any:
-    """Remove the last partition from a session: the broker responds and closes the session."""
+    """Remove the last partition from a session. The broker must respond and close the session."""
     name = "raw-fetch-sessions-emptied"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -90,7 +90,7 @@ def session_without_partitions(broker: Broker) -> Any:
 
 @scenario()
 def partition_order(broker: Broker) -> Any:
-    """Record the order of partitions: as in the first response, with unknown partitions last."""
+    """Record the order of partitions in responses. It stays the same, except that unknown ones are last."""
     name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -114,7 +114,7 @@ def partition_order(broker: Broker) -> Any:
             fill(client, name, 1, partition=partition)
         for epoch in range(2, 8):
             for version, session in sessions.items():
-                # The limit admits one batch, so the partitions take turns.
+                # Each response has room for one batch only, so the partitions take turns.
                 response = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
                 seen[f"epoch {epoch}, v{version}"] = summarize_partitions(response)
         for version, session in sessions.items():

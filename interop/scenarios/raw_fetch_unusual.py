@@ -19,7 +19,7 @@ FIRST_WITH_REPLICA_STATE = 15
 
 @scenario()
 def zstd(broker: Broker) -> Any:
-    """Fetch zstd batches, and topics with compression.type=zstd, in versions without zstd."""
+    """Fetch from topics with zstd batches, or with compression.type=zstd, in versions without zstd."""
     seen: dict[str, Any] = {}
     batch = Batch(attributes=4, payload=zstandard.compress(b"\x0c\0\0\0\1\1\0")).encode()
     with RawClient(broker.bootstrap) as client:
@@ -27,7 +27,7 @@ def zstd(broker: Broker) -> Any:
             topic = f"raw-fetch-of-{kind}"
             create_topic(client, topic, configs={"compression.type": kind})
             if kind == "zstd":
-                fill(client, topic, 1)  # the broker compresses this batch
+                fill(client, topic, 1)  # the broker compresses this batch with zstd
             produce(client, topic, batch, version=8)
             for version in (4, 6, 9, 10):
                 found = fetch(client, topic, 0, version=version)["Responses"][0]["Partitions"][0]
@@ -38,7 +38,7 @@ def zstd(broker: Broker) -> Any:
 
 @scenario()
 def replica_ids(broker: Broker) -> Any:
-    """Send ids of brokers that are no replicas, with and without leader epochs."""
+    """Send replica ids of brokers that have no replica, with and without leader epochs."""
     topic = "raw-fetch-replicas"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -64,7 +64,7 @@ def replica_ids(broker: Broker) -> Any:
 
 @scenario()
 def diverging_epoch(broker: Broker) -> Any:
-    """Fetch with a diverging epoch, in a session that continues in versions without that field."""
+    """Fetch with a diverging epoch in a session, then continue the session in versions without the field."""
     topic = "raw-fetch-divergence"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

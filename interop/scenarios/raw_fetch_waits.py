@@ -1,6 +1,6 @@
-"""The conditions that end the wait of a fetch: available bytes, segments, the last stable offset.
+"""The conditions that end the wait of a fetch: available bytes, segments, and the last stable offset.
 
-Each observation has the error, the number of batches, and whether the response came before the timeout.
+Each observation contains the error, the number of batches, and whether the response came before the timeout.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from interop.scenarios.raw_transactions import (
 )
 
 SEGMENT_BYTES = 1 << 20
-"""The minimum that Apache Kafka accepts."""
+"""The minimum of segment.bytes that Apache Kafka accepts."""
 LARGE_BYTES = 300_000
-"""The fourth of these starts a new segment."""
+"""A value size in bytes. The fourth such value starts a new segment."""
 WAIT_MS = 1_200
 SOON_S = 0.6
 NEVER_BYTES = 16 << 20
@@ -37,7 +37,7 @@ def write(
     transaction: TransactionalId | None = None,
     **producer: int,
 ) -> list[int]:
-    """Write one record, transactional if there is an id, and return the error and the offset."""
+    """Write one record, in `transaction` if it is given. Return the error code and the offset."""
     batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
     fields: dict[str, Any] = {}
     if transaction is not None:
@@ -68,7 +68,7 @@ def topic_of_small_segments(broker: Broker, topic: str) -> Iterator[RawClient]:
 def timed_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any
 ) -> Any:
-    """Fetch from this offset and return the result and whether it waited."""
+    """Fetch from this offset. Return the result, and whether the broker waited."""
     began = time.monotonic()
     response = fetch(
         client,
@@ -88,7 +88,7 @@ def timed_fetch(
 
 @scenario(seconds=120)
 def min_bytes_across_segments(broker: Broker) -> Any:
-    """Request more bytes than there are, from each offset of three segments."""
+    """Fetch from each offset of three segments with a MinBytes that is larger than the available bytes."""
     topic = "raw-waits-segments"
     seen: dict[str, Any] = {}
     with topic_of_small_segments(broker, topic) as client:

@@ -107,7 +107,7 @@ def replace(client: RawClient, group: str, configs: dict[str, str | None], *, ch
 
 
 def codes_and_messages(answer: dict[str, Any]) -> list[tuple[int, str | None]]:
-    """Return error codes and messages: kwire returns Kafka's messages, which people read."""
+    """Return error codes and messages. kwire's messages must equal Kafka's, because users read them."""
     return [(response["ErrorCode"], response["ErrorMessage"]) for response in answer["Responses"]]
 
 
@@ -127,7 +127,7 @@ def described_configs(broker: Broker) -> Any:
 
 @scenario()
 def rejected_configs(broker: Broker) -> Any:
-    """Set invalid configurations with both requests."""
+    """Set invalid configurations with AlterConfigs and IncrementalAlterConfigs."""
     seen: dict[str, Any] = {}
     group = "raw-group-configs-wrong"
     with RawClient(broker.bootstrap) as client:
@@ -166,7 +166,7 @@ def altered_configs(broker: Broker) -> Any:
             seen[f"{label}: then"] = group_overrides(client, group)
         group = "raw-group-configs-0"
         seen["synonyms"] = described(client, group, IncludeSynonyms=True)["Configs"][key]
-        # Validation includes the stored values: this timeout is too low for the earlier 50000.
+        # The broker validates this timeout with the stored value 50000, for which it is too low.
         seen["delete one"] = alter(client, group, ("consumer.heartbeat.interval.ms", DELETE, None))
         until(lambda: len(group_overrides(client, group)) == 1)
         seen["one remaining"] = group_overrides(client, group)

@@ -1,4 +1,4 @@
-"""Group requests that fail: records too large for the log, an empty group id, a removed assignor."""
+"""Group requests that fail: records that are too large, an empty group id, and a removed assignor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def group_state(client: RawClient, group: str) -> list[Any]:
 
 
 LONG_TIMEOUTS = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
-"""No timer writes a record during a scenario."""
+"""Long timeouts, so that no timer of the coordinator writes a record during a scenario."""
 
 WITHOUT_DELAYS = {"group.initial.rebalance.delay.ms": "0", "group.coordinator.append.linger.ms": "0"}
 
@@ -59,7 +59,7 @@ REJECTED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @scenario(seconds=120)
 def records_too_large(broker: Broker) -> Any:
-    """Create a classic group whose first record is too large: the group does not exist afterwards."""
+    """Create a classic group whose first record is too large for the log. The group must not exist then."""
     seen: dict[str, Any] = {}
     with (
         another(broker, {**ONE_STATE_PARTITION, **WITHOUT_DELAYS}) as own,
@@ -102,13 +102,13 @@ def records_too_large(broker: Broker) -> Any:
 
 
 def group_state_once(client: RawClient, group: str) -> list[Any]:
-    """Return `group_state` without the duplicate that Apache Kafka lists after a failed replacement."""
+    """Return `group_state`, but without the duplicate that Apache Kafka lists after a failed replacement."""
     listed, *described = group_state(client, group)
     return [listed[:1], *described]
 
 
 def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> None:
-    """Set max.message.bytes of the offsets topic, None for the default."""
+    """Set max.message.bytes of the offsets topic, or restore the default if it is None."""
     change = {
         "Name": "max.message.bytes",
         "ConfigOperation": 0 if max_message_bytes else 1,
@@ -119,7 +119,7 @@ def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> N
 
 
 def fetched_offsets(client: RawClient, group: str) -> list[Any]:
-    """Fetch the group's offset with and without RequireStable."""
+    """Fetch the group's committed offset with and without RequireStable."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
     seen: list[Any] = []
     for stable in (False, True):
@@ -133,7 +133,7 @@ def fetched_offsets(client: RawClient, group: str) -> list[Any]:
 
 @scenario(seconds=120)
 def empty_group_id(broker: Broker) -> Any:
-    """Send TxnOffsetCommit for the group "": the coordinator does not touch the transaction."""
+    """Send TxnOffsetCommit for the group "". The coordinator must not change the transaction."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
@@ -166,7 +166,7 @@ def empty_group_id(broker: Broker) -> Any:
 
 
 def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: Any) -> list[Any]:
-    """Send a heartbeat and return the error, the epoch, and the assigned partitions if there are any."""
+    """Send a heartbeat. Return the error, the epoch, and the assigned partitions if there are any."""
     if not epoch:
         first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
         fields = {**first, **fields}
@@ -190,7 +190,10 @@ def described_state(client: RawClient, group: str) -> list[Any]:
 
 @scenario(seconds=120)
 def removed_assignor(broker: Broker) -> Any:
-    """Remove the assignor that members name: no new target until most members name another one or none."""
+    """Restart the broker without the assignor that the members name.
+
+    The target assignment must not change until most members name another assignor or none.
+    """
     seen: dict[str, Any] = {}
     with another(broker, {"group.consumer.assignment.interval.ms": "0"}) as own:
         with RawClient(own.bootstrap) as client:

@@ -11,15 +11,15 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import versions_of
 
-# A consumer's subscription to topic "t", version 0. Apache Kafka 4.3.1 parses it when it completes a join of
-# protocol type "consumer". A group with metadata that it cannot parse never completes a join.
+# A consumer's subscription to topic "t", version 0. Apache Kafka 4.3.1 parses the metadata when it completes
+# a join with protocol type "consumer". If it cannot parse the metadata of a member, the join never completes.
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
 PROTOCOLS = [{"Name": "range", "Metadata": SUBSCRIPTION}, {"Name": "roundrobin", "Metadata": SUBSCRIPTION}]
 COMMITTED = "raw-groups-committed"
 
 
 def prepare_group(client: RawClient, group: str) -> None:
-    """Wait for the group's coordinator and create the topic for its commits."""
+    """Wait for the group's coordinator, and create the topic whose offsets the group commits."""
     wait_for_coordinator(client, group)
     response = client.call(
         "CreateTopics", 5, Topics=[{"Name": COMMITTED, "NumPartitions": 1, "ReplicationFactor": 1}]
@@ -29,7 +29,7 @@ def prepare_group(client: RawClient, group: str) -> None:
 
 
 class Member:
-    """A group member with its own connection."""
+    """A group member with a connection of its own."""
 
     def __init__(self, broker: Broker, group: str, instance: str | None = None) -> None:
         self.client = RawClient(broker.bootstrap)
@@ -59,7 +59,7 @@ class Member:
         self.client.send("JoinGroup", version, **{**fields, **changes})
 
     def receive_join(self, version: int = 7) -> Any:
-        """Receive the JoinGroup response and adopt its member id and generation."""
+        """Receive the JoinGroup response, and keep its member id and generation."""
         response = self.client.receive("JoinGroup", version)
         if response["ErrorCode"] in (0, 79):
             self.member_id = response["MemberId"] or self.member_id
@@ -68,7 +68,7 @@ class Member:
         return response
 
     def join(self, version: int = 7, **changes: Any) -> Any:
-        """Join, in two steps if the coordinator returns MEMBER_ID_REQUIRED."""
+        """Join the group. If the coordinator returns MEMBER_ID_REQUIRED, join again with the member id."""
         self.send_join(version, **changes)
         response = self.receive_join(version)
         if response["ErrorCode"] == 79:
@@ -124,7 +124,7 @@ class Member:
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """Run a group with one member from join to leave, with every wrong request in between."""
+    """Run a group with one member from its join until it leaves. Send every wrong request in between."""
     group = "raw-groups-one"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
@@ -181,7 +181,7 @@ def describe(client: RawClient, group: str, version: int = 6) -> Any:
 
 
 def describe_stored(client: RawClient, group: str) -> Any:
-    """Describe a new group as soon as it exists: Apache Kafka shows it once its first record is committed."""
+    """Describe a new group once it exists. In Apache Kafka, it exists once its first record is committed."""
     deadline = time.monotonic() + 5
     while (response := describe(client, group))["GroupState"] == "Dead" and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -241,7 +241,7 @@ def join_requests(broker: Broker) -> Any:
 
 @scenario()
 def two_members(broker: Broker) -> Any:
-    """Join with a second member: the first learns of it by heartbeat, rejoins as leader and assigns."""
+    """Add a second member. The first one learns of it by a heartbeat, rejoins as leader, and assigns."""
     group = "raw-groups-two"
     seen: dict[str, Any] = {}
     with Member(broker, group) as first, Member(broker, group) as second:
@@ -279,7 +279,7 @@ def two_members(broker: Broker) -> Any:
         seen["sync of the other"] = comparable(second.client.receive("SyncGroup", 5))
         seen["heartbeats"] = [first.heartbeat(), second.heartbeat()]
         seen["old generation"] = second.heartbeat(GenerationId=1)
-        # A follower that rejoins unchanged causes no rebalance. A leader that rejoins does.
+        # If a follower rejoins without changes, there is no rebalance. If the leader rejoins, there is one.
         second.send_join(Protocols=PROTOCOLS)
         seen["follower joins unchanged"] = comparable(second.receive_join())
         seen["after that"] = describe(first.client, group)["GroupState"]
@@ -290,7 +290,7 @@ def two_members(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Restart an instance (KIP-345): it gets a new member id, and the old one is fenced."""
+    """Restart a static member (KIP-345). It must get a new member id, and the old id must be fenced."""
     group = "raw-groups-static"
     seen: dict[str, Any] = {}
     with Member(broker, group, "i1") as old, Member(broker, group, "i1") as new:
@@ -315,7 +315,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario()
 def session_expires(broker: Broker) -> Any:
-    """Let a member's session expire. The shortest session timeout is 6 s."""
+    """Let the session of a member time out. The shortest allowed session timeout is 6 s."""
     group = "raw-groups-expire"
     with Member(broker, group) as member, RawClient(broker.bootstrap) as other:
         prepare_group(member.client, group)

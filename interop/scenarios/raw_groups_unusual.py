@@ -1,4 +1,4 @@
-"""Unusual groups: pending members, other protocol types, and errors among many results."""
+"""Unusual groups: pending members, other protocol types, and requests of which some items fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from interop.scenarios.raw_groups import (
 
 @scenario()
 def pending_members(broker: Broker) -> Any:
-    """Send requests as a member that has an id and has not joined with it."""
+    """Send requests as a member that has received a member id but has not joined with it."""
     group = "raw-groups-pending"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
@@ -47,7 +47,7 @@ def pending_members(broker: Broker) -> Any:
 
 @scenario()
 def other_protocol_types(broker: Broker) -> Any:
-    """Delete offsets of groups with other protocol types: not possible while they have members."""
+    """Delete offsets of groups with other protocol types, which fails while they have members."""
     seen: dict[str, Any] = {}
     for kind in ("consumer", "connect"):
         group = f"raw-groups-kind-{kind}"
@@ -88,7 +88,7 @@ def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]
 
 @scenario()
 def many_items(broker: Broker) -> Any:
-    """Send many topics, partitions and groups with errors among them."""
+    """Send requests with many topics, partitions and groups, some of them invalid."""
     group, one, two, three = "raw-groups-orders", "raw-orders-1", "raw-orders-2", "raw-orders-3"
     seen: dict[str, Any] = {}
     with Member(broker, group) as outside:

@@ -1,8 +1,9 @@
 """Dynamic listeners: added, removed, moved to another address, rejected, and restored at the next start.
 
-The response to a change is immediate. Its effects are polled until they stay the same, and ports are recorded
-by name. One case is missing: a stored address for a static listener that is removed later. Apache Kafka
-looks up the acceptor of the stored address, finds none, and leaves the port open until the broker stops.
+The broker responds to a change before the change has all its effects. So the scenarios poll the effects until
+they no longer change. Ports are recorded by name. One case is missing: a stored address for a static listener
+that is removed later. In this case, Apache Kafka looks for an acceptor at the stored address, finds none, and
+leaves the port open until the broker stops.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HERE = "127.0.0.1"
 TOPIC = "raw-listeners"
 PAUSE_S = 0.5
 ANSWER_S = 5.0
-"""Time in which an open port must respond."""
+"""The time in seconds within which an open port must respond."""
 SECONDS = 60.0
 
 Settings = Mapping[str, str | None]
@@ -98,7 +99,7 @@ CHECKED: list[dict[str, str]] = [
     {"listener.name.extra.nope": "1", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
     {"listener.name.plaintext.max.connections": "7", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
 ]
-"""Broker configurations that are only validated."""
+"""Broker configurations that the scenario validates but does not apply."""
 
 UNADVERTISED: list[dict[str, str]] = [
     {LISTENERS: "{now},EXTRA://127.0.0.1:{A}"},
@@ -121,7 +122,7 @@ UNADVERTISED: list[dict[str, str]] = [
 
 
 class Ports:
-    """The ports of a broker and some free ports, with names that replace them in observations."""
+    """The ports of a broker and some free ports. Observations contain the names of ports, not numbers."""
 
     def __init__(self, broker: Broker) -> None:
         self.numbers = {
@@ -164,9 +165,9 @@ class ListenerObserver:
         return self.ports.with_names(change(self.client, BROKER, "1", changes, check=check))
 
     def state(self) -> Any:
-        """Return the open ports and the described keys, once neither changes any more.
+        """Return the open ports and the described keys once they no longer change.
 
-        This creates a topic first: once it exists, the broker has applied all earlier metadata records.
+        Before that, create a topic: once it exists, the broker has applied all earlier metadata records.
         """
         self._looks += 1
         create_topic(self.client, f"{TOPIC}-{self._looks}")
@@ -193,7 +194,7 @@ class ListenerObserver:
         return RawClient(f"{HERE}:{self.ports.numbers[port]}")
 
     def metadata_seen_at(self, port: str) -> Any:
-        """Return the cluster metadata that clients of this port get."""
+        """Return the cluster metadata that a client receives on this port."""
         with self.connect(port) as client:
             wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
             responses = [
@@ -211,7 +212,7 @@ class ListenerObserver:
         return [self.endpoints(response) for response in responses]
 
     def endpoints(self, response: Any) -> Any:
-        """Replace the ports of brokers in the response by names, before `comparable` removes them."""
+        """Replace the ports in the response by names, because `comparable` would remove the ports."""
         for broker in response.get("Brokers", ()):
             broker["Host"] = f"{broker['Host']}:{self.ports.with_names(broker['Port'])}"
         return comparable(response)
@@ -232,7 +233,7 @@ def validate(observer: ListenerObserver, settings: list[dict[str, str]]) -> list
 
 @scenario()
 def validated_only(broker: Broker) -> Any:
-    """Validate other listeners and record the error messages."""
+    """Validate changes of listeners without applying them, and record the error messages."""
     observer = ListenerObserver(broker)
     with observer.client as client:
         cluster = [change(client, BROKER, "", [(name, SET, "x")]) for name in KEYS]
@@ -314,7 +315,7 @@ def added_and_removed(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def without_advertised_listeners(broker: Broker) -> Any:
-    """Add listeners to a broker without `advertised.listeners`: it cannot remove them again."""
+    """Add listeners to a broker without `advertised.listeners`. They cannot be removed again."""
     own = type(broker)()
     del own.properties["advertised.listeners"]
     del own.properties[MAP]

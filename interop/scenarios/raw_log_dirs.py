@@ -28,7 +28,7 @@ ENTRIES = re.compile(r"^(?P<name>.+-\d+)(?:\.[0-9a-f]{32}(?P<suffix>-future|-del
 
 
 class LogDirBroker:
-    """A broker with two log directories, and requests that show their contents."""
+    """A broker with two log directories, and requests that show which partitions they contain."""
 
     def __init__(self, like: Broker, **overrides: str) -> None:
         self.broker = type(like)({key.replace("_", "."): value for key, value in overrides.items()})
@@ -42,7 +42,7 @@ class LogDirBroker:
         return RawClient(self.broker.bootstrap)
 
     def describe(self, client: RawClient, *topics: str, version: int = 5) -> Any:
-        """Send DescribeLogDirs and return directories and partitions, without topics directories only."""
+        """Send DescribeLogDirs. Return the directories, each with its partitions of these topics."""
         seen: dict[str, Any] = {}
         response = client.call("DescribeLogDirs", version, Topics=None)
         for directory in response["Results"]:
@@ -58,7 +58,7 @@ class LogDirBroker:
         return seen
 
     def directory_of(self, client: RawClient, name: str, index: int = 0) -> str:
-        """Return the directory of the current replica, not of the future replica."""
+        """Return the directory of the current replica. A future replica is ignored."""
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             for one in directory["Topics"]:
                 for partition in one["Partitions"]:
@@ -69,7 +69,7 @@ class LogDirBroker:
         return ""
 
     def partition_counts(self, client: RawClient, *topics: str) -> dict[str, int]:
-        """Count the partitions of the topics in each directory."""
+        """Return the number of partitions of the topics in each directory."""
         found = dict.fromkeys(self.paths, 0)
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             found[self.name_of(directory["LogDir"])] = sum(
@@ -122,7 +122,7 @@ def other_directory(place: str) -> str:
 
 
 def records_and_end(client: RawClient, name: str, partition: int = 0) -> Any:
-    """Return the number of records from the start on, and the end of the last batch."""
+    """Return the number of records in the log, and the offset after the last batch."""
     offset, batches = 0, 0
     while True:
         response = fetch(client, name, offset, partition=partition)
@@ -150,7 +150,7 @@ def fill(client: RawClient, name: str, count: int, partition: int = 0) -> None:
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition and return whether it became true in time."""
+    """Wait for a condition. Return whether it became true before the timeout."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -161,7 +161,7 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
 
 @scenario(seconds=120)
 def partition_placement(broker: Broker) -> Any:
-    """Create partitions: each goes to the directory with the fewest partitions."""
+    """Create partitions. Each must be placed in the directory with the fewest partitions."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "four", 4)
@@ -225,7 +225,7 @@ def replica_moves(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
-    """Move logs that start inside a batch to the other directory and back."""
+    """Move logs whose start offset is inside a batch to the other directory and back."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "t")
@@ -254,7 +254,7 @@ def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
 
 
 def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
-    """Throttle moves: at 1 byte/s, the future replica gets one fetch and then waits."""
+    """Throttle moves. With 1 byte per second, the future replica gets one fetch and then waits."""
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
     if bytes_per_second is None:
         change = {"Name": LIMIT, "ConfigOperation": 1, "Value": None}
@@ -265,7 +265,7 @@ def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
 
 @scenario(seconds=240)
 def slow_moves(broker: Broker) -> Any:
-    """Describe, cancel, delete and restart during a slow move."""
+    """Throttle a move. Then describe it, cancel it, delete the topic, and restart the broker."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -320,7 +320,7 @@ def slow_moves(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def cordoned(broker: Broker) -> Any:
-    """Cordon a directory (KIP-1066): it gets no new partitions."""
+    """Cordon a directory (KIP-1066). No new partition may be placed there."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "before", 2)
@@ -366,7 +366,7 @@ def cordoned(broker: Broker) -> Any:
 
 
 def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
-    """Return the response of each API for the topic's first partition, in its oldest and newest version."""
+    """Return the response of each API for the topic's first partition, in its oldest and newest versions."""
     seen: dict[str, Any] = {}
     record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
     for version in (3, 12):
@@ -396,10 +396,10 @@ def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> di
 
 
 def normalize_offline_error(response: Any) -> Any:
-    """Replace the error of an offline partition by one name.
+    """Replace the error code of an offline partition by one name.
 
-    For a partition that was offline at the start, Apache Kafka returns KAFKA_STORAGE_ERROR or
-    NOT_LEADER_OR_FOLLOWER (with a leader), depending on how its replica manager learned of the partition.
+    If a partition was offline when the broker started, Apache Kafka returns KAFKA_STORAGE_ERROR, or
+    NOT_LEADER_OR_FOLLOWER with a leader. It depends on how the replica manager learned of the partition.
     """
     if isinstance(response, list):
         return [normalize_offline_error(one) for one in response]
@@ -416,7 +416,7 @@ def normalize_offline_error(response: Any) -> Any:
 
 @scenario(seconds=240)
 def failed_log_dir(broker: Broker) -> Any:
-    """Fail a directory, and record its partitions, other partitions, and the state after a restart."""
+    """Make a directory fail. Record its partitions, the other partitions, and the state after a restart."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         path = own.paths["B"]
@@ -461,7 +461,7 @@ def failed_log_dir(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def failed_metadata_log_dir(broker: Broker) -> Any:
-    """Fail the directory of the metadata log: the broker stops."""
+    """Make the directory of the metadata log fail. The broker must stop."""
     with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         with own.client() as client:
             create_topic(client, "t", 4)
