@@ -1,6 +1,6 @@
-"""Names of the maximum length, for which an error message would not fit into the response.
+"""Names of the maximum length. An error message that contains such a name does not fit into the response.
 
-Apache Kafka then returns UNKNOWN_SERVER_ERROR for the complete request and keeps the connection.
+Apache Kafka then returns UNKNOWN_SERVER_ERROR for the complete request, and keeps the connection open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JOIN: Fields = {
 
 
 def shorten(value: Any) -> Any:
-    """Replace long texts in a response by their ends and their length."""
+    """Replace each long text in a response by its beginning, its end and its length."""
     if isinstance(value, dict):
         return {name: shorten(one) for name, one in value.items() if name != "TopicId"}
     if isinstance(value, list):
@@ -39,7 +39,7 @@ def shorten(value: Any) -> Any:
 
 
 def observe(broker: Broker, requested: Iterator[tuple[str, str, int, Fields]]) -> Any:
-    """Return each response, on one connection for as long as it stays open."""
+    """Send the requests and return each response. Reconnect only if the broker closes the connection."""
     seen: dict[str, Any] = {}
     client = RawClient(broker.bootstrap)
     for what, api, version, fields in requested:
@@ -162,6 +162,6 @@ def groups(broker: Broker) -> Any:
     seen: dict[str, Any] = observe(broker, requested())
     for name, response in seen.items():
         if name.startswith("ConsumerGroupHeartbeat") and isinstance(response, dict):
-            # Epochs and assignments depend on the members that have joined before.
+            # Member epochs and assignments depend on which members have joined before.
             seen[name] = {key: response[key] for key in ("ErrorCode", "ErrorMessage", "MemberId")}
     return seen

@@ -1,4 +1,4 @@
-"""Fetch of the metadata log and FetchSnapshot by observers with invalid, old and future state."""
+"""Fetch of the metadata log and FetchSnapshot, sent by observers with invalid, old and future state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from interop.wire import Fields, encode_request, versions_of
 METADATA_ID = uuid(1)
 OBSERVER = {"ReplicaId": 77, "ReplicaEpoch": -1}
 IDLE_NODE = {**PATIENT, "metadata.max.idle.interval.ms": "0"}
-"""The controller writes no records of its own, so the log end does not move."""
+"""Settings with which the controller writes no records of its own, so that the log end does not move."""
 SMALL_SNAPSHOTS = {**IDLE_NODE, "metadata.log.max.record.bytes.between.snapshots": "1000"}
 
 
 def summarize_response(own: Broker, response: Any, end: int) -> Any:
-    """Return epochs, offsets and errors of a response, and whether it has records."""
+    """Return the epochs, offsets and errors in a response, and whether it contains records."""
     if isinstance(response, str):
         return response
     for topic in response.get("Responses", ()):
@@ -131,7 +131,7 @@ PARTITION = {
 
 
 def log_ends(client: RawClient) -> list[int]:
-    """Return the log end offset once it does not change any more."""
+    """Wait until the log end offset no longer changes, and return it."""
     requested = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
     found = [-1]
 

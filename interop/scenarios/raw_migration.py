@@ -35,7 +35,7 @@ def partitions(owned: Owned) -> bytes:
 
 
 def subscription(*topics: str, owned: Owned | None = None, version: int = 1) -> bytes:
-    """Return the metadata that a consumer sends in JoinGroup."""
+    """Return the subscription that a classic consumer sends in JoinGroup."""
     data = struct.pack(">hi", version, len(topics)) + b"".join(map(text, topics)) + b"\xff\xff\xff\xff"
     return data + partitions(owned or {}) if version >= 1 else data
 
@@ -47,7 +47,7 @@ def assignment(owned: Owned, user_data: bytes | None = None) -> bytes:
 
 
 def read_assignment(data: bytes) -> Any:
-    """Parse version, partitions and user data of an assignment, or return the invalid bytes."""
+    """Decode the version, partitions and user data of an assignment. Return invalid bytes unchanged."""
     try:
         return _read_assignment(data) if data else None
     except struct.error:
@@ -89,11 +89,11 @@ class ClassicMember(classic.Member):
         )
 
     def send_subscribed_join(self, version: int = 7) -> None:
-        """Send a JoinGroup without waiting for the response."""
+        """Send JoinGroup without waiting for the response, which comes after the rebalance."""
         self.send_join(version, Protocols=self.protocols())
 
     def sync_assignment(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
-        """Send SyncGroup and adopt the assignment in the response."""
+        """Send SyncGroup, and keep the assignment in the response."""
         response = self.sync(given, **changes)
         found = read_assignment(response.pop("Assignment"))
         if isinstance(found, list) and not response["ErrorCode"]:
@@ -113,7 +113,7 @@ class ClassicMember(classic.Member):
 
 
 class MixedGroup:
-    """A group with members of both protocols, and names for their ids in observations."""
+    """A group with members of both protocols. Observations contain names instead of random ids."""
 
     def __init__(self, broker: Broker, group: str, client: RawClient) -> None:
         self.broker = broker
@@ -132,7 +132,7 @@ class MixedGroup:
         return modern.Member(self.topics, self.group, member_id, instance)
 
     def described(self) -> Any:
-        """Describe the group with both APIs."""
+        """Describe the group with DescribeGroups and with ConsumerGroupDescribe."""
         modern_view = comparable(described(self.topics, self.group))
         for group in modern_view["Groups"]:
             group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
@@ -149,16 +149,16 @@ class MixedGroup:
         return modern_view, comparable(requested), listed(self.client, self.group)
 
     def form_classic_group(self, member: ClassicMember, owned: Owned) -> Any:
-        """Create a classic group with this member as its leader, and this assignment."""
+        """Create a classic group in which this member is the leader and gets this assignment."""
         return member.join(), member.sync_assignment({member.member_id: assignment(owned)})
 
     def stored_records(self) -> list[str]:
-        """Return the group's records, sorted where a hash map decides their order."""
+        """Return the stored records of the group. Records in the order of a hash map are sorted."""
         lines = self.normalize(stored(self.broker, self.group))
         found: list[str] = []
         for _, run in itertools.groupby(lines, key=lambda line: line[:18]):
             found += sorted(run)
-        # A hash map also decides the order of the members in a classic group's record.
+        # The order of the members in the record of a classic group is also that of a hash map.
         return [re.sub(r'"members":\[(.*)\]', _sorted_members, line) for line in found]
 
     def normalize(self, seen: Any, *ids: str) -> Any:
@@ -187,7 +187,10 @@ def mixed_group(broker: Broker, group: str) -> Iterator[MixedGroup]:
 
 @scenario()
 def upgraded_and_downgraded(broker: Broker) -> Any:
-    """Add a consumer protocol member to a classic group, hand over half of the partitions, and go back."""
+    """Add a member of the consumer protocol to a classic group, and let that member leave.
+
+    In between, half of the partitions move to the new member.
+    """
     seen: dict[str, Any] = {}
     topic = "raw-migration-back"
     with mixed_group(broker, "raw-migration-back") as group:
@@ -225,7 +228,7 @@ def upgraded_and_downgraded(broker: Broker) -> Any:
 
 @scenario()
 def classic_member_joins(broker: Broker) -> Any:
-    """Join a consumer group with a classic member, step by step, and leave."""
+    """Let a classic member join a consumer group step by step, and leave."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-join"
     with mixed_group(broker, "raw-migration-join") as group:
@@ -302,7 +305,7 @@ def wrong_requests(broker: Broker) -> Any:
 
 @scenario()
 def not_upgradable(broker: Broker) -> Any:
-    """Join classic groups that cannot be upgraded."""
+    """Join classic groups with the consumer protocol, although the groups cannot be upgraded."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-cannot"
     cases: dict[str, tuple[dict[str, Any], bytes]] = {
@@ -359,7 +362,7 @@ def upgraded_during_rebalance(broker: Broker) -> Any:
 
 @scenario()
 def member_without_common_protocol(broker: Broker) -> Any:
-    """Upgrade with a pending member that has no common protocol: the upgrade fails."""
+    """Join a classic group whose pending member has no common protocol. The upgrade must fail."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-lacks"
     with mixed_group(broker, "raw-migration-lacks") as group:
@@ -380,7 +383,7 @@ def member_without_common_protocol(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Restart static members with the other protocol, one by one, and back again."""
+    """Restart static members one by one with the other protocol, and then with the first protocol again."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-static"
     with mixed_group(broker, "raw-migration-static") as group:
@@ -424,7 +427,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario()
 def static_member_with_new_subscription(broker: Broker) -> Any:
-    """Restart the last consumer protocol member with the classic protocol and another subscription."""
+    """Restart the last consumer protocol member as a classic member with another subscription."""
     seen: dict[str, Any] = {}
     topic, more = "raw-migration-a", "raw-migration-b"
     with mixed_group(broker, "raw-migration-else") as group:
@@ -432,7 +435,7 @@ def static_member_with_new_subscription(broker: Broker) -> Any:
         group.topics.create(more, 1)
         new = group.consumer("new", "i")
         seen["alone"] = new.join(topic, SubscribedTopicRegex="raw-migration-a.*")
-        time.sleep(0.5)  # the coordinator matches the expression after the response
+        time.sleep(0.5)  # the coordinator evaluates the expression after it has responded
         old = group.classic(topic, instance="j")
         seen["joined by"] = old.join(), old.sync_assignment()
         back = group.classic(topic, more, instance="i")

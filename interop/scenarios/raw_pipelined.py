@@ -1,4 +1,4 @@
-"""Pipelined requests on one connection: each one sees the effects of the earlier ones."""
+"""Pipelined requests on one connection. Each request must see the effects of the earlier requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from interop.wire import Fields, encode_request
 
 TOPIC, GROUP = "raw-pipelined", "raw-pipelined-group"
 ROUNDS = 4
-"""Repetitions: the first one runs on code paths that the broker has not used yet."""
+"""The number of repetitions. In the first one, the broker uses code paths that it has not used before."""
 
 Request = tuple[str, int, Fields]
 
 
 @scenario()
 def reads_after_writes(broker: Broker) -> Any:
-    """Pipeline writes with reads of what they wrote."""
+    """Pipeline writes, and reads of the written data."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, TOPIC, 2)
         wait_for_coordinator(client, GROUP)
@@ -73,7 +73,7 @@ def reads_after_writes(broker: Broker) -> Any:
 
 
 def send_together(broker: Broker, *requests: Request) -> list[Any]:
-    """Send all requests in one segment and return their responses."""
+    """Send all requests in one TCP segment, and return their responses."""
     frames = [encode_request(api, version, fields) for api, version, fields in requests]
     with RawClient(broker.bootstrap) as client:
         client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))

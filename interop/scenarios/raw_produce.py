@@ -1,4 +1,4 @@
-"""Produce, batch by batch: each way in which a batch can be invalid, and the idempotent producer's rules."""
+"""Produce, batch by batch: each way in which a batch can be invalid, and rules for idempotent producers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from interop.wire import encode_request, versions_of
 
 
 def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) -> Any:
-    """Produce on a new connection and return the partition's response, or ``closed``."""
+    """Produce on a new connection. Return the partition in the response, or ``closed``."""
     version = fields.pop("version", 9)
     request = {
         "Acks": -1,
@@ -33,7 +33,7 @@ def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) ->
     with RawClient(broker.bootstrap) as client:
         client.socket.settimeout(3)
         outcome = client.outcome(encode_request("Produce", version, request), "Produce", version)
-        # Messages on invalid records differ between brokers, and some contain the time.
+        # The messages about invalid records differ between brokers, and some contain the current time.
         response = comparable(outcome, words=False)
     return response if isinstance(response, str) else response["Responses"][0]["PartitionResponses"][0]
 
@@ -116,7 +116,7 @@ def invalid_batches(broker: Broker) -> Any:
 
 
 def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
-    """Record whether a batch was accepted instead of its offset, which earlier batches shift."""
+    """Replace each offset by whether the batch was accepted, because earlier batches shift the offsets."""
     previous = -1
     for response in seen.values():
         if isinstance(response, dict) and response.get("BaseOffset", -1) >= 0:
@@ -174,14 +174,14 @@ def topic_limits(broker: Broker) -> Any:
             for key in ("base_timestamp", "max_timestamp"):
                 batch[key] = "<now>" if batch[key] > BASE_TIMESTAMP + 1000 else batch[key]
             if batch["attributes"] & 7:
-                batch["length"] = "<compressed>"  # two gzip implementations, two lengths
+                batch["length"] = "<compressed>"  # the brokers have different gzip implementations
         seen[name] = {"answers": responses, "stored": stored}
     return seen
 
 
 @scenario()
 def unknown_partitions_and_topics(broker: Broker) -> Any:
-    """Produce to unknown partitions and topics: Produce never creates a topic automatically."""
+    """Produce to unknown partitions and topics. Produce must not create a topic automatically."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-where", 2)
     good = Batch().encode()
@@ -210,7 +210,7 @@ def unknown_partitions_and_topics(broker: Broker) -> Any:
 
 @scenario()
 def requests_after_a_rejected_one(broker: Broker) -> Any:
-    """Pipeline requests after a partly rejected one with acks=0: the broker ignores them too."""
+    """Pipeline requests after a partly rejected one with acks=0. The broker must ignore later requests."""
     good, bad, behind = "raw-produce-partly", "raw-produce-nowhere", "raw-produce-behind"
     created = "raw-produce-made"
     batch = Batch().encode()
@@ -231,7 +231,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         ]
         frames = [encode_request(api, version, fields) for api, version, fields in requests]
         with RawClient(broker.bootstrap) as client:
-            # All requests are in one segment, so the broker has them when it handles the first.
+            # All requests are in one TCP segment, so the broker has received all when it handles the first.
             client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
             responses.append(client.answer("Produce", 9))
     with RawClient(broker.bootstrap) as client:
@@ -250,7 +250,7 @@ def new_topic(name: str) -> dict[str, Any]:
 
 @scenario()
 def acks_zero(broker: Broker) -> Any:
-    """Produce with acks=0: there is no response, and an error closes the connection."""
+    """Produce with acks=0. There is no response, and an error closes the connection."""
     topic = "raw-produce-acks-zero"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -262,7 +262,7 @@ def acks_zero(broker: Broker) -> Any:
         }
         client.send("Produce", 9, **request)
         client.send("Produce", 9, **request)
-        # The next response is that of the next request with acks.
+        # The next response on the connection belongs to the next request with acks.
         seen["after"] = client.call("ApiVersions", 2)["ErrorCode"]
         seen["appended"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0][
             "HighWatermark"
@@ -287,7 +287,7 @@ def acks_zero(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """Produce a valid batch, an invalid one and one to a wrong partition, in each version."""
+    """In each version, produce a valid batch, an invalid batch, and a batch to an unknown partition."""
     seen: dict[str, Any] = {}
     topic = "raw-produce-versions"
     with RawClient(broker.bootstrap) as client:
@@ -325,7 +325,7 @@ def zstd_needs_version_7(broker: Broker) -> Any:
 
 
 def init_producer(client: RawClient) -> Any:
-    """Allocate a producer id, with retries: the broker may not have its first block of ids yet."""
+    """Allocate a producer id. Retry, because the broker may not have its first block of ids yet."""
     for _ in range(100):
         response = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
         if response["ErrorCode"] != 14:
@@ -336,7 +336,7 @@ def init_producer(client: RawClient) -> Any:
 
 @scenario()
 def sequences(broker: Broker) -> Any:
-    """Produce idempotently: duplicates, gaps, epochs, and the last five batches."""
+    """Produce idempotently with duplicates, gaps and new epochs. The broker knows the last five batches."""
     topic = "raw-produce-sequences"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -458,7 +458,7 @@ def several_topics(broker: Broker) -> Any:
 
 @scenario()
 def connection_survives_errors(broker: Broker) -> Any:
-    """Keep using a connection after each error. A decompression bomb does no harm."""
+    """Use a connection again after each error. A decompression bomb must not harm the broker."""
     topic = "raw-produce-survives"
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)

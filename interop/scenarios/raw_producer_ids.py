@@ -1,4 +1,4 @@
-"""Allocation of producer ids in blocks of 1000. A broker has no block when it starts (KIP-730)."""
+"""Allocation of producer ids in blocks of 1000. A broker that has just started has no block (KIP-730)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFETCHED_AT = 900
 LOADING = 14
 WAIT_S = 20.0
 SETTLE_S = 1.0
-"""Far longer than the controller takes to respond."""
+"""A wait in seconds that is far longer than the controller needs to allocate a block."""
 
 
 def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int = 60_000) -> Any:
@@ -26,7 +26,7 @@ def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int
 
 
 def wait_until_loaded(client: RawClient, name: str) -> None:
-    """Wait until the coordinator of the id has loaded, so that it cannot be the reason for an error."""
+    """Wait until the coordinator of the id has loaded, so that loading is not the reason for an error."""
     wait_for_transaction_coordinator(client, name)
     deadline = time.monotonic() + WAIT_S
     while client.call("DescribeTransactions", 0, TransactionalIds=[name])["TransactionStates"][0][
@@ -42,7 +42,7 @@ def allocated_ids(client: RawClient, count: int) -> list[int]:
 
 @scenario(seconds=120)
 def id_blocks(broker: Broker) -> Any:
-    """Allocate ids: only the first request after a start must be retried. A restart discards the block."""
+    """Allocate ids. Only the first request after a start must be retried. A restart discards the block."""
     seen: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:
@@ -67,7 +67,7 @@ def id_blocks(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def transactional_ids(broker: Broker) -> Any:
-    """Do the same with transactional ids: only a request that needs a producer id fails."""
+    """Allocate ids for transactional ids. Only requests that need a new producer id may fail."""
     seen: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:

@@ -1,7 +1,7 @@
-"""SASL authentication, request by request: responses, their delay, and the end of the connection.
+"""SASL authentication, request by request: responses, their delay, and when the connection is closed.
 
-Each scenario starts its own broker. Errors are delayed by one second, which distinguishes them from
-immediate ones.
+Each scenario starts its own broker. The broker delays authentication errors by one second, so that the
+scenarios can distinguish them from immediate errors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TOKENS: dict[str, bytes] = {
 
 @scenario(seconds=180)
 def plain_tokens(broker: Broker) -> Any:
-    """Send valid and invalid PLAIN messages."""
+    """Send valid and invalid messages of the mechanism PLAIN."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
         for name, token in TOKENS.items():
@@ -93,7 +93,7 @@ def mechanisms(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def requests_before_authentication(broker: Broker) -> Any:
-    """Send different requests first, and requests that follow them."""
+    """Send different APIs before authentication, and then further requests."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
 
@@ -158,7 +158,7 @@ def requests_before_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def malformed_frames(broker: Broker) -> Any:
-    """Send malformed frames and unknown requests at each step."""
+    """Send malformed frames and unknown APIs at each step of the authentication."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     frames: dict[str, bytes] = {
@@ -214,7 +214,7 @@ def request_sizes(broker: Broker) -> Any:
                     began = time.monotonic()
                     talk.client.send_bytes(struct.pack(">i", size) + b"\0" * 64)
                     if when == "after all" and size == limit + 1:
-                        continue  # the broker waits for the rest
+                        continue  # the broker still waits for the rest of the frame
                     talk.next(None, began)
                     seen[f"{size} {when}"] = talk.seen
         for size in (limit, limit + 1):
@@ -235,7 +235,7 @@ def request_sizes(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def pipelined_authentication(broker: Broker) -> Any:
-    """Send the complete authentication and a request in one segment."""
+    """Send all authentication requests and one other request in one TCP segment."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     metadata = encode_request("Metadata", 9, {"Topics": []})
@@ -273,7 +273,7 @@ def pipelined_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def reauthentication(broker: Broker) -> Any:
-    """Reauthenticate (KIP-368), with sessions of three seconds."""
+    """Authenticate again on the same connection (KIP-368). A session lasts for three seconds."""
     seen: dict[str, Any] = {}
     with secured(broker, (PLAIN, SCRAM_256), {REAUTH: str(SESSION_MS)}) as one:
         for version in versions_of("SaslAuthenticate"):
@@ -371,7 +371,7 @@ def framed(frame: bytes) -> bytes:
 
 @scenario(seconds=240)
 def scram(broker: Broker) -> Any:
-    """Authenticate with both SCRAM mechanisms, with errors in each of the client's messages."""
+    """Authenticate with both SCRAM mechanisms, and with errors in each message of the client."""
     seen: dict[str, Any] = {}
     alice, secret = "alice", USERS["alice"]
     with secured(broker, (PLAIN, SCRAM_256, SCRAM_512)) as one:
@@ -451,7 +451,7 @@ FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 @scenario(seconds=120)
 def delegation_tokens(broker: Broker) -> Any:
-    """Authenticate with delegation tokens: owner, expiry, and requests that are not allowed with a token."""
+    """Authenticate with tokens. Check owner and expiry, and requests that a token does not permit."""
     seen: dict[str, Any] = {}
     settings = {"delegation.token.secret.key": "a secret of the cluster"}
     with secured(broker, (PLAIN, SCRAM_256, SCRAM_512), settings) as one:
@@ -502,7 +502,7 @@ def delegation_tokens(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def controller_listener(broker: Broker) -> Any:
-    """Authenticate at a controller, which knows its users before there is a broker."""
+    """Authenticate to a controller, which must know its users before any broker has registered."""
     seen: dict[str, Any] = {}
     node = (
         f'{PLAIN_MODULE} required username="alice" password="{USERS["alice"]}" user_alice="{USERS["alice"]}";'
@@ -553,7 +553,7 @@ def controller_listener(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def unauthenticated_timeout(broker: Broker) -> Any:
-    """Stay idle before and after authentication: both end after connections.max.idle.ms."""
+    """Stay idle before and after authentication. Connections must close after connections.max.idle.ms."""
     idle_ms = 2_000
     seen: dict[str, Any] = {}
     with secured(broker, overrides={"connections.max.idle.ms": str(idle_ms)}) as one:

@@ -1,6 +1,6 @@
-"""SASL configurations of a running broker: descriptions, accepted and rejected changes (KIP-226).
+"""SASL configurations of a running broker: their descriptions, and accepted and rejected changes (KIP-226).
 
-The SASL settings of an active listener cannot change. Passwords are never described.
+The SASL settings of a listener in use cannot change. DescribeConfigs never returns passwords.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CHANGES: list[tuple[str, dict[str, str]]] = [
     ("1", {f"{OWN}plain.connections.max.reauth.ms": "x"}),
     ("1", {"connections.max.reauth.ms": "100"}),
     ("1", {"sasl.server.max.receive.size": "100"}),
-    # Kafka then compares the listeners and notices the stored values above.
+    # After this change, Kafka compares the listeners, and notices the values that were stored above.
     ("1", {"sasl.jaas.config": LOGIN}),
     ("1", {"sasl.mechanism.inter.broker.protocol": "PLAIN"}),
     ("1", {"sasl.enabled.mechanisms": "PLAIN", f"{OWN}sasl.enabled.mechanisms": "PLAIN"}),
@@ -65,7 +65,7 @@ SECONDS = 10.0
 
 @contextmanager
 def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
-    """Start a broker of the same kind with an unused SASL listener."""
+    """Start a broker of the same kind that has a SASL listener, which no client uses."""
     own = type(broker)(FIRST)
     own.properties["listeners"] += f",SECURE://127.0.0.1:{free_port()}"
     own.properties["listener.security.protocol.map"] += ",SECURE:SASL_PLAINTEXT,MORE:SASL_PLAINTEXT"
@@ -78,13 +78,13 @@ def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClien
 
 
 def described_configs(client: RawClient) -> list[Any]:
-    """Describe the keys, in their order."""
+    """Describe the keys in the order in which they are requested."""
     return sorted(entries(client, BROKER, "1", NAMES), key=lambda entry: str(entry["Name"]))
 
 
 @scenario(seconds=90)
 def altered_configs(broker: Broker) -> Any:
-    """Apply changes one after another."""
+    """Send the changes one after another, and record each response."""
     with broker_with_sasl_listener(broker) as (_, client):
         seen: dict[str, Any] = {"first": described_configs(client)}
         for where, settings in CHANGES:

@@ -27,7 +27,7 @@ def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **fie
 
 
 def salted(mechanism: str, password: str) -> bytes:
-    """Return the salted password for the default salt and iterations of `upsertion`."""
+    """Return the password, salted with the default salt and iterations of `upsertion`."""
     return pbkdf2_hmac(mechanism.removeprefix("SCRAM-"), password.encode(), b"salt", 4096)
 
 
@@ -50,7 +50,7 @@ def by_user(response: Any) -> Any:
 
 
 def settled_credentials(client: RawClient, *names: str) -> Any:
-    """Describe users once the broker has applied all changes: a later user is described."""
+    """Describe users once the broker has applied all changes: it then knows a user that was created last."""
     alter(client, [], [upsertion("mark")])
     until(lambda: not describe(client, "mark")["Results"][0]["ErrorCode"])
     seen = describe(client, *names)
@@ -93,7 +93,7 @@ CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
 
 @scenario()
 def alterations(broker: Broker) -> Any:
-    """Send each change, then describe the users."""
+    """Send each change, and describe the users after it."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, (deletions, upsertions) in CHANGES.items():
@@ -103,7 +103,7 @@ def alterations(broker: Broker) -> Any:
 
 @scenario()
 def descriptions(broker: Broker) -> Any:
-    """Describe all users, some, none, one twice, and an unknown one."""
+    """Describe all users, some users, no user, the same user twice, and an unknown user."""
     with RawClient(broker.bootstrap) as client:
         created = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
         alter(client, [], created)
@@ -120,7 +120,7 @@ def descriptions(broker: Broker) -> Any:
 
 @scenario()
 def controller_listener(broker: Broker) -> Any:
-    """Change credentials over the controller listener, which does not describe them."""
+    """Change credentials through the controller listener, which cannot describe them."""
     with RawClient(broker.controller_bootstrap) as controller, RawClient(broker.bootstrap) as client:
         return [
             alter(controller, [], [upsertion("alice"), upsertion("bob", 7)]),
@@ -151,7 +151,7 @@ TOKEN_REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 @scenario()
 def unauthenticated_token_requests(broker: Broker) -> Any:
-    """Request tokens over a listener without authentication."""
+    """Send delegation token requests on a listener without authentication."""
     seen: list[Any] = []
     for bootstrap in (broker.bootstrap, broker.controller_bootstrap):
         with RawClient(bootstrap) as client:
@@ -178,7 +178,7 @@ FILTERS: list[list[tuple[str, int, str | None]]] = [
 
 @scenario()
 def client_quotas(broker: Broker) -> Any:
-    """Describe the quotas of users, as tools that describe users do: there are none."""
+    """Describe the quotas of users, as tools do when they describe users. There are no quotas."""
     with RawClient(broker.bootstrap) as client:
         return [
             client.call(

@@ -13,7 +13,7 @@ from interop.scenario import scenario
 from interop.wire import versions_of
 
 TOPIC_CONFIG = 1
-"""The source of a configuration that is set on the topic."""
+"""The source of a configuration in DescribeConfigs if it is set on the topic."""
 
 
 def create(client: RawClient, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> Any:
@@ -40,7 +40,7 @@ def settings(**configs: str | None) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that a response makes true soon."""
+    """Wait until the condition is true. The broker may need a moment after a response."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"
@@ -131,7 +131,7 @@ def create_topics(broker: Broker) -> Any:
 
 @scenario()
 def creation_limits(broker: Broker) -> Any:
-    """Create more partitions or records than one request may, and record which topics fail."""
+    """Create more partitions or records than one request may create. Record which topics fail."""
     name = "raw-topics-much"
     once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
     metadata = topic("__cluster_metadata")
@@ -159,7 +159,7 @@ def creation_limits(broker: Broker) -> Any:
 
 @scenario()
 def growth_limits(broker: Broker) -> Any:
-    """Grow topics by more records than one request may make. Valid requests are only validated."""
+    """Add partitions with more records than one request may write. Valid requests use validateOnly."""
     name = "raw-topics-growth"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -197,7 +197,7 @@ def growth_limits(broker: Broker) -> Any:
 
 @scenario()
 def delete_topics(broker: Broker) -> Any:
-    """Delete by name in every version, by id, twice, by both and by neither."""
+    """Delete topics by name in every version, by id, twice, by name and id, and by neither."""
     name = "raw-topics-delete"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -287,7 +287,7 @@ def create_partitions(broker: Broker) -> Any:
 
 @scenario()
 def metadata(broker: Broker) -> Any:
-    """Request one topic, an unknown one, none and all, in every version, with authorized operations."""
+    """In every version, request one topic, an unknown topic, no topic, and all topics."""
     name = "raw-topics-metadata"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -326,7 +326,7 @@ def metadata(broker: Broker) -> Any:
 
 @scenario()
 def auto_creation(broker: Broker) -> Any:
-    """Create topics automatically by Metadata, unless the request or the topic name forbids it."""
+    """Let Metadata create topics automatically, unless the request or the topic name forbids it."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 
@@ -344,7 +344,7 @@ def auto_creation(broker: Broker) -> Any:
         bad_names = ("", "a b", "..", "__cluster_metadata")
         for bad in bad_names:
             seen[f"name {bad!r}"] = request(bad, 9, AllowAutoTopicCreation=True)
-        # The broker creates topics in the order of the requests: it created none of the earlier ones.
+        # The broker creates topics in request order. So it has created none of the earlier topics.
         request("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
         until(lambda: request("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         for bad in bad_names:

@@ -33,7 +33,7 @@ class TransactionalId:
         self.sequence = 0
 
     def init(self, version: int = 5, timeout_ms: int = 60_000, **fields: Any) -> Any:
-        """Send InitProducerId until the coordinator has loaded."""
+        """Send InitProducerId, and retry until the coordinator has loaded."""
         deadline = time.monotonic() + WAIT_S
         while True:
             response = self.client.call(
@@ -56,7 +56,7 @@ class TransactionalId:
         return {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
 
     def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
-        """Send AddPartitionsToTxn as clients do."""
+        """Send AddPartitionsToTxn in a version that clients use."""
         who = {**self.identity, **other}
         response = self.client.call(
             "AddPartitionsToTxn",
@@ -96,7 +96,7 @@ class TransactionalId:
         return [found["ErrorCode"], found["BaseOffset"], bool(found.get("ErrorMessage"))]
 
     def end(self, *, commit: bool, version: int = 4, patient: bool = True, **other: Any) -> Any:
-        """Send EndTxn. From version 5 on the producer adopts the epoch in the response."""
+        """Send EndTxn. From version 5 on, the producer continues with the epoch in the response."""
         deadline = time.monotonic() + WAIT_S
         while True:
             response = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
@@ -112,7 +112,7 @@ class TransactionalId:
         return seen
 
     def described(self) -> Any:
-        """Send DescribeTransactions until no markers are pending."""
+        """Send DescribeTransactions until the coordinator has no pending markers. Return the description."""
         deadline = time.monotonic() + WAIT_S
         while True:
             response = self.client.call("DescribeTransactions", 0, TransactionalIds=[self.name])
@@ -135,7 +135,7 @@ def settle(*ids: TransactionalId) -> None:
 
 
 def wait_for_abort(one: TransactionalId) -> None:
-    """Wait until the transaction has timed out, or until a deadline."""
+    """Wait until the coordinator has aborted the transaction after its timeout, or until a deadline."""
     deadline = time.monotonic() + WAIT_S
     while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -160,7 +160,7 @@ def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
 
 
 def wait_for_transaction_coordinator(client: RawClient, name: str) -> None:
-    """Send FindCoordinator, which creates the state topic, until the coordinator is available."""
+    """Send FindCoordinator, which creates __transaction_state, until the coordinator is available."""
     deadline = time.monotonic() + WAIT_S
     while client.call("FindCoordinator", 2, Key=name, KeyType=1)["ErrorCode"]:
         assert time.monotonic() < deadline, "no transaction coordinator"
@@ -177,7 +177,7 @@ def with_client(broker: Broker, work: Callable[[RawClient, dict[str, Any]], None
 
 @scenario()
 def init_producer_id(broker: Broker) -> Any:
-    """Send InitProducerId in every version: epochs, fencing, recovery, limits."""
+    """Send InitProducerId in every version: check epochs, fencing, recovery and limits."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         for version in [one for one in versions_of("InitProducerId") if one <= 5]:
@@ -207,7 +207,7 @@ def init_producer_id(broker: Broker) -> Any:
 
 @scenario()
 def end_txn(broker: Broker) -> Any:
-    """Commit and abort in both protocols: repeated, too early, and by another producer."""
+    """Commit and abort with both protocols, also repeatedly, too early, and as another producer."""
     topic = "raw-txn-ends"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def own_broker(broker: Broker, topic: str, overrides: dict[str, str] | None = No
 
 
 def set_transaction_version(client: RawClient, level: int) -> int:
-    """Set the feature level, up or down, and return the error."""
+    """Upgrade or downgrade transaction.version, and return the error code."""
     update = {
         "Feature": "transaction.version",
         "MaxVersionLevel": level,
@@ -343,7 +343,7 @@ def add_partitions(broker: Broker) -> Any:
 
 @scenario()
 def produce_versions(broker: Broker) -> Any:
-    """Produce in and outside of a transaction, by version: sequences, epochs, duplicates."""
+    """Produce inside and outside of a transaction in each version, with wrong sequences and epochs."""
     topic = "raw-txn-produced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -351,19 +351,19 @@ def produce_versions(broker: Broker) -> Any:
         for version in (3, 9, 10, 11, 12):
             one = TransactionalId(client, f"raw-produced-v{version}")
             one.init()
-            steps: list[Any] = [one.send(topic, version=version)[::2]]  # no partition was added
+            steps: list[Any] = [one.send(topic, version=version)[::2]]  # without AddPartitionsToTxn
             steps.append(one.described()[1:])
             one.add((topic, 0))
             steps.append(one.send(topic, version=version)[::2])
             steps.append(one.send(topic, version=version)[::2])
             one.sequence -= 1
-            steps.append(one.send(topic, version=version)[::2])  # repeats the last batch
+            steps.append(one.send(topic, version=version)[::2])  # the last batch again
             steps.append(one.send(topic, version=version, sequence=77)[::2])
             steps.append(one.send(topic, version=version, epoch=9)[::2])
             steps.append(one.send(topic, version=version, producer_id=one.producer_id + 999)[::2])
             one.end(commit=True)
             settle(one)
-            steps.append(one.send(topic, version=version)[::2])  # after the end
+            steps.append(one.send(topic, version=version)[::2])  # after the end of the transaction
             if version >= 12:
                 one.end(commit=False)
                 settle(one)
@@ -385,7 +385,7 @@ def produce_versions(broker: Broker) -> Any:
 
 @scenario()
 def read_committed(broker: Broker) -> Any:
-    """Record the last stable offset, aborted and open transactions as consumers see them."""
+    """Record the last stable offset and the aborted transactions while transactions are open and after."""
     topic = "raw-txn-readers"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -438,7 +438,7 @@ def read_committed(broker: Broker) -> Any:
 
 @scenario()
 def fencing(broker: Broker) -> Any:
-    """Start a second producer with an id while the first one has a transaction."""
+    """Start a second producer with the same id while the first producer has an open transaction."""
     topic = "raw-txn-fencing"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -470,7 +470,7 @@ def fencing(broker: Broker) -> Any:
 
 @scenario()
 def group_offsets(broker: Broker) -> Any:
-    """Send AddOffsetsToTxn and TxnOffsetCommit in every version, and fetch the offsets meanwhile."""
+    """Commit offsets in transactions in every version, and fetch them before and after the end."""
     topic = "raw-txn-offsets"
 
     def fetched(client: RawClient, group: str) -> Any:

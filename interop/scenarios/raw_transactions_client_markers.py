@@ -1,4 +1,4 @@
-"""Transaction markers that a client writes instead of the coordinator, and the state that follows."""
+"""Transaction markers that a client writes in place of the coordinator, and the state that follows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GROUP = "raw-fenced"
 OFFSETS_OF = "raw-fenced-offsets-of"
 WRONG: dict[str, int] = {"ProducerId": 987_654}
 MARKERS_S = 1.0
-"""Far longer than the coordinator takes to write markers."""
+"""A wait in seconds that is far longer than the coordinator needs to write markers."""
 AFTER_START_S = 4.0
-"""The same, if the coordinator has to open the connection for the markers first."""
+"""The same wait if the coordinator must first open the connection on which it sends markers."""
 
 
 def state(one: TransactionalId) -> Any:
-    """Describe the transaction without waiting for its end."""
+    """Describe the transaction without waiting until it has ended."""
     deadline = time.monotonic() + WAIT_S
     while True:
         response = one.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
@@ -45,7 +45,7 @@ def state(one: TransactionalId) -> Any:
 
 
 def lasting_state(one: TransactionalId) -> Any:
-    """Return the state once it is no longer transient, or after a timeout."""
+    """Wait until the state is not a transient one, or until a timeout, and return the state."""
     deadline = time.monotonic() + MARKERS_S
     while (found := state(one))[1].startswith("Prepare") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -74,7 +74,7 @@ def mark(
 
 @scenario(seconds=150)
 def epochs_ahead(broker: Broker) -> Any:
-    """Raise the epoch of the coordinator or the producer in the log before the transaction ends."""
+    """Write markers with a higher coordinator or producer epoch before the transaction ends."""
     seen: dict[str, Any] = {}
     waiting: list[TransactionalId] = []
     with own_broker(broker) as (own, client):
@@ -116,7 +116,7 @@ def epochs_ahead(broker: Broker) -> Any:
 
 
 def _responses(one: TransactionalId, topic: str) -> Any:
-    """Return the responses to the producer, to other producers with its id, and to its successor."""
+    """Return the responses to the producer, to another producer with its id, and to the next producer."""
     steps: list[Any] = [one.add((topic, 0))]
     wrong: tuple[dict[str, int], ...] = ({}, {"ProducerEpoch": one.epoch + 3}, {"ProducerId": 987_654})
     for version in (4, 5):

@@ -1,7 +1,7 @@
-"""Transactions into which DeleteRecords or retention moves the log start, with restarts.
+"""DeleteRecords and retention that move the log start offset into a transaction, with restarts.
 
-The scenarios record the last stable offset, the open transactions of producers, the offsets found by
-timestamp, and the batches and aborted transactions in a read_committed fetch from every offset.
+The scenarios record the last stable offset, the open transactions of producers, and offsets by timestamp.
+They also record the batches and aborted transactions in a read_committed fetch from every offset.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ QUICK = {
     "log.flush.start.offset.checkpoint.interval.ms": "500",
 }
 BIG_BYTES = 300_000
-"""Three of these fill a segment of 1 MiB."""
+"""A value size in bytes. Three such values fill a segment of 1 MiB."""
 READ_COMMITTED = 1
 FETCHES = 1 << 23
 AFTER_ALL = 100_000
 ROUNDS_S = 2.0
-"""Time for about ten rounds of the cleaner."""
+"""The time in seconds for about ten rounds of the cleaner."""
 
 
 class WatchedPartition:
-    """Partition 0 of a topic, its producers, and what clients can read of it."""
+    """Partition 0 of a topic, its producers, and requests that show its state."""
 
     def __init__(self, client: RawClient, topic: str, **configs: str) -> None:
         self.client = client
@@ -71,7 +71,7 @@ class WatchedPartition:
         key: bytes | None = None,
         count: int = 1,
     ) -> int:
-        """Write a batch, transactional if `producer` is given, and return its offset."""
+        """Write a batch, in the transaction of `producer` if it is given, and return the batch's offset."""
         batch = Batch([Record(bytes(value_bytes), key=key)] * count, base_timestamp=timestamp)
         fields: dict[str, Any] = {}
         if producer is not None:
@@ -87,7 +87,7 @@ class WatchedPartition:
         return offset
 
     def idempotent(self, producer_id: int, sequence: int) -> list[int]:
-        """Write one record without a transaction and return the error and the offset."""
+        """Write one record outside of a transaction. Return the error code and the offset."""
         batch = Batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         response = produce(self.client, self.topic, batch.encode())
         found = response["Responses"][0]["PartitionResponses"][0]
@@ -107,7 +107,7 @@ class WatchedPartition:
             time.sleep(0.05)
 
     def delete_before(self, offset: int) -> list[int]:
-        """Send DeleteRecords and return the error and the log start offset."""
+        """Send DeleteRecords. Return the error code and the log start offset."""
         requested = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Offset": offset}]}]
         response = self.client.call("DeleteRecords", 2, Topics=requested, TimeoutMs=10_000)
         found = response["Topics"][0]["Partitions"][0]
@@ -122,13 +122,13 @@ class WatchedPartition:
         return partition
 
     def offset(self, timestamp: int, isolation: int = 0) -> int:
-        """Return the offset that ListOffsets finds, -1 if there is none."""
+        """Return the offset that ListOffsets finds for a timestamp, or -1 if there is none."""
         found = self.listed_offset(timestamp, isolation)
         assert found["ErrorCode"] == 0, found
         return found["Offset"]
 
     def producers(self) -> Any:
-        """Describe the producers: transactional ones by their number here, others by their id."""
+        """Describe the producers. Transactional producers have a number instead of their random id."""
         requested = [{"Name": self.topic, "PartitionIndexes": [0]}]
         found = self.client.call("DescribeProducers", 0, Topics=requested)["Topics"][0]["Partitions"][0]
         return sorted(
@@ -163,7 +163,7 @@ class WatchedPartition:
         ]
 
     def observe(self) -> dict[str, Any]:
-        """Return everything that requests show of the partition."""
+        """Return the state of the partition, as all these requests show it."""
         timestamps = (-1, -2, -3, -4, BASE_TIMESTAMP, BASE_TIMESTAMP + 3, BASE_TIMESTAMP + AFTER_ALL)
         first, end = self.offset(-2), self.offset(-1)
         return {
@@ -176,9 +176,9 @@ class WatchedPartition:
 
 
 def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
-    """Write offsets 0-7 with an open transaction at 2, 3 and 7.
+    """Write offsets 0-7, where an open transaction has offsets 2, 3 and 7. Return the open transaction.
 
-    Offsets 0, 1 and 4 are not transactional. The marker at 6 aborts the transaction at 5.
+    Offsets 0, 1 and 4 are not transactional. The marker at offset 6 aborts the transaction at offset 5.
     """
     for _ in range(2):
         partition.write(None)
@@ -195,7 +195,7 @@ def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
 
 @contextmanager
 def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
-    """Start a separate broker of the same kind and yield it with a client."""
+    """Start a separate broker of the same kind. Yield the broker and a client."""
     with another(broker, {key.replace("_", "."): value for key, value in overrides.items()}) as own:
         with RawClient(own.bootstrap) as client:
             wait_for_transaction_coordinator(client, "any")
@@ -249,7 +249,7 @@ def deleted_into_batch(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_by_retention(broker: Broker) -> Any:
-    """Let retention delete the segments in which an open transaction began."""
+    """Let retention delete the segments that contain the start of an open transaction."""
     seen: dict[str, Any] = {}
     with own_broker(broker, **QUICK) as (own, client):
         for commit in (True, False):
@@ -271,7 +271,7 @@ def deleted_by_retention(broker: Broker) -> Any:
 
 
 def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
-    """Stop or kill the broker, restart it, and return a client once the partitions accept writes."""
+    """Stop or kill the broker and restart it. Return a client once the partitions accept writes."""
     if how == "kill":
         own.kill()
     else:
@@ -309,7 +309,7 @@ def restarts(broker: Broker, how: str) -> Any:
         removed.end(finished, commit=False)
         removed.delete_before(-1)
         names = [partition.topic for partition in (*partitions, removed)]
-        # The broker checkpoints the log start periodically. A kill may come before that.
+        # The broker writes log start offsets to a checkpoint periodically. A kill may come before that.
         _wait_for_checkpoint(own, removed)
         for turn in ("open", "ended"):
             with _restarted(own, how, names) as again:
@@ -336,7 +336,7 @@ def _wait_for_checkpoint(own: Broker, last: WatchedPartition) -> None:
 
 
 def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
-    """Wait until retention has deleted the segments below the log start: lookups by time stop there."""
+    """Wait until retention has deleted all segments before the log start, which shows in offset lookups."""
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
 
@@ -349,19 +349,19 @@ def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
 
 @scenario(seconds=150)
 def restarted(broker: Broker) -> Any:
-    """Restart cleanly."""
+    """Restart the broker after a clean shutdown."""
     return restarts(broker, "stop")
 
 
 @scenario(seconds=150)
 def killed(broker: Broker) -> Any:
-    """Restart after SIGKILL."""
+    """Restart the broker after SIGKILL."""
     return restarts(broker, "kill")
 
 
 @scenario(seconds=120)
 def moved(broker: Broker) -> Any:
-    """Move the replica to another log directory with the log start inside an open transaction."""
+    """Move a replica whose log starts inside an open transaction to another log directory."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -381,7 +381,7 @@ def moved(broker: Broker) -> Any:
                     partition.end(one, commit=commit)
                     steps.append(partition.observe())
                     for step in steps:
-                        # kwire still knows producers whose batches are deleted, to detect duplicates.
+                        # kwire keeps producers whose batches are deleted, so that it can detect duplicates.
                         step["producers"] = [one for one in step["producers"] if one[2] >= 0]
                     seen[partition.topic] = steps
     return seen
@@ -408,7 +408,7 @@ def compacted(broker: Broker) -> Any:
             alter(client, 2, partition.topic, cleanup_policy="compact,delete")
             time.sleep(ROUNDS_S)
             steps = [partition.observe()]
-            # One round cleans all of the rest, so that both brokers merge the same segments.
+            # One round cleans all remaining segments, so that both brokers merge the same segments.
             alter(client, 2, partition.topic, cleanup_policy="delete")
             partition.write(one, value_bytes=BIG_BYTES, key=b"d")
             partition.end(one, commit=commit)
@@ -482,7 +482,7 @@ def aborted_by_size(broker: Broker) -> Any:
 
 
 def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
-    """Return the size in bytes up to the end of each of the next batches."""
+    """Return, for each batch from an offset on, the number of bytes up to the end of the batch."""
     response = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
     data = response["Responses"][0]["Partitions"][0]["Records"]
     ends: list[int] = []
@@ -495,7 +495,7 @@ def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
 
 @scenario(seconds=60)
 def aborted_in_empty_responses(broker: Broker) -> Any:
-    """Fetch aborted transactions at the end of the log and for a partition beyond the response limit."""
+    """Fetch aborted transactions where the response has no records: at the log end, and beyond MaxBytes."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         partitions = [WatchedPartition(client, f"full-{number}") for number in range(2)]

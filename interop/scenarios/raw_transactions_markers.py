@@ -16,7 +16,7 @@ FIRST_ID = 5_000_000
 
 @scenario()
 def rejected_marker_rolls_segment(broker: Broker) -> Any:
-    """Send a marker to a week-old segment: the broker rolls it even if it rejects the marker."""
+    """Send a marker to a segment that is a week old. The broker rolls it even if it rejects the marker."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, epoch, coordinator in (
@@ -26,7 +26,7 @@ def rejected_marker_rolls_segment(broker: Broker) -> Any:
         ):
             topic = f"raw-rolled-{name.replace(' ', '-')}"
             create_topic(client, topic)
-            # The batch is from 2023, older than segment.ms.
+            # The timestamp of the batch is in 2023, so the segment is older than segment.ms.
             batch = Batch(producer_id=FIRST_ID, producer_epoch=3, base_sequence=0).encode()
             produce(client, topic, batch)
             marker = {
@@ -38,7 +38,7 @@ def rejected_marker_rolls_segment(broker: Broker) -> Any:
             }
             response = client.call("WriteTxnMarkers", 1, Markers=[marker])["Markers"][0]
             produce(client, topic, Batch().encode())
-            # A fetch response ends with its segment.
+            # A fetch response ends at the end of a segment, so the responses show the segments.
             fetched = [fetch(client, topic, offset)["Responses"][0]["Partitions"][0] for offset in range(3)]
             seen[name] = [
                 response["Topics"][0]["Partitions"],

@@ -1,4 +1,4 @@
-"""Transactional writes with verification disabled, before the transaction coordinator exists."""
+"""Transactional writes without verification, before the transaction coordinator exists."""
 
 from __future__ import annotations
 

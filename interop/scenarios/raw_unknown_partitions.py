@@ -14,11 +14,11 @@ from interop.wire import Fields, versions_of
 Named = list[tuple[str, list[int]]]
 MAX = 2**31 - 1
 CLIENTS_AND_BROKERS = 1, 3, 4, 5
-"""Versions of AddPartitionsToTxn. Clients use those below 4."""
+"""The tested versions of AddPartitionsToTxn. Clients use versions below 4, and brokers use the later ones."""
 
 
 def sorted_lists(value: Any) -> Any:
-    """Sort the lists of a response, whose order depends on Apache Kafka's hash tables."""
+    """Sort the lists in a response, which Apache Kafka returns in the order of a hash table."""
     if isinstance(value, dict):
         return {name: sorted_lists(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Coordinator APIs before the internal topics exist: some errors do not depend on the coordinator."""
+"""Coordinator APIs before the internal topics exist. Some errors do not depend on the coordinator."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
 
 
 def add_partitions_requests(version: int) -> Iterator[tuple[str, Fields]]:
-    """Yield AddPartitionsToTxn requests of clients or of brokers."""
+    """Yield AddPartitionsToTxn requests, as clients or brokers send them in this version."""
     topics = [{"Name": TOPIC, "Partitions": [0]}]
     for name in ("t", ""):
         if version < 4:
@@ -131,7 +131,7 @@ def add_partitions_requests(version: int) -> Iterator[tuple[str, Fields]]:
 
 
 def offset_fetch_requests(version: int, topic_id: bytes) -> Iterator[tuple[str, Fields]]:
-    """Yield OffsetFetch requests for one group or for several."""
+    """Yield OffsetFetch requests for one group or, in versions that support it, for several groups."""
     for group in GROUPS:
         topics: list[Fields] = [{"Name": TOPIC, "PartitionIndexes": [0]}]
         for stable in (False, True):
@@ -155,7 +155,7 @@ def every_version(broker: Broker) -> Any:
             for api, what, fields in requests(topic_id):
                 for version in versions_of(api):
                     if api == "InitProducerId" and version > 5:
-                        continue  # two-phase commits are not served yet
+                        continue  # kwire does not support two-phase commits
                     response = client.call(api, version, **fields)
                     for groups in (response.get("Groups"), response.get("Results")):
                         if groups and "GroupId" in groups[0]:

@@ -15,7 +15,7 @@ TOPICS = f"{TOOLS}.TopicCommand"
 FEATURES = f"{TOOLS}.FeatureCommand"
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 UNADVERTISED = ("eligible.leader.replicas", "share", "streams")
-"""Features whose levels kwire stores, but which it does not advertise until they are complete."""
+"""Features whose levels kwire stores but does not advertise, because kwire does not implement them yet."""
 
 
 @scenario(seconds=60)
@@ -45,14 +45,14 @@ def versions_and_cluster_id(broker: Broker) -> Any:
 
 
 def without_unadvertised(lines: list[str]) -> list[str]:
-    """Return the lines about features that both brokers advertise, without the epoch."""
+    """Return the lines about features that both brokers advertise, without the finalized epoch."""
     kept = [line for line in lines if not any(f"Feature: {name}.version" in line for name in UNADVERTISED)]
     return sorted(re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in kept)
 
 
 @scenario(seconds=120)
 def features(broker: Broker) -> Any:
-    """Describe, upgrade and downgrade features with kafka-features, with errors."""
+    """Run kafka-features: describe, upgrade and downgrade features, also with errors."""
     with another(broker) as own:
         return observe_level_changes(own)
 
@@ -137,7 +137,7 @@ def observe_quorum(broker: Broker) -> dict[str, Any]:
 
 @scenario(seconds=60)
 def leader_elections(broker: Broker) -> Any:
-    """Run kafka-leader-election for partitions, for a file of partitions, and for all."""
+    """Run kafka-leader-election for one partition, for a file of partitions, and for all partitions."""
     tool = f"{TOOLS}.LeaderElectionCommand"
     said(TOPICS, broker, "--create", "--topic", "tools-elections", "--partitions", "2")
     one = ("--topic", "tools-elections", "--partition", "0")
@@ -235,7 +235,7 @@ def partition_reassignments(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def acls(broker: Broker) -> Any:
-    """Run kafka-acls without an authorizer: the messages differ between brokers."""
+    """Run kafka-acls on a broker without an authorizer. The error messages differ between brokers."""
     tool = f"{TOOLS}.AclCommand"
     added = ("--add", "--allow-principal", "User:x", "--operation", "read", "--topic", "t")
     return {
@@ -246,7 +246,7 @@ def acls(broker: Broker) -> Any:
 
 
 SHELL_AT_START = "offset -1, epoch -1"
-"""The prompt of the shell before it has loaded the file, which happens on a busy machine."""
+"""The prompt of the shell while it has not loaded the file yet. On a busy machine, a test can see this."""
 SHELL_TRIES = 4
 
 
@@ -275,10 +275,10 @@ def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
         "list": ("ls", "/image/topics/byName"),
         "nothing": ("ls", "/no/such/place"),
     }.items():
-        # The shell needs its own JVM, because it may call System.exit.
+        # The shell needs a JVM of its own, because it may call System.exit.
         ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
         for _ in range(SHELL_TRIES):
-            # The shell may respond when it has loaded a part of the file, and then shows no topics.
+            # If the shell has loaded only a part of the file, it shows no topics yet. Then try again.
             if SHELL_AT_START not in ran.stdout and (label != "list" or ran.stdout.strip()):
                 break
             ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
@@ -292,7 +292,7 @@ def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
 
 
 def normalize_records(text: str, broker: Broker) -> str:
-    """Return printed records without ports, epochs and ids."""
+    """Remove ports, epochs and ids from printed records."""
     text = text.replace(str(broker.controller_port), "<controller>").replace(str(broker.port), "<port>")
     text = re.sub(r"\b(\w*[eE]poch)([=:])\d+", r"\1\2<n>", text)
     text = re.sub(r"offset \d+, epoch \d+, time \S+", "<place>", text)

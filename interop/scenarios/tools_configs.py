@@ -13,7 +13,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def described_configs(broker: Broker, *entity: str) -> list[str]:
-    """Describe an entity, with sorted output."""
+    """Describe an entity, and return the output with sorted configurations."""
     return sorted(said(CONFIGS, broker, "--describe", *entity))
 
 
@@ -22,7 +22,7 @@ def altered_configs(broker: Broker, *arguments: str) -> list[str]:
 
 
 def altered_without_retries(broker: Broker, *arguments: str) -> list[str]:
-    """Alter an entity that cannot be altered, without retries."""
+    """Alter an entity that does not support it. Short timeouts prevent retries of the tool."""
     with a_file(IMPATIENT) as settings:
         return [
             line
@@ -115,7 +115,7 @@ def brokers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def loggers(broker: Broker) -> Any:
-    """Set logger levels. Only the root logger has the same name on both brokers."""
+    """Set log levels. Only the root logger has the same name on both brokers."""
     entity = ("--entity-type", "broker-loggers", "--entity-name", "1")
     seen: dict[str, Any] = {}
 
@@ -155,7 +155,7 @@ def loggers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def groups(broker: Broker) -> Any:
-    """Set configurations of groups, which need not exist."""
+    """Set configurations of groups, also of groups that do not exist."""
     group = ("--entity-type", "groups", "--entity-name", "tools-configs-group")
     seen: dict[str, Any] = {}
     seen["describe"] = described_configs(broker, *group)

@@ -20,7 +20,7 @@ CONTROLLER_APIS = (
     *("ElectLeaders", "IncrementalAlterConfigs", "AlterPartitionReassignments", "DescribeQuorum"),
     *("ListPartitionReassignments", "UpdateFeatures", "DescribeCluster", "UnregisterBroker"),
 )
-"""APIs that kwire serves there. Apache Kafka serves more, most of them for other nodes."""
+"""The APIs that kwire serves on this listener. Apache Kafka serves more, most of them for other nodes."""
 BROKER_APIS = ("Produce", "ListOffsets", "Metadata", "FindCoordinator", "DescribeTopicPartitions")
 LOGGER = 8
 METADATA = "__cluster_metadata"
@@ -31,13 +31,13 @@ def controller_of(broker: Broker) -> str:
 
 
 def controller_tool_output(broker: Broker, main: str, *arguments: str) -> list[str]:
-    """Run a tool with --bootstrap-controller and return its output."""
+    """Run a tool with --bootstrap-controller, and return its normalized output lines."""
     return lines_of(run(main, "--bootstrap-controller", controller_of(broker), *arguments))
 
 
 @scenario()
 def api_versions(broker: Broker) -> Any:
-    """Send each version of ApiVersions and record the APIs that both brokers serve there."""
+    """Send ApiVersions in each version. Record the APIs that both controllers serve on this listener."""
     seen: dict[str, Any] = {}
     for version in versions_of("ApiVersions"):
         fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
@@ -64,7 +64,7 @@ SERVED_FEATURES = ("group.version", "kraft.version", "metadata.version", "transa
 
 @scenario()
 def broker_only_apis(broker: Broker) -> Any:
-    """Send broker APIs and unsupported versions: the controller closes the connection."""
+    """Send APIs of brokers, and unsupported versions. The controller must close the connection."""
     seen: dict[str, Any] = {}
     for api in BROKER_APIS:
         with RawClient(controller_of(broker)) as client:
@@ -85,7 +85,7 @@ def broker_only_apis(broker: Broker) -> Any:
 
 @scenario()
 def cluster_and_quorum(broker: Broker) -> Any:
-    """Send DescribeCluster in each version and type, and DescribeQuorum."""
+    """Send DescribeCluster in each version and for each endpoint type, and DescribeQuorum."""
     seen: dict[str, Any] = {}
     with RawClient(controller_of(broker)) as client:
         for version in versions_of("DescribeCluster"):
@@ -110,7 +110,7 @@ def cluster_and_quorum(broker: Broker) -> Any:
 
 
 def with_sorted_lists(value: Any) -> Any:
-    """Sort the lists of a response, whose order depends on a Java map."""
+    """Sort the lists in a response, which are in the order of a Java map."""
     if isinstance(value, dict):
         return {key: with_sorted_lists(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -119,7 +119,7 @@ def with_sorted_lists(value: Any) -> Any:
 
 
 def with_named_ports(broker: Broker, value: Any) -> Any:
-    """Replace the two ports of the broker in a response by `controller` and `broker`."""
+    """Replace the two ports of the node in a response by the names `controller` and `broker`."""
     if isinstance(value, dict):
         return {
             "At" if key == "Port" else key: named_port(broker, item)
@@ -233,7 +233,7 @@ def tools(broker: Broker) -> Any:
     seen["replication"] = [replicas[0], [[row[0], row[1], row[3], row[-1]] for row in rows], replicas[-1]]
     alter = ("--alter", *broker_configs, "--add-config", "log.cleaner.threads=2")
     seen["alter"] = controller_tool_output(broker, configs, *alter)
-    # Other scenarios change the configurations of the shared broker.
+    # The broker is shared, and other scenarios change its configurations.
     altered = controller_tool_output(broker, configs, "--describe", *broker_configs)
     seen["altered"] = [line for line in altered if "=" not in line or line.startswith("log.cleaner.threads=")]
     seen["back"] = controller_tool_output(
@@ -248,7 +248,7 @@ def tools(broker: Broker) -> Any:
 
 
 def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str) -> list[str]:
-    """Run a tool whose verb precedes its options, as `controller_tool_output` does."""
+    """Run a tool as `controller_tool_output` does, but with its verb before its options."""
     outcome = run(main, verb, "--bootstrap-controller", controller_of(broker), *arguments)
     text = outcome.stdout.replace(str(broker.controller_port), "<controller>")
     return lines_of(outcome._replace(stdout=text))
@@ -256,7 +256,7 @@ def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str
 
 @scenario(seconds=120)
 def wildcard_listener(broker: Broker) -> Any:
-    """Listen on all interfaces: the endpoint has the machine's host name, and disappears with the node."""
+    """Listen on all interfaces. The endpoint has the machine's host name. The port closes with the node."""
     with another(broker) as own:
         own.stop()
         own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"

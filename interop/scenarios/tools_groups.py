@@ -25,7 +25,7 @@ def topic_with_lines(broker: Broker, topic: str, count: int, partitions: int = 1
 
 
 def consume_in_group(broker: Broker, group: str, topic: str, count: int, *more: str) -> None:
-    """Consume this many records in a group and commit."""
+    """Consume this many records in a group, and commit their offsets."""
     arguments = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
     lines = said(CONSUMER, broker, *arguments, *more)
     assert lines[-1] == "exit 0", lines
@@ -39,7 +39,7 @@ def group_lines(lines: list[str], word: str) -> list[str]:
 
 @contextmanager
 def running_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
-    """Run one group member, which has read all records."""
+    """Run a group member during the block. The block starts once the member has read all records."""
     consumer = start_tool(
         CONSUMER,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
@@ -215,7 +215,7 @@ def deleted(broker: Broker) -> Any:
 
 
 def observe_group_in_use(broker: Broker, group: str, *more: str) -> dict[str, Any]:
-    """Describe a group with a member, and attempt changes that need an empty group."""
+    """Describe a group that has a member, and try changes that require an empty group."""
     topic = f"{group}-topic"
     topic_with_lines(broker, topic, 4, partitions=2)
     seen: dict[str, Any] = {}

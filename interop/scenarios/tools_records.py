@@ -24,7 +24,7 @@ def create(broker: Broker, topic: str, *more: str) -> None:
 
 
 def console_consume(broker: Broker, *arguments: str) -> list[str]:
-    """Return the output of a console consumer."""
+    """Run a console consumer and return its normalized output lines."""
     return [line for line in said(CONSUMER, broker, *arguments) if not line.startswith(ADVICE)]
 
 
@@ -70,7 +70,7 @@ def console(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def coordinator_records(broker: Broker) -> Any:
-    """Read offsets, groups and transactions in the internal topics with Kafka's formatters."""
+    """Print offsets, groups and transactions from the internal topics with Kafka's formatters."""
     topic, group = "tools-stored", "tools-stored-group"
     create(broker, topic)
     said(PRODUCER, broker, "--topic", topic, stdin="1\n2\n3\n")
@@ -106,7 +106,7 @@ def json_objects(text: str) -> Iterator[Any]:
 
 
 def normalize_record(record: Any, key: str = "") -> Any:
-    """Return a coordinator's record without times, ids and the client's bytes."""
+    """Return a coordinator's record without times, ids, and bytes that the client has chosen."""
     if isinstance(record, dict):
         return {name: normalize_record(value, name) for name, value in record.items()}
     if isinstance(record, list):
@@ -120,7 +120,7 @@ def normalize_record(record: Any, key: str = "") -> Any:
 
 @scenario(seconds=120)
 def latency(broker: Broker) -> Any:
-    """Run kafka-e2e-latency to its end, without comparing figures."""
+    """Run kafka-e2e-latency. The measured times are not compared."""
     create(broker, "tools-latency")
     arguments = ("--topic", "tools-latency", "--num-records", "100", "--producer-acks", "all")
     outcome = run(
@@ -133,7 +133,7 @@ def latency(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def throughput(broker: Broker) -> Any:
-    """Run the performance tools with several options, without comparing figures."""
+    """Run the performance tools with several options. The measured figures are not compared."""
     topic = "tools-throughput"
     create(broker, topic, "--partitions", "2")
     seen: dict[str, Any] = {}
@@ -228,7 +228,7 @@ def streams_reset(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def replica_verification(broker: Broker) -> Any:
-    """Run kafka-replica-verification until its first report."""
+    """Run kafka-replica-verification until it has printed its first report."""
     create(broker, "tools-replicas", "--partitions", "2")
     said(PRODUCER, broker, "--topic", "tools-replicas", stdin="1\n2\n3\n")
     tool = start_tool(
@@ -243,5 +243,5 @@ def replica_verification(broker: Broker) -> Any:
         tool.kill()
         tool.communicate(timeout=30)
     steady = [re.sub(r"^\S+ \S+: ", "<time>: ", line.strip()) for line in lines]
-    # No partition lags, so the tool may name any of them.
+    # No partition lags, so the tool may report any partition as the one with the maximum lag.
     return [re.sub(r"tools-replicas-\d at offset \d+", "<place>", line) for line in steady]

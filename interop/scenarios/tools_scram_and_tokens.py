@@ -30,20 +30,20 @@ def client_config_file(name: str, password: str, mechanism: str = PLAIN, more: s
     module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     jaas = f'{module} required username="{name}" password="{password}"{more};'
     lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={jaas}"]
-    # Rejected clients would retry for a long time.
+    # Short timeouts, because a client that is rejected would retry for a long time.
     lines += ["default.api.timeout.ms=20000", "request.timeout.ms=10000", "max.block.ms=20000"]
     with a_file("\n".join(lines) + "\n") as path:
         yield path
 
 
 def describe_users(broker: Broker, *arguments: str) -> list[str]:
-    """Return the output with sorted mechanisms, whose order depends on a hash table."""
+    """Describe users. Return the output with sorted mechanisms, whose order depends on a hash table."""
     lines = said(CONFIGS, broker, "--entity-type", "users", *arguments)
     return [CREDENTIALS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line) for line in lines]
 
 
 def has_credentials(broker: Broker, name: str, count: int) -> bool:
-    """Return whether the broker has this many credentials of a user."""
+    """Return whether the broker knows exactly `count` SCRAM credentials of this user."""
     with RawClient(broker.bootstrap) as client:
         response = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
     return len(response["Results"][0]["CredentialInfos"]) == count
@@ -58,7 +58,7 @@ def passwords(broker: Broker) -> Any:
     seen = {
         "nobody": describe_users(broker, "--describe", *alice),
         "one": describe_users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
-        # One request has all credentials of a user, and may name the user once only.
+        # The tool puts all credentials of a user into one request, which may name the user only once.
         "both": describe_users(broker, "--alter", *alice, "--add-config", both),
         "stronger": describe_users(
             broker, "--alter", *alice, "--add-config", f"{SCRAM_256}=[iterations=8192,password=a]"
@@ -85,7 +85,7 @@ def passwords(broker: Broker) -> Any:
 
 
 def delegation_token_output(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, bytes]:
-    """Return the output, and the token's id and HMAC if there is one."""
+    """Run the tool. Return its output, and the id and HMAC of the token if the output contains them."""
     outcome = run(TOKENS, "--bootstrap-server", one.bootstrap, "--command-config", config, *arguments)
     hmac = HMAC.search(outcome.stdout)
     shown = re.search(r"tokenId : (\S+)", outcome.stdout)
@@ -113,7 +113,7 @@ def delegation_tokens(broker: Broker) -> Any:
         alices = ("--describe", "--owner-principal", "User:alice")
         until(lambda: bool(delegation_token_output(one, bob, *alices)[2]))
         seen["described"] = delegation_token_output(one, bob, *alices)[0]
-        # The tool requests the tokens of an empty list of owners, not of all owners.
+        # Without an owner, the tool sends an empty list of owners, which does not mean all owners.
         seen["one's own"] = delegation_token_output(one, alice, "--describe")[0]
         seen["another's"] = delegation_token_output(one, bob, "--describe", "--owner-principal", "User:zoe")[
             0
@@ -151,7 +151,7 @@ def console_round_trip(one: Secured, config: str) -> Any:
 
 @scenario(seconds=240)
 def scram_clients(broker: Broker) -> Any:
-    """Authenticate with a SCRAM password until its credentials are deleted."""
+    """Authenticate with a SCRAM password, then delete its credentials. The authentication must then fail."""
     seen: dict[str, Any] = {}
     carol = ("--entity-name", "carol")
     with secured(broker, MECHANISMS, SECRET) as one:

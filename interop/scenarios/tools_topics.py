@@ -14,7 +14,7 @@ TOPICS = f"{TOOLS}.TopicCommand"
 
 
 def produce_lines(broker: Broker, topic: str, count: int) -> None:
-    """Produce lines 0, 1, 2, ..."""
+    """Produce the lines 0, 1, 2, ... with the console producer."""
     text = "".join(f"{number}\n" for number in range(count))
     said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, stdin=text)
 
@@ -106,11 +106,11 @@ def list_and_describe(broker: Broker) -> Any:
 
 
 GROWN = {"grow": 4, "grow all": 5, "grow assigned": 7}
-"""The number of partitions after each step."""
+"""The number of partitions after each change."""
 
 
 def wait_for_partitions(broker: Broker, topic: str, count: int) -> None:
-    """Wait until the broker itself has this many partitions in its metadata."""
+    """Wait until the topic has this many partitions in the broker's own metadata."""
     until(lambda: len(said(TOPICS, broker, "--describe", "--topic", topic)) == count + 2)
 
 
@@ -183,7 +183,7 @@ def offsets(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def delete_records(broker: Broker) -> Any:
-    """Delete records up to an offset, to the end, beyond it, and of unknown partitions."""
+    """Delete records up to an offset, up to the end, beyond the end, and of unknown partitions."""
     tool = f"{TOOLS}.DeleteRecordsCommand"
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-records")
@@ -252,7 +252,7 @@ def log_dirs(broker: Broker) -> Any:
 
 
 def normalize_log_dirs(line: str) -> str:
-    """Return the JSON of kafka-log-dirs with sorted partitions and without sizes."""
+    """Return the JSON output of kafka-log-dirs, with sorted partitions and without sizes."""
     found = json.loads(line)
     for one in found["brokers"]:
         for directory in one["logDirs"]:
