@@ -67,7 +67,7 @@ class MirroredCluster:
         assert producer.flush(30) == 0
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        found = self.admin.list_topics(timeout=30).mirror_topics.get(topic)
+        found = self.admin.list_topics(timeout=30).topics.get(topic)
         return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
@@ -136,7 +136,7 @@ class MirroredCluster:
     def mirror_topics(self) -> dict[str, int]:
         """Return MirrorMaker's internal topics in this cluster, and the topics that it has mirrored to it."""
         kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
-        listed = self.admin.list_topics(timeout=30).mirror_topics
+        listed = self.admin.list_topics(timeout=30).topics
         return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
 
 
