@@ -13,6 +13,7 @@ from typing import Any
 
 from interop.brokers import Broker, run_tool, start_tool
 from interop.scenario import scenario
+from interop.tools import until
 
 TOOLS = "org.apache.kafka.tools"
 
@@ -71,17 +72,24 @@ def topics(broker: Broker) -> Any:
     seen["create again"] = errors_only(tool_output(tool, broker, "--create", "--topic", name))
     seen["create unless there"] = tool_output(tool, broker, "--create", "--topic", name, "--if-not-exists")
     seen["create with a bad name"] = errors_only(tool_output(tool, broker, "--create", "--topic", "a b"))
-    seen["describe"] = tool_output(tool, broker, "--describe", "--topic", name)
+    described = ("--describe", "--topic", name)
+
+    def until_described(lines: int) -> None:
+        """Wait until the broker has replayed a change: a tool returns once the change is committed."""
+        until(lambda: len(tool_output(tool, broker, *described)) == lines)
+
+    until_described(lines=3 + 2)
+    seen["describe"] = tool_output(tool, broker, *described)
     seen["grow"] = tool_output(tool, broker, "--alter", "--topic", name, "--partitions", "5")
     seen["shrink"] = errors_only(tool_output(tool, broker, "--alter", "--topic", name, "--partitions", "1"))
-    seen["describe grown"] = tool_output(tool, broker, "--describe", "--topic", name)
-    seen["under-replicated"] = tool_output(
-        tool, broker, "--describe", "--under-replicated-partitions", "--topic", name
-    )
+    until_described(lines=5 + 2)
+    seen["describe grown"] = tool_output(tool, broker, *described)
+    seen["under-replicated"] = tool_output(tool, broker, *described, "--under-replicated-partitions")
     listed = tool_output(tool, broker, "--list")
     seen["list"] = [line for line in listed if line in (name, "exit 0")]
     seen["delete"] = tool_output(tool, broker, "--delete", "--topic", name)
-    seen["describe deleted"] = errors_only(tool_output(tool, broker, "--describe", "--topic", name))
+    until(lambda: not any("PartitionCount" in line for line in tool_output(tool, broker, *described)))
+    seen["describe deleted"] = errors_only(tool_output(tool, broker, *described))
     return seen
 
 

@@ -233,9 +233,15 @@ def tools(broker: Broker) -> Any:
     seen["replication"] = [replicas[0], [[row[0], row[1], row[3], row[-1]] for row in rows], replicas[-1]]
     alter = ("--alter", *broker_configs, "--add-config", "log.cleaner.threads=2")
     seen["alter"] = controller_tool_output(broker, configs, *alter)
-    # The broker is shared, and other scenarios change its configurations.
-    altered = controller_tool_output(broker, configs, "--describe", *broker_configs)
-    seen["altered"] = [line for line in altered if "=" not in line or line.startswith("log.cleaner.threads=")]
+
+    def described_threads() -> list[str]:
+        """Describe the changed key alone: other scenarios change configurations of the shared broker."""
+        lines = controller_tool_output(broker, configs, "--describe", *broker_configs)
+        return [line for line in lines if "=" not in line or line.startswith("log.cleaner.threads=")]
+
+    # Before Apache Kafka's controller has applied the change, the new synonyms may come with the old value.
+    until(lambda: any(line.startswith("log.cleaner.threads=2") for line in described_threads()))
+    seen["altered"] = described_threads()
     seen["back"] = controller_tool_output(
         broker, configs, "--alter", *broker_configs, "--delete-config", "log.cleaner.threads"
     )
