@@ -30,7 +30,7 @@ _VERSION = 0
 
 
 class CorruptCheckpoint(StorageError):
-    """A file with invalid content. It was read successfully, so the disk itself has not failed."""
+    """Invalid content of a checkpoint file or of `partition.metadata`. The disk itself has not failed."""
 
 
 def _encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -39,9 +39,9 @@ def _encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def _read_entries(disk: Disk, path: str) -> list[str]:
-    """Return the entry lines of a checkpoint.
+    """Return the entry lines of a checkpoint file. Raises CorruptCheckpoint or StorageError.
 
-    As in Kafka, a file that ends before the count counts as empty.
+    Return no lines if the file is missing or, as in Kafka, if it ends before its second line, the count.
     """
     try:
         text = disk.read(path).decode("utf-8", "replace")
@@ -61,7 +61,7 @@ def _read_entries(disk: Disk, path: str) -> list[str]:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Read the offsets of a checkpoint; none if the file is missing.
+    """Return the offsets in a checkpoint file, or no offsets if the file is missing.
 
     Raises CorruptCheckpoint or StorageError.
     """
@@ -76,19 +76,19 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return the content of a checkpoint with these offsets."""
+    """Return the content of a checkpoint file that has these offsets."""
     return _encode_checkpoint(
         f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()
     )
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace a checkpoint and sync it. Raises StorageError."""
+    """Replace a checkpoint file and sync it. Raises StorageError."""
     disk.replace(path, encode_offsets(offsets), sync=True)
 
 
 class OffsetCheckpoints(NamedTuple):
-    """The offset checkpoints of one log directory."""
+    """The offsets in three checkpoint files of a log directory; the log cleaner's file is not included."""
 
     recovery_points: Mapping[TopicPartition, int]
     log_start_offsets: Mapping[TopicPartition, int]
@@ -96,11 +96,11 @@ class OffsetCheckpoints(NamedTuple):
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> OffsetCheckpoints:
-        """Read the three files. Raises CorruptCheckpoint or StorageError; the directory then goes offline."""
+        """Read the three files. A missing file has no offsets. Raises CorruptCheckpoint or StorageError."""
         return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
 
     def by_file(self) -> Mapping[str, Mapping[TopicPartition, int]]:
-        """Return the content of each file, by file name."""
+        """Return the offsets for each file, by file name."""
         return dict(zip(_CHECKPOINTS, self, strict=True))
 
 
@@ -108,7 +108,10 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """Read leader epochs and their start offsets. Raises CorruptCheckpoint or StorageError."""
+    """Return the (leader epoch, start offset) pairs in a file, or no pairs if the file is missing.
+
+    Raises CorruptCheckpoint or StorageError.
+    """
     epochs: list[tuple[int, int]] = []
     for line in _read_entries(disk, path):
         try:
@@ -120,7 +123,7 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool) -> None:
-    """Replace a leader epoch checkpoint. Raises StorageError."""
+    """Replace a leader epoch checkpoint by these (leader epoch, start offset) pairs. Raises StorageError."""
     lines = (f"{epoch} {start_offset}" for epoch, start_offset in epochs)
     disk.replace(path, _encode_checkpoint(lines), sync=sync)
 
@@ -128,8 +131,8 @@ def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sy
 def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
     """Return the topic id in a log's `partition.metadata`, or None if the file does not exist.
 
-    Raises CorruptCheckpoint if the file is empty or invalid, and StorageError if the disk fails. The caller
-    must not treat such a log as a log without a topic id: that would hide its records.
+    Raises CorruptCheckpoint if the file is empty or invalid, and StorageError if the disk fails. After an
+    error, the caller must not treat the log as a log without a topic id: that would hide its records.
     """
     path = join(directory, PARTITION_METADATA)
     try:
@@ -153,7 +156,7 @@ _TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
 def write_temporary_partition_metadata(disk: Disk, directory: str, topic_id: Uuid) -> None:
     """Write `partition.metadata` under a temporary name.
 
-    The caller syncs and renames it. Raises StorageError.
+    The caller must sync the file and then call `rename_partition_metadata`. Raises StorageError.
     """
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
     disk.write(join(directory, TEMPORARY_PARTITION_METADATA), text.encode(), sync=False)
@@ -168,7 +171,7 @@ def rename_partition_metadata(disk: Disk, directory: str) -> None:
 
 
 class IncompleteMetaProperties(StorageError):
-    """A `meta.properties` without a node id or a cluster id. The owner of the directory is unknown."""
+    """A `meta.properties` without a node id or a cluster id, so that the directory's owner is unknown."""
 
 
 class MetaProperties(NamedTuple):
@@ -228,7 +231,7 @@ _NODE_ID = {0: "broker.id", 1: "node.id"}
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Replace `meta.properties` and sync it, keeping its version. Raises StorageError."""
+    """Replace `meta.properties`, in the format of `properties.version`, and sync it. Raises StorageError."""
     version = properties.version
     lines = ["#", f"cluster.id={escaped(properties.cluster_id)}"]
     if properties.directory_id is not None:
@@ -241,17 +244,20 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown. The caller has flushed, closed and checkpointed every log."""
+    """Write and sync the clean shutdown marker. Raises StorageError.
+
+    The caller must have flushed, closed and checkpointed every log of the directory.
+    """
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     disk.write(join(directory, CLEAN_SHUTDOWN), content.encode(), sync=True)
     disk.sync_directory(directory)
 
 
 def consume_clean_shutdown(disk: Disk, directory: str) -> int | None:
-    """Remove the clean shutdown marker and return its broker epoch (-1 if unknown), or None without a marker.
+    """Remove the clean shutdown marker and return its broker epoch, or -1 if the marker has no valid epoch.
 
-    The marker is removed before the logs are opened. Otherwise a later crash would look like a clean
-    shutdown.
+    Return None if there is no marker. Raises StorageError. Must be called before the logs are opened:
+    otherwise a later crash would look like a clean shutdown.
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not disk.exists(path):

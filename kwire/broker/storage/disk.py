@@ -35,10 +35,7 @@ READ_ONLY_MODE = 0o400
 
 
 class StorageError(Exception):
-    """A failed disk operation, or a file with unusable content.
-
-    Data that is being written is not acknowledged.
-    """
+    """A failed disk operation, or a file with unusable content."""
 
 
 class FileMissing(StorageError):
@@ -46,7 +43,10 @@ class FileMissing(StorageError):
 
 
 def failure_in(result: object) -> StorageError | None:
-    """Return the StorageError of a disk operation in a worker, or None if the operation succeeded."""
+    """Return the error of a disk operation in a worker as a StorageError, or None if it succeeded.
+
+    `result` is what `Host.run_in_worker` passes to its callback.
+    """
     if isinstance(result, BaseException):
         return result if isinstance(result, StorageError) else StorageError(str(result))
     return None
@@ -68,7 +68,7 @@ class DiskFile(Protocol):
         """Return `size` bytes from `position`; fewer bytes only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Shorten the file, or extend it with a hole of zeros."""
+        """Shorten or extend the file to `size` bytes. The added part reads as zeros."""
 
     def sync(self) -> None:
         """Make the content durable (fdatasync). May be called in a worker thread."""
@@ -86,7 +86,7 @@ class Disk(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes see the same files under the same paths."""
+        """Whether other processes can open the files of this disk by path. False for a disk in memory."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open a file for reading and writing, or return its cached handle."""
@@ -105,7 +105,7 @@ class Disk(Protocol):
         """Return the content of a small file."""
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of a file, which may be read-only; fewer bytes only at the end of the file."""
+        """Return `size` bytes of a file from `position`; fewer bytes only at its end. It may be read-only."""
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         """Create or overwrite a small file in place. A crash may leave a part of the new content."""
@@ -117,7 +117,7 @@ class Disk(Protocol):
         """
 
     def make_read_only(self, path: str) -> None:
-        """Remove the write permission of a file. A disk without permissions does nothing."""
+        """Remove the write permission of a file. A disk without file permissions ignores this."""
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or a directory within the disk. Open handles stay valid."""
@@ -141,7 +141,7 @@ class Disk(Protocol):
         """Make the names in a directory durable. A missing directory is ignored."""
 
     def lock(self, path: str) -> DiskLock | None:
-        """Lock a lock file. Return None if another process holds the lock."""
+        """Create a lock file if it is missing, and lock it. Return None if it is already locked."""
 
     def close(self) -> None:
         """Close the cached handles and release the locks. The disk must not be used afterwards."""
@@ -252,7 +252,7 @@ _WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class RealLock:
-    """A record lock on the complete lock file. It excludes the lock of the JVM's FileChannel.
+    """An fcntl lock on the complete lock file. It excludes the lock of Apache Kafka (Java's FileChannel).
 
     The lock belongs to the open file and not to the process. So it also excludes a second broker in the same
     process.
@@ -274,14 +274,14 @@ class RealLock:
 
 
 class _HandleCache:
-    """A bounded LRU cache of open files by path. Dropping a directory takes time only for its open files."""
+    """A bounded LRU cache of open files by path. Dropping a directory looks only at its open files."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_files: int) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
         """The open files by path, least recently used first."""
         self._below: dict[str, set[str]] = {}
         """For each directory, its entries that are open files or that contain open files."""
-        self._most = most
+        self._max_files = max_files
 
     def get(self, path: str) -> RealFile | None:
         file = self._files.get(path)
@@ -299,13 +299,13 @@ class _HandleCache:
             if len(siblings) > 1:
                 break
             path = directory
-        if len(self._files) > self._most:
+        if len(self._files) > self._max_files:
             self.drop(next(iter(self._files)))
 
     def drop(self, path: str) -> None:
         """Drop a file, or all files below a directory, from the cache.
 
-        If the path has no open files, any thread may call this; otherwise only the loop thread.
+        If the path has no open files, any thread may call this; otherwise only the event loop's thread.
         """
         if path not in self._files and path not in self._below:
             return
@@ -331,8 +331,8 @@ class _HandleCache:
 class RealDisk:
     """The file system of the operating system.
 
-    Only the loop thread may use it, except for `sync`, `sync_directory`, and `write` of a file that no other
-    thread accesses.
+    Only the event loop's thread may call its methods, except for `sync_directory`, and `write` of a file that
+    no other thread accesses. Any thread may read or sync a RealFile that is already open.
     """
 
     is_shared: Final = True
@@ -523,7 +523,7 @@ class RealDisk:
 
 
 class FileRegion:
-    """A part of a file, as a read returns it. The kernel sends it from the file to the socket (sendfile)."""
+    """A part of a segment file that a log read returns. The kernel copies it to a socket (sendfile)."""
 
     __slots__ = ("file", "position", "size_bytes")
 

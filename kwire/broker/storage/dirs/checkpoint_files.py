@@ -4,8 +4,8 @@
     rename    rename the temporary file to the checkpoint's name       on the event loop
     sync      sync the directory                                       in a worker
 
-`write_now` replaces the files on the event loop instead. A replacement that is in progress then ends without
-the rename, because its content is outdated.
+`write_now` replaces the files on the event loop instead. A replacement whose first step is still running in a
+worker then ends without the rename, because its content is outdated.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class CheckpointFiles:
     """The checkpoint files of one directory. Each file has one offset per partition."""
 
     def __init__(self, disk: Disk, directory: str, wanted: Callable[[str], Mapping[str, Offsets]]) -> None:
-        """`wanted` returns the current content of a directory's files, by file name."""
+        """`wanted(directory)` returns the offsets that each file should have now, by file name."""
         self._disk = disk
         self._directory = directory
         self._wanted = wanted
         self._on_disk: dict[str, Offsets] = {}
-        """The content of each file as far as it is known to be durable."""
+        """The durable content of each file. A file whose content is unknown is missing here."""
         self.checkpointed: set[TopicPartition] = set()
         """The partitions that a checkpoint file could contain if the broker crashed now."""
         self._is_writing = False
         self._waiting: list[OnWritten] = []
-        """The callbacks of the next write. That write starts when the current write ends."""
+        """The callbacks of the next write, which starts when the current write ends."""
         self._sync_writes = 0
 
     def read(self, name: str, offsets: Offsets) -> None:
-        """Record the content of a file that was read when the broker started."""
+        """Record the offsets that a file had when the broker started. The caller has read the file."""
         self._on_disk[name] = offsets
         self.checkpointed.update(offsets)
 
@@ -61,7 +61,11 @@ class CheckpointFiles:
         self.checkpointed = _partitions(wanted)
 
     def write(self, host: Host, then: OnWritten) -> None:
-        """Write the outdated files. If a write is in progress, another write follows it."""
+        """Write the outdated files in workers, then call `then` on the event loop.
+
+        If a write is in progress, the new write starts after its success; after a failure, `then` gets the
+        error.
+        """
         if self._is_writing:
             self._waiting.append(then)
         else:
@@ -118,7 +122,7 @@ class CheckpointFiles:
             self._start(host, again)
 
     def _changed(self, wanted: Mapping[str, Offsets]) -> dict[str, Offsets]:
-        """Return the new content of the outdated files.
+        """Return the new content of the outdated files. Raises StorageError.
 
         The other files are accessed, too, so that a failed disk is noticed even if nothing has to be written.
         """
@@ -142,9 +146,9 @@ def write_checkpoint_files(
     written: Callable[[T, StorageError | None], None],
     then: Callable[[], None],
 ) -> None:
-    """Write the outdated files of several directories.
+    """Write the outdated files of several directories in workers.
 
-    Call `written` for each directory, and `then` at the end.
+    Call `written` with the key in `files` and the error of each directory, and `then` after all of them.
     """
     left = dict(files)
 
@@ -161,19 +165,19 @@ def write_checkpoint_files(
 
 
 def checkpoint_offsets(logs: Iterable[Log]) -> Mapping[str, Offsets]:
-    """Return the content of each checkpoint file for a directory that has these logs."""
-    places = {(log.topic, log.partition): log for log in logs}
+    """Return the offsets of the logs in a directory, by the name of the checkpoint file that has them."""
+    by_partition = {(log.topic, log.partition): log for log in logs}
     return OffsetCheckpoints(
-        recovery_points={place: log.recovery_point for place, log in places.items()},
+        recovery_points={partition: log.recovery_point for partition, log in by_partition.items()},
         # As in Kafka, the log start offset is stored only if it differs from the first segment's base offset.
         log_start_offsets={
-            place: log.log_start_offset
-            for place, log in places.items()
+            partition: log.log_start_offset
+            for partition, log in by_partition.items()
             if log.log_start_offset > log.segment_base_offsets[0]
         },
-        high_watermarks={place: log.high_watermark for place, log in places.items()},
+        high_watermarks={partition: log.high_watermark for partition, log in by_partition.items()},
     ).by_file()
 
 
 def _partitions(files: Mapping[str, Offsets]) -> set[TopicPartition]:
-    return {place for offsets in files.values() for place in offsets}
+    return {partition for offsets in files.values() for partition in offsets}

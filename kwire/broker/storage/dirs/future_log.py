@@ -2,8 +2,8 @@
 
 The caller reads regions of the source log, possibly in a worker thread, and `append` appends the complete
 batches of a region to the copy. The copy is a valid log at any time, so copying continues after a restart.
-The producer state may come from batches that the source log has already deleted. Such state exists only in
-memory, and is transferred at the end.
+The producer state of the source log may come from batches that the source log has already deleted. It is
+transferred in memory at the end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MAX_BATCHES = 256
 
 
 class FutureLog:
-    """The copying of one log. Methods must run on the event loop, and raise StorageError if a disk fails.
+    """A future log and its source log. The methods must run on the event loop.
 
-    ApiError CORRUPT_MESSAGE is raised if the source log is corrupt; it cannot be copied beyond that point.
+    They raise StorageError if a disk fails, and ApiError CORRUPT_MESSAGE if the source log is corrupt.
     """
 
     def __init__(self, log_manager: LogManager, source: Log, directory: LogDirectory, now_ms: int) -> None:
@@ -70,11 +70,11 @@ class FutureLog:
         self.log = self._create(now_ms)
 
     def truncate_to_source(self, now_ms: int) -> None:
-        """Truncate the copy to the part that it shares with the source log.
+        """Truncate the copy to the part that it shares with the source log, or recreate it if there is none.
 
-        Must be called after the source log was truncated, and after a restart of the broker. The source log
-        may have lost records that were copied, and may have appended other records. KIP-101: two logs are
-        equal up to the offset at which their leader epochs diverge.
+        Must be called after each truncation of the source log; the constructor calls it for an existing copy.
+        The source log may have lost records that were copied, and may have appended other records. KIP-101:
+        two logs are equal up to the offset at which their leader epochs diverge.
         """
         source, log = self.source, self.log
         same_up_to = 0
@@ -91,13 +91,15 @@ class FutureLog:
     # --- copying
 
     def next_region(self, now_ms: int) -> FileRegion | None:
-        """Return the next region of the source log to read, or None if the copy has caught up."""
+        """Return the next region of the source log to read, or None if the copy has caught up.
+
+        Recreate the copy first if retention has deleted the records that would be copied next.
+        """
         self._raise_if_failed()
         source = self.source
         if self.log.log_end_offset < source.log_start_offset and (
             self.log.log_end_offset < self._first_offset()
         ):
-            # Retention has deleted the records of the source log that would be copied next.
             self._recreate(now_ms)
         if self.offset_lag <= 0:
             self._follow_source()
@@ -115,7 +117,10 @@ class FutureLog:
             raise
 
     def append(self, data: bytes, now_ms: int) -> int:
-        """Append the complete batches in `data`, and return the size of these batches in bytes."""
+        """Append up to 256 complete batches from the start of `data`, and return their size in bytes.
+
+        Raises ApiError CORRUPT_MESSAGE if `data` does not start with a complete batch.
+        """
         self._raise_if_failed()
         view = memoryview(data)
         position = batches = 0

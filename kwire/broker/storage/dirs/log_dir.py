@@ -27,7 +27,7 @@ MAX_NAME_BYTES = 255
 _SUFFIXED = re.compile(r"^(\S+)-(\d+)\.(\S+)(-delete|-stray|-future)$")
 _PLAIN = re.compile(r"^(\S+)-(\d+)$")
 _FOREIGN = frozenset({"remote-log-index-cache", "lost+found"})
-"""Names in a log directory that are no partition directories and are ignored."""
+"""Subdirectories of a log directory that are ignored, because they are not partition directories."""
 
 
 class DirectoryInUse(StorageError):
@@ -45,7 +45,7 @@ class PartitionDirectory(NamedTuple):
 
 
 def parse_dir_name(name: str) -> PartitionDirectory | None:
-    """Parse the name of a partition directory, or return None if it is not such a name."""
+    """Parse the name of a partition directory. Return None for any other name."""
     match = _SUFFIXED.match(name)
     if match is not None:
         return PartitionDirectory(name, match[1], int(match[2]), match[4])
@@ -54,20 +54,20 @@ def parse_dir_name(name: str) -> PartitionDirectory | None:
 
 
 def future_dir_name(topic: str, partition: int, rng: random.Random) -> str:
-    """Return a new directory name for a future log. See `future_dir_name_fits` for long topic names."""
+    """Return a new directory name for a future log. `future_dir_name_fits` checks its length."""
     return f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE_SUFFIX}"
 
 
 def future_dir_name_fits(topic: str, partition: int) -> bool:
-    """Return whether a future log's name is short enough for a file name.
+    """Return whether a future log's directory name is short enough for the file system.
 
-    Other names are shortened instead.
+    It cannot be shortened like the name of a deleted or stray log, because it must contain the topic name.
     """
     return len(f"{topic}-{partition}.{FUTURE_SUFFIX}") + 32 <= MAX_NAME_BYTES
 
 
 def suffixed_dir_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
-    """Return a new directory name for a deleted or stray log. A long topic name is shortened to fit."""
+    """Return a new directory name for a deleted or stray log. A long topic name is shortened."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
 
@@ -80,11 +80,11 @@ class LogDirectory:
         self.holds_only_metadata = holds_only_metadata
         """Whether the directory is the metadata.log.dir and not one of `log.dirs`."""
         self.cordoned = False
-        """Whether new partitions are created only in other directories (KIP-1066)."""
+        """Whether new partitions are created in other directories if possible (KIP-1066)."""
         self.failure: str | None = None
         """The reason why the directory is offline; None if it is online."""
         self.had_clean_shutdown = False
-        """Whether the last shutdown was clean."""
+        """Whether the directory had a clean shutdown marker when the broker started."""
         self.last_broker_epoch = UNKNOWN_BROKER_EPOCH
         """The broker epoch of the last clean shutdown, or UNKNOWN_BROKER_EPOCH."""
         self.properties: MetaProperties | None = None
@@ -135,7 +135,10 @@ class LogDirectory:
         self.properties = read_meta_properties(self._disk, self.path)
 
     def partitions(self) -> list[PartitionDirectory]:
-        """Return its partition directories, sorted by name. Raises StorageError for an unknown name."""
+        """Return the partition directories, sorted by name.
+
+        Raises StorageError if another subdirectory is neither hidden nor one of those that are ignored.
+        """
         found: list[PartitionDirectory] = []
         for name in self._disk.subdirectories(self.path):
             if name in _FOREIGN or name.startswith("."):

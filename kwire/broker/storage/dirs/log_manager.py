@@ -64,9 +64,9 @@ class LogManager:
     ) -> None:
         """`config_for` returns the initial configuration of a topic's logs; `Log.config` may change later.
 
-        `assigned_directory_id` returns the directory id that the cluster metadata has for a partition. It
-        decides if two directories have the partition. `metadata_dir` has only the metadata log; None if there
-        is none.
+        `assigned_directory_id` returns the directory id that the cluster metadata has for a partition. That
+        directory keeps the log if two directories have the partition. `metadata_dir` is the one of `log_dirs`
+        that has only the metadata log; None if there is no such directory.
 
         `on_directory_failed` is called after a directory and its logs have gone offline.
         """
@@ -83,11 +83,11 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
-        """Future logs. Each will replace the log of its partition in another directory."""
+        """The future log of each partition that is being moved to another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._replaced_logs: dict[Log, LogDirectory] = {}
-        """Logs that were replaced by future logs, as long as a start of the broker would find them."""
+        """Logs that were replaced by future logs, and that a restarted broker would still find."""
         self._delayed_deletion = DelayedDeletion(disk, logger)
         self._checkpoints = {
             directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
@@ -96,7 +96,7 @@ class LogManager:
         """Recovery points, log start offsets and high watermarks, by directory."""
         self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """The high watermarks that the checkpoints had when the broker started."""
+        """The high watermarks that the checkpoint files had when the broker started."""
         self._is_open = False  # whether the logs of partitions were opened
 
     # --- opening
@@ -107,9 +107,9 @@ class LogManager:
         self.open_logs(now_ms)
 
     def lock(self) -> None:
-        """Create missing directories and lock all of them. A directory that fails goes offline.
+        """Create missing log directories, and lock all log directories. A directory that fails goes offline.
 
-        Raises StorageError if no directory is usable, or if another process has locked a directory.
+        Raises StartRefused if no directory is usable, and DirectoryInUse if a directory is already locked.
         """
         for directory in self._directories:
             try:
@@ -122,9 +122,9 @@ class LogManager:
         self._check_any_online()
 
     def load_meta_properties(self) -> None:
-        """Read the owners of the directories and their clean shutdown markers.
+        """Read the `meta.properties` of each directory, and read and remove its clean shutdown marker.
 
-        A directory that fails goes offline. Raises StorageError if none is left.
+        A directory that fails goes offline. Raises StartRefused if no directory stays online.
         """
         for directory in self._directories:
             if not directory.offline:
@@ -136,7 +136,7 @@ class LogManager:
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
-        """Load all logs except the metadata log. Raises StorageError if no directory stays online."""
+        """Load all logs except the metadata log. Raises StartRefused if no directory stays online."""
         for directory in self._directories:
             if directory.offline:
                 continue
@@ -163,14 +163,14 @@ class LogManager:
                 continue
             if found.topic == METADATA_TOPIC:
                 continue
-            place = (found.topic, found.partition)
-            if found.suffix and place in self._future_logs:
-                # One future log per partition is enough. The current log has all records of a second one.
+            topic_partition = (found.topic, found.partition)
+            if found.suffix and topic_partition in self._future_logs:
+                # A partition has at most one future log. The current log has all records of this second one.
                 self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
-            if not found.suffix and place in self._logs:
+            if not found.suffix and topic_partition in self._logs:
                 self._resolve_duplicate(directory, found)
-                if place in self._logs:
+                if topic_partition in self._logs:
                     continue
             log = self._load(
                 directory,
@@ -179,16 +179,20 @@ class LogManager:
                 name=found.name,
                 config=config_of(found.topic),
                 clean=directory.had_clean_shutdown,
-                recovery_point=recovery_points.get(place, 0),
-                log_start_offset=start_offsets.get(place, 0),
+                recovery_point=recovery_points.get(topic_partition, 0),
+                log_start_offset=start_offsets.get(topic_partition, 0),
                 now_ms=now_ms,
             )
             log.high_watermark = max(
-                log.log_start_offset, min(high_watermarks.get(place, 0), log.log_end_offset)
+                log.log_start_offset, min(high_watermarks.get(topic_partition, 0), log.log_end_offset)
             )
-            opened[place] = log
-        if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
-            # The checkpoint claims a durable log end that is lost. New records there would not be durable.
+            opened[topic_partition] = log
+        if any(
+            log.recovery_point < recovery_points.get(topic_partition, 0)
+            for topic_partition, log in opened.items()
+        ):
+            # The recovery point is beyond the end of the log, because durable records were lost. If it were
+            # kept, recovery would skip new records at these offsets.
             self._checkpoints[path].write_now()
         if opened:
             how = "after a clean shutdown" if directory.had_clean_shutdown else "with log recovery"
@@ -197,23 +201,22 @@ class LogManager:
     def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Mark one of two directories of a partition as stray. Raises StorageError if it is unclear which.
 
-        This happens if a replacement by a future log was interrupted between its renames, or if the disk of
-        the old log failed then. The directory that the cluster metadata has is kept: its future log was
-        complete when the metadata changed, and may have newer records. A directory without a topic id is
-        marked as stray: its creation failed on a full disk, and the partition was then created elsewhere.
+        Two directories with the same topic id normally fail the start before, in `needs_format`. A directory
+        without a topic id is marked as stray: its creation failed on a full disk, and the partition was then
+        created in another directory. Otherwise the directory that the cluster metadata assigns is kept.
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]
-        place = self._assigned_directory_id(found.topic, found.partition)
+        assigned_id = self._assigned_directory_id(found.topic, found.partition)
         path = join(directory.path, found.name)
         if read_topic_id(self._disk, path) is None or (
-            log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
+            log.topic_id != ZERO_UUID and assigned_id is not None and assigned_id == other.directory_id
         ):
             self._logger.warning("Marking duplicate log %s as stray: keeping the log in %s", path, other.path)
             stray = suffixed_dir_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
             self._disk.rename(path, join(directory.path, stray))
             self._disk.sync_directory(directory.path)
-        elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
+        elif log.topic_id == ZERO_UUID or (assigned_id is not None and assigned_id == directory.directory_id):
             self._logger.warning(
                 "Marking duplicate log %s as stray: keeping the log in %s", log.directory, directory.path
             )
@@ -269,7 +272,8 @@ class LogManager:
     def open_metadata_log(self, config: LogConfig, now_ms: int, *, directory: str | None = None) -> Log:
         """Load or create `__cluster_metadata-0`, by default in the first log directory. Raises StorageError.
 
-        As in Kafka, log recovery always reads the metadata log from its beginning: the quorum relies on it.
+        As in Kafka, log recovery always reads the metadata log from its beginning, even after a clean
+        shutdown. `directory` is a path.
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
         if parent.offline:
@@ -307,19 +311,19 @@ class LogManager:
         return next((directory for directory in self._directories if directory.path == path), None)
 
     def directory_of_id(self, directory_id: Uuid | None) -> LogDirectory | None:
-        """Return the online directory with this id if partitions are allowed in it, or None."""
+        """Return the online directory with this id, or None. A metadata-only directory is not returned."""
         usable = (one for one in self._directories if not one.offline and not one.holds_only_metadata)
         return next((one for one in usable if directory_id and one.directory_id == directory_id), None)
 
     def logs(self) -> Iterable[Log]:
-        """Return every open log, including the metadata log once it is open."""
+        """Return the current log of each partition, including the metadata log if it is open."""
         return self._logs.values()
 
     def logs_in(self, path: str) -> list[Log]:
         return [log for log, parent in self._parents.items() if parent.path == path]
 
     def _logs_on_disk(self, path: str) -> list[Log]:
-        """Return the logs that a start of the broker would find in a directory."""
+        """Return the logs that a restarted broker would find in a directory, including replaced logs."""
         return [
             *self.logs_in(path),
             *(log for log, parent in self._replaced_logs.items() if parent.path == path),
@@ -345,9 +349,13 @@ class LogManager:
     # --- creating, replacing and deleting logs
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
-        """Create a log in its preferred directory, or else in the directory with the fewest logs."""
-        place = (topic, partition)
-        wanted = self._preferences.pop(place, None)
+        """Create a log in its preferred directory, or else in the directory with the fewest logs.
+
+        A directory that fails goes offline. Raises StorageError if it is the preferred directory, or if no
+        other directory is online.
+        """
+        topic_partition = (topic, partition)
+        wanted = self._preferences.pop(topic_partition, None)
         if wanted is not None and wanted.offline:
             raise StorageError(f"the preferred log directory {wanted.path} is offline")
         while True:
@@ -362,7 +370,10 @@ class LogManager:
                     raise
 
     def _next_directory(self) -> LogDirectory:
-        """Return the online directory with the fewest logs; if possible, not a cordoned one. KIP-1066."""
+        """Return the online directory with the fewest logs; if possible, not a cordoned directory (KIP-1066).
+
+        Raises StorageError if no directory is online.
+        """
         online = [known for known in self._directories if not known.offline and not known.holds_only_metadata]
         if not online:
             raise StorageError("all log directories are offline")
@@ -380,7 +391,10 @@ class LogManager:
             self._preferences[topic, partition] = directory
 
     def create_future_log(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
-        """Create an empty future log in another directory. The log starts at `start_offset`."""
+        """Create an empty future log of `source` that starts at `start_offset`, in another directory.
+
+        Raises StorageError after the directory has gone offline.
+        """
         name = future_dir_name(source.topic, source.partition, self._rng)
         try:
             return self._load(
@@ -399,12 +413,12 @@ class LogManager:
             raise
 
     def replace_current_with_future_log(self, future: Log) -> LogReplacement:
-        """Begin to serve the partition from a future log that has caught up; return the replacement.
+        """Make a future log that has caught up the current log, and return the replacement to be run.
 
         Raises StorageError if the future log has failed; the current log then stays in use.
         """
-        place = (future.topic, future.partition)
-        directory, source = self._parents[future], self._logs.get(place)
+        topic_partition = (future.topic, future.partition)
+        directory, source = self._parents[future], self._logs.get(topic_partition)
         old = None
         if source is not None:
             parent = self._parents[source]
@@ -418,8 +432,8 @@ class LogManager:
             on_failed=self.handle_log_dir_failure,
             on_old_removed=self._on_replaced_log_removed,
         )
-        del self._future_logs[place]
-        self._logs[place] = future
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = future
         if source is not None:
             self._replaced_logs[source] = self._parents.pop(source)
             source.fail(StorageError(f"{future.directory} replaces {source.directory}"))
@@ -440,7 +454,10 @@ class LogManager:
             self._delayed_deletion.add_directory(renamed, log.config.file_delete_delay_ms)
 
     def mark_stray(self, log: Log) -> None:
-        """Mark a log that is not in the cluster metadata as stray, by a rename. Its files are kept."""
+        """Rename the directory of a log as stray, and keep its files. Raises StorageError.
+
+        Such a log is not in the cluster metadata, or is a duplicate in another log directory.
+        """
         self._rename_aside(log, STRAY_SUFFIX, sync=True)
 
     def _renamed_path(self, log: Log, directory: LogDirectory, suffix: str) -> str:
@@ -478,7 +495,7 @@ class LogManager:
             log.producers.expiration_ms = expiration_ms
 
     def tick(self, now_ms: int) -> bool:
-        """Delete renamed files and directories that are due; return whether more of them are due."""
+        """Delete renamed files and directories that are due, up to a limit; return whether more are due."""
         return self._delayed_deletion.tick(now_ms)
 
     def expire_producers(self, now_ms: int, monotonic_ms: int) -> None:
@@ -487,7 +504,10 @@ class LogManager:
             log.producers.verifications.expire(monotonic_ms - self._producer_id_expiration_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention to all logs; return the number of deleted segments. A failed log goes offline."""
+        """Apply retention to all logs but the metadata log; return the number of deleted segments.
+
+        If a log fails, its directory goes offline.
+        """
         deleted = 0
         for log in list(self._logs.values()):
             if log.failure is None and log.topic != METADATA_TOPIC:
@@ -498,7 +518,7 @@ class LogManager:
         return deleted
 
     def due_for_flush(self, monotonic_ms: int) -> list[Log]:
-        """Return the logs that flush.messages, flush.ms or a rolled segment requires to be flushed now."""
+        """Return the logs to flush now, because of flush.messages, flush.ms or a rolled segment."""
         return [
             log
             for log in self._logs.values()
@@ -506,7 +526,7 @@ class LogManager:
         ]
 
     def write_checkpoints(self) -> None:
-        """Write the outdated checkpoints of all online directories before returning."""
+        """Write the outdated checkpoint files of all online directories on the event loop."""
         for directory in self._directories:
             if not directory.offline:
                 try:
@@ -515,7 +535,7 @@ class LogManager:
                     self.handle_log_dir_failure(directory, error)
 
     def checkpoint(self, host: Host) -> None:
-        """Write the outdated checkpoints of all online directories in workers."""
+        """Write the outdated checkpoint files of all online directories in workers."""
         self._write_checkpoints(host, self._directories, lambda: None)
 
     def _write_checkpoints(
@@ -567,7 +587,10 @@ class LogManager:
             directory.release()
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
-        """Close all logs, write the checkpoints, and write the clean shutdown marker of each directory."""
+        """Close all logs, and write the checkpoint files and clean shutdown marker of each online directory.
+
+        A directory gets no marker if one of its logs cannot be closed. `broker_epoch` is for the marker.
+        """
         self.pending_logs.finish_replacements()
         for directory in self._directories:
             if directory.offline:

@@ -7,11 +7,11 @@ The future log serves the partition as soon as the replacement begins. The repla
 3. Rename the future log's directory to the partition's name, and sync its parent directory.
 
 The two directories never have the partition's name at the same time, not even after a power loss, because a
-broker does not start with such directories. A broker that finds a future log without a current log at its
-start completes the replacement.
+broker does not start with such directories. If a broker finds a future log but no current log when it starts,
+it completes the replacement.
 
-If the old log's disk fails in step 2, the old directory keeps the name. When the disk is back, an operator
-has to move one of the two directories away, as in Kafka.
+If the old log's disk fails in step 2, the old log's directory keeps the partition's name. After the disk is
+repaired, an operator has to move one of the two directories away, as in Kafka.
 
 After a crash before the end of step 2, the broker finds the old log, which lacks the records that were
 appended since the beginning of the replacement. Therefore no record is acknowledged during the replacement
@@ -37,32 +37,35 @@ class ReplacedLog(NamedTuple):
     log: Log
     directory: LogDirectory
     deleted_path: str
-    """The path to which its directory is renamed."""
+    """The path with the suffix `-delete` to which the log's directory is renamed."""
 
 
 class LogReplacement:
-    """One replacement. All methods except `work` run on the event loop. No method raises StorageError."""
+    """The replacement of one log by its future log. All methods must run on the event loop.
+
+    Only the constructor and the function `work` raise StorageError. Other failures take a directory offline.
+    """
 
     def __init__(
         self,
         disk: Disk,
         log: Log,
         directory: LogDirectory,
-        place: str,
+        final_path: str,
         old: ReplacedLog | None,
         *,
         on_failed: Callable[[LogDirectory, StorageError], None],
         on_old_removed: Callable[[ReplacedLog], None],
     ) -> None:
-        """Begin the replacement. `place` is the final path of the future log.
+        """Begin to replace the log `old`, if there is one, by the future log `log` in `directory`.
 
-        `on_old_removed` is called once a start of the broker would no longer find the old log. Raises
-        StorageError if the future log has failed.
+        `final_path` is the partition's path in `directory`. `on_old_removed` is called when a restarted
+        broker would no longer find the old log. Raises StorageError if the future log has failed.
         """
         self.log = log
         self._disk = disk
         self._directory = directory
-        self._place = place
+        self._final_path = final_path
         self._old = old
         self._on_failed = on_failed
         self._on_old_removed = on_old_removed
@@ -71,15 +74,15 @@ class LogReplacement:
         self._work: Work | None = next(self._generator)
 
     def __repr__(self) -> str:
-        return f"LogReplacement({self.log.directory} to {self._place})"
+        return f"LogReplacement({self.log.directory} to {self._final_path})"
 
     @property
     def work(self) -> Work | None:
-        """The next step that waits for a disk; None after the last step or a failure."""
+        """The next step that waits for a disk, to be run in any thread; None if no step is left."""
         return self._work
 
     def done(self, error: StorageError | None) -> None:
-        """Continue after `work` has returned (`error` is None) or has raised `error`."""
+        """Continue after `work` was run. `error` is the error that it raised, or None."""
         if self._generator is not None:
             try:
                 self._work = self._generator.send(error)
@@ -97,7 +100,7 @@ class LogReplacement:
                 self.done(None)
 
     def abandon(self) -> None:
-        """Stop the replacement because the log is deleted, and delete the old log, too."""
+        """Stop the replacement because the future log is being deleted, and delete the old log, too."""
         old, self._generator, self._work = self._old, None, None
         if old is not None:
             self._rename_old(old)
@@ -113,8 +116,8 @@ class LogReplacement:
             self._has_failed(old.directory, (yield old.directory.sync))
         try:
             if log.failure is None:
-                self._disk.rename(log.directory, self._place)
-                log.update_directory(self._place)
+                self._disk.rename(log.directory, self._final_path)
+                log.update_directory(self._final_path)
         except StorageError as error:
             self._on_failed(self._directory, error)
         if log.failure is not None:

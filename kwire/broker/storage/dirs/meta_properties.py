@@ -40,13 +40,13 @@ class StartRefused(StorageError):
 
 
 class MetaPropertiesEnsemble(NamedTuple):
-    """The `meta.properties` of all directories."""
+    """The `meta.properties` of all log directories. The keys are directory paths."""
 
     formatted: Mapping[str, MetaProperties]
     unformatted: Sequence[str]
     """Directories without `meta.properties`. They may be missing or empty, or have other files."""
     failures: Mapping[str, StorageError]
-    """Directories whose `meta.properties` could not be read."""
+    """Directories whose `meta.properties` could not be read, and paths that are not directories."""
 
 
 def load_meta_properties(
@@ -78,7 +78,10 @@ def load_meta_properties(
 
 
 def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: str | None) -> str | None:
-    """Return why the directories do not belong to this node, cluster or each other; None if they do."""
+    """Return why the directories do not all belong to this node and one cluster, or None if they do.
+
+    If `cluster_id` is None, any cluster is allowed. Reserved and duplicate directory ids are reported, too.
+    """
     seen: dict[Uuid, str] = {}
     for directory, properties in sorted(ensemble.formatted.items()):
         if properties.node_id != node_id:
@@ -107,7 +110,10 @@ def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: st
 
 
 def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: str, node_id: int) -> bool:
-    """Return whether the directories must be formatted before a start. Raises StartRefused."""
+    """Return whether the directories must be formatted before the broker starts on them.
+
+    Raises StartRefused if the broker must not start on them and they must not be formatted.
+    """
     # `metadata_dir`, the directory of the metadata log, is formatted last, so that an interrupted first start
     # is completed.
     is_half_formatted = metadata_dir in ensemble.unformatted and disk.exists(
@@ -168,8 +174,8 @@ def _check_metadata_log_exists(disk: Disk, ensemble: MetaPropertiesEnsemble, met
 def _check_no_duplicates(disk: Disk, ensemble: MetaPropertiesEnsemble) -> None:
     """Check that no partition has two directories or two future logs, as Kafka's LogManager.loadLog does.
 
-    Otherwise it would be unclear which directory has the latest records. Logs of different topics with the
-    same name are allowed.
+    Otherwise it would be unclear which directory has the latest records. Directories with different topic ids
+    are allowed. Raises StartRefused.
     """
     seen: dict[tuple[str, int, str], list[str]] = {}
     for directory in ensemble.formatted:
@@ -208,7 +214,7 @@ def _usable(ensemble: MetaPropertiesEnsemble) -> list[str]:
 
 
 def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
-    """Yield the partition directories, except a metadata log that has only what formatting writes."""
+    """Yield the paths of partition directories. Skip a metadata log that has only what formatting writes."""
     try:
         names = disk.names(directory)
     except FileMissing:

@@ -1,9 +1,9 @@
 """Logs that log recovery would not find after a crash: new logs, and future logs that replace current logs.
 
 A new log needs a durable `partition.metadata`. If an earlier topic had the same name, the offset checkpoints
-may still have its offsets. They must be removed first, because a start after a crash would apply them to the
-new log. New logs are processed in batches. If a request waits for a log, the log is processed at once,
-concurrently with the current batch.
+may still have the offsets of its log. They must be removed first, because a start after a crash would apply
+them to the new log. New logs are processed in batches. If a request waits for a log, the log is processed at
+once, concurrently with the current batch.
 
 A future log that replaces a current log (`LogReplacement`) is processed at once.
 """
@@ -38,7 +38,7 @@ class PendingLogs:
         on_failed: Callable[[Log, StorageError], None],
         checkpoint: Callable[[Host, Iterable[LogDirectory], Callback], None],
     ) -> None:
-        """`checkpoint` writes the checkpoints of directories and then calls back, even after a failure."""
+        """`checkpoint` writes the checkpoints of directories, then calls back, even after a failure."""
         self._on_failed = on_failed
         self._checkpoint = checkpoint
         self._new: dict[Log, LogDirectory | None] = {}
@@ -52,7 +52,11 @@ class PendingLogs:
         self._is_flushing = False
 
     def add(self, log: Log, checkpointed_in: LogDirectory | None) -> None:
-        """Add a new log. `checkpointed_in` is the directory whose checkpoints have offsets for its name."""
+        """Add a new log.
+
+        `checkpointed_in` is the directory whose checkpoints may have offsets of an earlier log with the same
+        topic and partition; None if they have none.
+        """
         self._new[log] = checkpointed_in
 
     def flush_partition_metadata(self, host: Host) -> None:
@@ -66,7 +70,7 @@ class PendingLogs:
         self.flush_partition_metadata(host)
 
     def start_replacement(self, replacement: LogReplacement, host: Host) -> None:
-        """Start to replace a log by its future log."""
+        """Run the steps of a replacement; those that wait for a disk run in workers."""
         log = replacement.log
         self._replacements[log] = replacement
 
@@ -85,11 +89,14 @@ class PendingLogs:
         go_on()
 
     def is_replacing(self, log: Log) -> bool:
-        """Return whether this is a future log that is replacing the current log."""
+        """Return whether the log is a future log that is replacing the current log."""
         return log in self._replacements and log.failure is None
 
     def discard(self, log: Log) -> None:
-        """Abandon the replacement by a log that is being deleted, and delete the old log, too."""
+        """Abandon the replacement by a future log that is being deleted, and delete the old log, too.
+
+        Do nothing for any other log.
+        """
         replacement = self._replacements.pop(log, None)
         if replacement is not None:
             replacement.abandon()
@@ -100,7 +107,10 @@ class PendingLogs:
             replacement.finish()
 
     def when_recoverable(self, log: Log, host: Host, callback: Callback) -> None:
-        """Call back once a log is recoverable, has failed or is deleted. The log is processed now."""
+        """Call `callback` after a log has become recoverable, has failed or was deleted.
+
+        A new log is processed at once. Must be called only for a log that is not recoverable yet.
+        """
         waiting = self._waiting.setdefault(log, [])
         waiting.append(callback)
         if len(waiting) == 1:
@@ -119,7 +129,7 @@ class PendingLogs:
         self._flush_urgent(host)
 
     def _flush_logs(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
-        """Flush some logs. It does no harm if a log is flushed twice at the same time."""
+        """Make the `partition.metadata` of new logs durable. Concurrent calls may flush the same log."""
         checkpointed_in = list(
             dict.fromkeys(directory for log in logs if (directory := self._new[log]) is not None)
         )
