@@ -1,9 +1,9 @@
 """AlterPartition: a partition leader shrinks or expands the ISR. KIP-497, KIP-841, KIP-903.
 
-The checks run in Apache Kafka's order: topic, partition, epochs above those of this controller, leader epoch,
-leader id, partition epoch, the new ISR, the recovery state, and the eligibility of every ISR member.
+The checks run in Apache Kafka's order: topic, partition, epochs newer than this controller's metadata, leader
+epoch, leader id, partition epoch, the new ISR, the recovery state, and the eligibility of every ISR member.
 
-If an epoch in the request is above that of this controller, then another controller has become active. The
+If the request has a newer leader epoch or partition epoch, then another controller has become active. The
 partition leader gets NOT_CONTROLLER and looks up the active controller.
 """
 
@@ -29,7 +29,10 @@ from kwire.wire.records.metadata import PartitionChangeRecord
 def alter_partition(
     command: AlterPartition, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[list[AlteredPartition]]:
-    """Change the ISR of each partition, or return its error. Raises ApiError STALE_BROKER_EPOCH."""
+    """Change the ISR of each partition, or return the partition's error in the response.
+
+    Raises ApiError STALE_BROKER_EPOCH if the leader is not registered with `command.broker_epoch`.
+    """
     check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     altered: dict[tuple[Uuid, int], PartitionImage] = {}
@@ -103,7 +106,10 @@ def _fault(
 
 
 def _is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
-    """Return whether the broker may join an ISR: it is active and has this epoch (KIP-841, KIP-903)."""
+    """Return whether the broker may join an ISR: it is active, and its epoch is `broker_epoch` or that is -1.
+
+    KIP-841, KIP-903.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_active:
         return False

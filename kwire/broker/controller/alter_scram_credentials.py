@@ -29,7 +29,10 @@ _TWICE: Final = Fault(
 def alter_scram_credentials(
     command: AlterScramCredentials, image: MetadataImage
 ) -> ControllerResult[dict[str, Fault | None]]:
-    """Return the error of each user; None for a valid user. Deletions are checked before upsertions."""
+    """Return the records for the valid users, and an error or None for each user.
+
+    Deletions are checked before upsertions.
+    """
     deleted: dict[str, ScramCredentialDeletion] = {}
     given: dict[str, ScramCredentialUpsertion] = {}
     faults: dict[str, Fault | None] = {}

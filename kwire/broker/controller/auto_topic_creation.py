@@ -12,7 +12,7 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConf
 
 
 def creatable_topic(name: str, config: BrokerConfig) -> CreatableTopic:
-    """Return the topic to create. Internal topics get the configs that their coordinators depend on."""
+    """Return the topic for a CreateTopics command. Internal topics get the configs that coordinators need."""
     if name == GROUP_METADATA_TOPIC:
         return _topic(
             name,

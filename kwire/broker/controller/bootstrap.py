@@ -44,9 +44,9 @@ def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
 def activation_records(
     records: list[Message], min_insync_replicas: int, *, is_transaction_open: bool
 ) -> list[StoredRecord]:
-    """Return the records that the first active controller writes to an empty log.
+    """Return all records that the first active controller writes to an empty log, from the bootstrap records.
 
-    `is_transaction_open`: an earlier controller failed in the middle of these records; abort its transaction.
+    `is_transaction_open`: an earlier controller failed while it wrote them, so its transaction is aborted.
     """
     levels = {
         record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)
@@ -59,7 +59,7 @@ def activation_records(
         out.append(BeginTransactionRecord(name=TRANSACTION_NAME))
     out.extend(records)
     if level >= ELR_LEVEL and levels.get(ELR_VERSION, 0) >= 1:
-        # KIP-966: eligible leader replicas are counted against a cluster-wide min.insync.replicas.
+        # KIP-966: with ELR, min.insync.replicas must be the same on all brokers.
         out.append(
             ConfigRecord(
                 resource_type=RESOURCE_BROKER,

@@ -1,8 +1,9 @@
 """BrokerHeartbeat: the controller fences, unfences and shuts down brokers. KIP-631.
 
 The controller unfences a broker once the broker has applied the metadata record of its own registration. A
-broker that wants to shut down first enters controlled shutdown, in which other brokers become leader of its
-partitions. It may stop once it leads no partition and every active broker has applied that metadata change.
+broker that leads partitions and wants to shut down first enters controlled shutdown, in which other brokers
+become leader of the partitions. The broker may stop once it leads no partition and every active broker has
+applied these leader changes.
 
 A heartbeat also reports log directories that have failed (KIP-858) or are cordoned (KIP-1066).
 """
@@ -42,7 +43,7 @@ TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
         {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
     ),
 }
-"""The states that can follow each state after a heartbeat."""
+"""For each state, the states to which a heartbeat can change it."""
 
 
 def broker_heartbeat(
@@ -52,7 +53,10 @@ def broker_heartbeat(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[BrokerHeartbeatReply]:
-    """Change the broker's state as the heartbeat requires. Raises ApiError STALE_BROKER_EPOCH."""
+    """Change the broker's state as the heartbeat requires.
+
+    Raises ApiError STALE_BROKER_EPOCH if the broker is not registered with `command.broker_epoch`.
+    """
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     is_caught_up = command.current_metadata_offset >= heartbeats.registration_offset(broker)
     before = _current_state(broker, heartbeats)

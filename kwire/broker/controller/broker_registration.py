@@ -53,7 +53,7 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Co
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """Return the broker. Raises ApiError STALE_BROKER_EPOCH if its registered epoch is not `broker_epoch`."""
+    """Return the broker. Raises ApiError STALE_BROKER_EPOCH if it is not registered with `broker_epoch`."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"No broker registration found for broker id {broker_id}"
@@ -74,13 +74,14 @@ def register_broker(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[int]:
-    """Register a broker as fenced, and return its broker epoch.
+    """Register a broker, and return its broker epoch.
 
-    The broker is removed from every ISR and, after an unclean shutdown, from every ELR (KIP-966). If the same
-    incarnation registers again, it keeps its epoch and state.
+    A new incarnation starts fenced. It is removed from every ISR and, after an unclean shutdown, from every
+    ELR (KIP-966). If the same incarnation registers again, it keeps its epoch and state.
 
-    Raises ApiError DUPLICATE_BROKER_REGISTRATION, BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION or
-    UNSUPPORTED_VERSION.
+    Raises ApiError DUPLICATE_BROKER_REGISTRATION if another incarnation has a valid session,
+    BROKER_ID_NOT_REGISTERED during a ZooKeeper migration, INVALID_REGISTRATION if the log directories are
+    invalid or metadata.version is missing, or UNSUPPORTED_VERSION if a finalized level is not supported.
     """
     known = image.brokers.get(command.broker_id)
     is_same_life = known is not None and known.incarnation_id == command.incarnation_id
@@ -148,7 +149,10 @@ def _is_reserved(directory: Uuid) -> bool:
 
 
 def _check_features(command: RegisterBroker, image: MetadataImage) -> None:
-    """Check that the broker supports every finalized feature level. Raises ApiError UNSUPPORTED_VERSION."""
+    """Check that the broker supports every finalized feature level.
+
+    Raises ApiError UNSUPPORTED_VERSION, or INVALID_REGISTRATION if the request lacks metadata.version.
+    """
     finalized = {**image.features, KRAFT_VERSION: command.kraft_version}
     for name, (low, high) in command.features.items():
         _check_feature(name, finalized.get(name, 0), low, high)
@@ -185,7 +189,7 @@ def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled
 def unfenced_records(
     image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """Return the records that unfence the broker and elect it leader of its partitions without a leader."""
+    """Return the records that unfence the broker and, where possible, elect leaders of leaderless partitions."""
     return [
         _fencing(broker, UNFENCED),
         *elect_leaderless_partitions(image, broker.broker_id, unclean_enabled=unclean_enabled),
@@ -202,7 +206,7 @@ def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
 def fence_broker(
     command: FenceBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """Fence a broker whose session timed out. Do nothing if the broker has registered again meanwhile."""
+    """Fence a broker whose session timed out. Do nothing if it is already fenced or has registered again."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
         return ControllerResult([], None)

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class ControllerResult(NamedTuple, Generic[R]):
-    """The records and the response of a command. They take effect once the records are committed."""
+    """The records and the response of a command. The response is sent once the records are committed."""
 
     records: Sequence[StoredRecord]
     response: R
@@ -96,7 +96,7 @@ class AlterOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """A change of one config key."""
+    """A change of one config key. `operation` is the number of an AlterOperation."""
 
     name: str
     operation: int
@@ -152,7 +152,7 @@ class RegisterController(NamedTuple):
 
 
 class RegisterBroker(NamedTuple):
-    """Register this broker as fenced. Response: its broker epoch."""
+    """Register this broker. Response: its broker epoch."""
 
     broker_id: int
     incarnation_id: Uuid
@@ -244,7 +244,7 @@ class Election(IntEnum):
     ONLINE = -1
     """Elects any in-sync replica. The current leader stays leader if it can."""
     PREFERRED = 0
-    """Elects the preferred leader, which is the first replica, if it is in sync."""
+    """Elects the preferred leader (the first replica) if it is in sync and active, otherwise as ONLINE."""
     UNCLEAN = 1
     """Elects any active replica if no in-sync replica is active. Acknowledged records may be lost."""
 
@@ -267,10 +267,11 @@ class RunPeriodicElection(NamedTuple):
 
 
 class ElectLeaders(NamedTuple):
-    """Elect leaders; if `topics` is None, for all partitions. Response: `list[ReplicaElectionResult]`."""
+    """Elect leaders. Response: `list[ReplicaElectionResult]`."""
 
     election: Election
     topics: Sequence[tuple[str, Sequence[int]]] | None
+    """(topic, partition indexes) pairs; None for all partitions."""
 
 
 class AlterPartitionReassignments(NamedTuple):
@@ -400,9 +401,9 @@ class ConfigRules(Protocol):
         """Return why this configuration is invalid for a group, or None if it is valid."""
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Return why these configs cannot be set, or None if they can.
+        """Return why these configs cannot be set on running brokers (KIP-226), or None if they can.
 
-        `per_broker`: the configs are for one running broker; otherwise they are for all brokers.
+        `per_broker`: the configs are for one broker; otherwise they are for all brokers.
         """
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
@@ -415,7 +416,7 @@ class ConfigRules(Protocol):
         """Return whether brokers have a config key of this name."""
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """Return Kafka's default of the key as text. The broker's own settings are ignored."""
+        """Return Kafka's default of the key, or None. The broker's own settings are ignored."""
 
 
 OnDone = Callable[[R | ApiError], None]

@@ -16,13 +16,12 @@ from kwire.wire.errors import ErrorCode
 
 
 class BrokerConfigRules:
-    """The checks of config keys, given one broker's static and dynamic configuration."""
+    """`ConfigRules`, given one broker's static and dynamic configuration."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why these overrides are invalid for a topic, or None if they are valid."""
         try:
             check_topic(self._config, values)
         except ConfigError as error:
@@ -30,7 +29,6 @@ class BrokerConfigRules:
         return None
 
     def group_fault(self, values: Mapping[str, str]) -> str | None:
-        """Return why this configuration is invalid for a group, or None if it is valid."""
         try:
             check_group(self._config, values)
         except ConfigError as error:
@@ -38,10 +36,6 @@ class BrokerConfigRules:
         return None
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Return why these configs cannot be set on one or all running brokers, or None if they can.
-
-        KIP-226.
-        """
         try:
             self._config.check_update(values, per_broker=per_broker)
         except ConfigError as error:
@@ -49,20 +43,16 @@ class BrokerConfigRules:
         return None
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """Return those stored configs of a broker that have valid values and can be applied."""
         return remove_invalid(stored, self._config.logger, per_broker=per_broker)
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Return whether the key has the type LIST, which APPEND and SUBTRACT require."""
         known = _known(resource_type, key)
         return known is not None and known.type is ConfigType.LIST
 
     def is_known_broker_key(self, key: str) -> bool:
-        """Return whether brokers have a config key of this name."""
         return key in BROKER_KEYS
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """Return Kafka's default of the key as text. The broker's own settings are ignored."""
         known = _known(resource_type, key)
         return None if known is None or known.default == REQUIRED else known.default
 

@@ -2,7 +2,7 @@
 
 Either all changes of one resource are made, or none of them. An error of one resource does not affect the
 other resources. If the request needs too many records, every resource is refused. The broker that received
-the request has already checked the request's form and the broker configs for itself (`broker.api.configs`).
+the request has already checked the request's form and the values of broker configs (`broker.api.configs`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kwire.wire.records.metadata import ClearElrRecord, ConfigRecord
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 MAX_VALUE_BYTES: Final = 32767
-"""The maximum size of a ConfigRecord's value. APPEND can make a list longer than that."""
+"""The maximum size of a config value in UTF-8. An APPEND that would exceed it is refused."""
 
 
 def incremental_alter_configs(
@@ -53,7 +53,7 @@ def legacy_alter_configs(
 ) -> ControllerResult[list[Fault | None]]:
     """Replace the complete configuration of each resource.
 
-    Keys that the request does not name get defaults.
+    Keys that the request does not name are reset to their defaults.
     """
     return _alter(command.resources, command.validate_only, image, rules, incremental=False)
 
@@ -87,7 +87,10 @@ def _alter(
 def alter_resource(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
 ) -> Fault | list[StoredRecord]:
-    """Return the records for one resource's changes. With `is_new`, the same request creates the resource."""
+    """Return the records for one resource's changes, or why a change is invalid.
+
+    `is_new`: the same request creates the resource, so the resource need not exist in `image`.
+    """
     resource_type, resource_name, changes = resource
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
@@ -249,7 +252,7 @@ def _edit_list(current: str | None, operation: int, value: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """Split as Java's String.split does: without empty items at the end, but an empty text is one item."""
+    """Split at commas as Java's String.split does: drop empty items at the end, but keep an empty text."""
     if not text:
         return [""]
     parts = text.split(",")

@@ -89,9 +89,9 @@ class Controller:
         rng: random.Random,
         heartbeats: BrokerHeartbeatManager,
     ) -> ControllerResult[Any]:
-        """Return the records and the response of `command`, decided on top of `image`. Raises ApiError.
+        """Return the records and the response of `command`, decided on top of `image`.
 
-        `heartbeats` has the broker sessions from before the command.
+        Reads `heartbeats` and does not change it. Raises ApiError if the complete command fails.
         """
         unclean_enabled = self.defaults.unclean_leader_election
         match command:
@@ -154,7 +154,10 @@ class Controller:
 def allocate_producer_ids(
     command: AllocateProducerIds, image: MetadataImage
 ) -> ControllerResult[ProducerIdBlock]:
-    """Reserve the next block of producer ids for a broker. KIP-730."""
+    """Reserve the next block of producer ids for a broker. KIP-730.
+
+    Raises ApiError STALE_BROKER_EPOCH for an outdated epoch, or UNKNOWN_SERVER_ERROR if no ids are left.
+    """
     broker_registration.check_broker_epoch(image, command.broker_id, command.broker_epoch)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:

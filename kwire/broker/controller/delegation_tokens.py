@@ -1,8 +1,9 @@
 """Delegation tokens: creation, renewal and expiration by the active controller. KIP-48, KIP-373.
 
 The checks run in Apache Kafka's order: the cluster has a token secret key, the metadata.version is
-sufficient, the token exists, it has not expired, and the principal may change it. Times are wall clock times
-in ms. A token is still valid in the millisecond of its expiration time.
+sufficient, and the token exists. A renewal then checks the expiration before the principal, and
+ExpireDelegationToken checks the principal first. Times are wall clock times in ms. A token is still valid in
+the millisecond of its expiration time.
 """
 
 from __future__ import annotations
@@ -90,7 +91,6 @@ def expire_token(
 
 
 def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) -> ControllerResult[None]:
-    """Delete the tokens that have expired."""
     tokens = image.delegation_tokens.values()
     expired = [_removal(token) for token in tokens if _is_expired(token, command.now_ms)]
     return ControllerResult(expired, None, atomic=False)

@@ -89,7 +89,10 @@ def _elect(image: MetadataImage, name: str, index: int, election: Election) -> S
 def run_periodic_election(
     command: RunPeriodicElection, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[bool]:
-    """Elect preferred leaders, or unclean leaders for offline partitions whose topics allow it."""
+    """Elect preferred leaders, or unclean leaders for offline partitions whose topics allow it.
+
+    The response is True if the run stopped after MAX_ELECTIONS_AT_ONCE elections.
+    """
     records: list[StoredRecord] = []
     is_unclean = command.election is Election.UNCLEAN
     for topic in image.topics.values():

@@ -31,12 +31,12 @@ _METADATA_CHANGED_LEVELS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 
 
 class QuorumFeatures(NamedTuple):
-    """The feature levels of controllers that this node knows without the metadata image."""
+    """This controller's feature levels, and the voters that must have registered theirs."""
 
     node_id: int
     """The id of this controller."""
     local_features: Ranges
-    """The levels that this controller supports."""
+    """The lowest and highest level that this controller supports, by feature."""
     voter_ids: Collection[int] = ()
     """The ids in controller.quorum.voters. All these controllers must have registered."""
 
@@ -44,7 +44,10 @@ class QuorumFeatures(NamedTuple):
 def update_features(
     command: UpdateFeatures, image: MetadataImage, quorum: QuorumFeatures, min_insync_replicas: int
 ) -> ControllerResult[Fault | None]:
-    """Set all levels, or return the first error. KRaft itself checks an upgrade of kraft.version."""
+    """Set all levels, or return the first error. The metadata quorum checks an upgrade of kraft.version.
+
+    If ELR is enabled and the cluster does not set min.insync.replicas, `min_insync_replicas` is written.
+    """
     records: list[StoredRecord] = []
     proposed = dict(image.features)
     proposed.update((name, update.level) for name, update in command.updates.items())
@@ -150,7 +153,7 @@ def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Map
 
 
 def _min_isr_records(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
-    """Return the records that leave only a cluster-wide min.insync.replicas, which ELR needs (KIP-966)."""
+    """Return the records that make min.insync.replicas the same on all brokers, as ELR needs (KIP-966)."""
     found: list[tuple[str, str | None]] = []
     if MIN_INSYNC_REPLICAS not in image.config(RESOURCE_BROKER, ""):
         found.append(("", str(min_insync_replicas)))

@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 
 class _BrokerHeartbeatState:
-    """The heartbeats of one broker, since its registration."""
+    """The session and the offsets of one registered broker. UNKNOWN (-1) is an unknown offset."""
 
     __slots__ = (
         "broker_epoch",
@@ -73,7 +73,10 @@ class BrokerHeartbeatManager:
                 known.last_contact_ms = self.now_ms
 
     def command_decided(self, command: Command, response: object, offset: int) -> None:
-        """Update the broker's state. `offset` is the last offset that was appended, committed or not."""
+        """Update the heartbeat state of the command's broker, after the command's records were appended.
+
+        `response` is that of the command. `offset` is the last appended offset, committed or not.
+        """
         if isinstance(command, RegisterBroker) and isinstance(response, int):
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != response:
@@ -128,7 +131,10 @@ class BrokerHeartbeatManager:
         return min(heard) + self.session_timeout_ms + 1 if heard else None
 
     def has_valid_session(self, broker: BrokerImage) -> bool:
-        """Return whether this incarnation of the broker sent a heartbeat within the session timeout."""
+        """Return whether this incarnation of the broker sent a heartbeat within the session timeout.
+
+        The session of this node's own broker does not time out.
+        """
         known = self._state_of(broker)
         if known is None or known.last_contact_ms is None:
             return False
@@ -136,7 +142,7 @@ class BrokerHeartbeatManager:
         return is_own or self.now_ms - known.last_contact_ms <= self.session_timeout_ms
 
     def registration_offset(self, broker: BrokerImage) -> int:
-        """Return the metadata offset at which the broker has applied its own registration."""
+        """Return the metadata offset that the broker must reach to have applied its own registration."""
         known = self._state_of(broker)
         return broker.broker_epoch if known is None else known.registration_offset
 
@@ -149,7 +155,10 @@ class BrokerHeartbeatManager:
         return UNKNOWN if known is None else known.controlled_shutdown_offset
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """Return the lowest metadata offset of the active brokers, or None without active brokers."""
+        """Return the lowest metadata offset that the active brokers have applied, or None without brokers.
+
+        It is -1 if an active broker has not sent a heartbeat to this controller yet.
+        """
         offsets = []
         for broker in image.brokers.values():
             known = self._state_of(broker)

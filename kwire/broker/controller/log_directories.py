@@ -28,9 +28,10 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord
 def assign_replicas_to_dirs(
     command: AssignReplicasToDirs, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[dict[tuple[Uuid, int], ErrorCode]]:
-    """Record the directories that changed, and return the refused replicas.
+    """Record the directories that changed, and return an error for each refused replica.
 
-    A replica in a failed directory is removed from the ISR. Raises ApiError STALE_BROKER_EPOCH.
+    A replica in a failed directory is removed from the ISR. Before metadata.version 3.7-IV2, nothing is
+    recorded. Raises ApiError STALE_BROKER_EPOCH if the broker is not registered with `command.broker_epoch`.
     """
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
@@ -61,7 +62,7 @@ def assign_replicas_to_dirs(
 def offline_directory_records(
     image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """Return the records for the log directories of a broker that failed since its last heartbeat."""
+    """Return the records for newly failed log directories. `offline` may also name earlier failures."""
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed or image.metadata_version < DIRECTORIES_LEVEL:
         return []

@@ -27,7 +27,7 @@ def log_messages(
 ) -> Iterator[tuple[int, str]]:
     """Yield the level and text of each message for `records`, which were decided on top of `image`.
 
-    There are no messages for the broker of this node (`node_id`), because it logs its own state.
+    Registration and state changes of this node's broker (`node_id`) are omitted: the broker logs them itself.
     """
     recovering: list[str] = []
     changed = sum(isinstance(record, PartitionChangeRecord) for record, _ in records)

@@ -1,7 +1,8 @@
 """Leader elections, and all other changes of a partition's replicas, ISR and ELR.
 
-Only this module elects leaders and changes ISRs. The reasons are: a broker is fenced, unfenced or shutting
-down, a client requested an election, or a partition is reassigned.
+Only this module elects leaders and changes ISRs. The reasons are: a broker is registered, fenced, unfenced or
+shutting down, a log directory failed, a leader changes an ISR, an election is due, or a partition is
+reassigned.
 
 When a broker leaves an ISR, the other members continue. When the last member leaves, the partition has no
 leader; with KIP-966 the last members stay in the ELR (eligible leader replicas). A broker may have lost
@@ -235,8 +236,9 @@ def remove_broker_from_isrs(
 ) -> Iterator[StoredRecord]:
     """Yield the changes that remove a broker from ISRs, and elect other leaders where the broker was leader.
 
-    `unclean_enabled` is unclean.leader.election.enable of this node. If `only` is given, just the replicas in
-    these log directories are changed.
+    With `unclean_shutdown`, the broker may have lost records and is removed from ELRs, too. `unclean_enabled`
+    is unclean.leader.election.enable of this node. If `only` is given, just the replicas in these log
+    directories are changed.
     """
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
@@ -258,7 +260,7 @@ def remove_broker_from_isrs(
 def elect_leaderless_partitions(
     image: MetadataImage, broker_id: int, *, unclean_enabled: bool
 ) -> Iterator[StoredRecord]:
-    """Yield elections for the partitions without a leader that have a replica on a newly unfenced broker."""
+    """Yield the records that elect leaders of leaderless partitions with a replica on an unfenced broker."""
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
 
@@ -340,7 +342,6 @@ def apply_records(image: MetadataImage, records: Iterable[StoredRecord]) -> Meta
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
-    """Return whether a reassignment of the partition is in progress."""
     return bool(partition.removing_replicas or partition.adding_replicas)
 
 
@@ -353,7 +354,6 @@ def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicI
 
 
 def contains_all(replicas: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether `replicas` contains all of `others`."""
     return replicas == others or set(others) <= set(replicas)
 
 

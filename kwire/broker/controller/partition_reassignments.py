@@ -28,7 +28,7 @@ from kwire.wire.errors import ErrorCode
 def alter_partition_reassignments(
     command: AlterPartitionReassignments, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[list[Fault | None]]:
-    """Start or cancel reassignments, and return one error per partition, or None where it succeeded."""
+    """Start or cancel reassignments. Return the error of each partition, or None if it succeeded."""
     records: list[StoredRecord] = []
     outcomes: list[Fault | None] = []
     for name, index, replicas in command.partitions:
@@ -76,7 +76,7 @@ def _reassign(
 
 
 def _replication_factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault | None:
-    """Return an error if the replication factor would change, relative to a completed reassignment."""
+    """Return an error if the replication factor would change. A current reassignment counts as completed."""
     present = len(partition.replicas)
     if is_reassigning(partition):
         kept = {*partition.replicas, *partition.adding_replicas} - set(partition.removing_replicas)
@@ -90,7 +90,7 @@ def _replication_factor_fault(partition: PartitionImage, replicas: Sequence[int]
 def _cancel(
     image: MetadataImage, unclean_enabled: bool, topic: TopicImage, index: int, partition: PartitionImage
 ) -> StoredRecord | Fault | None:
-    """Return the record that restores the replicas from before the reassignment."""
+    """Return the record that restores the replicas from before the reassignment, or an error."""
     if not is_reassigning(partition):
         return Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = without(partition.replicas, partition.adding_replicas)

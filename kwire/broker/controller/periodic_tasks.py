@@ -1,4 +1,4 @@
-"""Periodic tasks of the active controller: preferred and unclean leader elections, expired delegation tokens.
+"""Periodic tasks of the active controller: leader elections, and removal of expired delegation tokens.
 
 Each task submits a command. No task runs while this controller is not active.
 """
@@ -20,7 +20,7 @@ from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 CONTINUE_MS: Final = 10
-"""The delay in ms until the next run if a run left work. It lets other commands run in between."""
+"""The delay in ms after a run that reached its limit. Other commands can run in between."""
 RETRY_MS: Final = 300_000
 
 
@@ -61,12 +61,11 @@ class PeriodicTasks:
         self._timers: dict[_Task, Timer] = {}
 
     def start(self) -> None:
-        """Schedule every task."""
+        """Schedule every task that has a period."""
         for task in self._tasks:
             self._schedule(task, task.period_ms)
 
     def stop(self) -> None:
-        """Cancel every task."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

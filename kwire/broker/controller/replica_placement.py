@@ -3,8 +3,8 @@
 Racks alternate, and so do the brokers within each rack. With racks A, B and C of two brokers each, partitions
 of three replicas are placed on A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica is the preferred
 leader and is always on an unfenced broker. For the other replicas, a fenced broker is used only if its rack
-has no unused unfenced broker. After as many partitions as there are unfenced brokers, all broker lists are
-shuffled. So each broker shares partitions with many different brokers.
+has no unused unfenced broker. After as many partitions as there are unfenced brokers, the racks and the
+brokers of each rack are shuffled. So each broker shares partitions with many different brokers.
 
 A broker in controlled shutdown, or with all log directories cordoned (KIP-1066), gets no replicas.
 """
@@ -62,7 +62,7 @@ class _Rack:
 def place_replicas(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[list[int]]:
-    """Return the brokers of `count` partitions, each as a list that starts with the leader."""
+    """Return the replicas of `count` partitions, each list with the leader first, or an error."""
     usable = [broker for _, broker in sorted(image.brokers.items()) if _is_usable(broker)]
     living = sum(not broker.fenced for broker in usable)
     text: str | None = None
@@ -97,9 +97,9 @@ def place_replicas(
 def _place_partition(
     racks: list[_Rack], first: int, current_round: int, replication_factor: int
 ) -> list[int]:
-    """Return the brokers of one partition.
+    """Return the broker ids of one partition, the leader first.
 
-    The leader is in the first rack, from `first` on, that can have it.
+    The leader is in the first rack with an unfenced broker, starting at index `first` of `racks`.
     """
     leader, leads_at = None, first
     while leader is None:
@@ -111,7 +111,7 @@ def _place_partition(
     has_passed_leader = False
     while len(brokers) < replication_factor:
         if position == leads_at and not has_passed_leader:
-            has_passed_leader = True  # the leader has taken this rack's place in the rotation
+            has_passed_leader = True  # the leader is already this rack's broker in this rotation
         else:
             broker_id = racks[position].next(current_round)
             if broker_id is not None:

@@ -40,15 +40,15 @@ from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 
 MAX_TIMER_DELAY_MS: Final = 1_000
-"""The maximum delay of a session check in ms. If a check is later, the process was suspended without
-heartbeats."""
+"""The maximum delay of a session check in ms. If a check runs later, the process was suspended and could not
+receive heartbeats."""
 
 
 class LeaderLog(Protocol):
     """The metadata log, as the active controller sees it."""
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append records and return the offset of the last record.
+        """Append records and return the offset of the last record. `delta` is the change that they make.
 
         Raises ApiError if nothing was appended.
         """
@@ -135,7 +135,7 @@ class ControllerRuntime:
         self._watch_sessions()
 
     def resigned(self, reason: ApiError) -> None:
-        """Fail every command that is not committed."""
+        """Fail every uncommitted command with `reason`, and refuse new commands with the same error code."""
         self._refusal = reason.code
         self._periodic.stop()
         if self._session_check is not None:
@@ -226,7 +226,7 @@ class ControllerRuntime:
             self._host.call_soon(self.release)
 
     def release(self) -> None:
-        """Send responses of commands without records, once all earlier records are committed."""
+        """Send the responses of commands without records whose earlier records are all committed."""
         self._release_scheduled = False
         self.committed(self._publisher.image.offset)
 

@@ -30,7 +30,7 @@ class MalformedCredential(ValueError):
 def credential_record(
     name: str, mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
 ) -> UserScramCredentialRecord:
-    """Return the record of a salted password."""
+    """Return the metadata record with the keys that are derived from a salted password."""
     made = mechanism.credential(salt, iterations, salted_password)
     return UserScramCredentialRecord(
         name=name,
@@ -43,7 +43,10 @@ def credential_record(
 
 
 def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord:
-    """Parse a credential. If it has no salt, a random salt is used. Raises MalformedCredential."""
+    """Parse one credential. A missing salt is random; missing iterations are MIN_ITERATIONS.
+
+    Raises MalformedCredential if the credential is invalid.
+    """
     mechanism_name, equals, rest = text.strip().partition("=")
     if not equals:
         raise MalformedCredential("expected MECHANISM=[name=...,password=...]")

@@ -1,7 +1,8 @@
 """CreateTopics, DeleteTopics and CreatePartitions: requests become records.
 
-A new topic is checked in Apache Kafka's order: name, name collision ('.' against '_'), existence, configs,
-manual assignment or replication factor, partition count, replica placement. Clients print the error messages.
+A new topic is checked in this order: existence, name collision ('.' against '_'), name, configs, manual
+assignment or replication factor, partition count, replica placement. The first error is the one that Apache
+Kafka returns. Clients print the error messages.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def create_topics(
 ) -> ControllerResult[list[CreatableTopicResult]]:
     """Create all valid topics in one atomic batch; an invalid topic does not affect the others.
 
-    Raises ApiError POLICY_VIOLATION for the complete request if it is too large.
+    Raises ApiError POLICY_VIOLATION if the request needs too many partitions or records.
     """
     requested = sum(_partition_count(topic, defaults) for topic in command.topics)
     if requested > MAX_PARTITIONS_PER_REQUEST:
@@ -261,7 +262,7 @@ def assignment_fault(
 def _assign_partitions(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
-    """Return the partitions, with replicas spread over the brokers, or the error of the placement."""
+    """Return `count` new partitions with replicas spread over the brokers, or an error."""
     placed = place_replicas(image, count, replication_factor, rng)
     if isinstance(placed, Fault):
         return placed
@@ -282,7 +283,7 @@ def _placement_fault(replication_factor: int, reason: str | None) -> Fault:
 
 
 def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> PartitionImage | None:
-    """Return a partition whose leader is the first active broker, or None if no broker is active."""
+    """Return a partition led by the first active broker of `broker_ids`, or None if none is active."""
     replicas = tuple(broker_ids)
     isr = tuple(broker_id for broker_id in replicas if image.brokers[broker_id].is_active)
     if not isr:
@@ -296,7 +297,10 @@ def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> Partition
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
-    """Return the log directory of a new replica; DIRECTORY_UNASSIGNED if the broker chooses (KIP-858)."""
+    """Return the log directory of a new replica on this broker (KIP-858).
+
+    DIRECTORY_UNASSIGNED: the broker will choose. DIRECTORY_MIGRATING: it registered no directory ids.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         return DIRECTORY_UNASSIGNED
@@ -381,7 +385,7 @@ def create_partitions(
 ) -> ControllerResult[list[tuple[str, Fault | None]]]:
     """Add partitions to each topic, up to the requested total count.
 
-    Raises ApiError POLICY_VIOLATION for the complete request if it names too many topics.
+    Raises ApiError POLICY_VIOLATION if the request names too many topics.
     """
     if len(command.topics) > MAX_RECORDS_PER_REQUEST:
         raise ApiError(*TOO_MANY_RECORDS)
