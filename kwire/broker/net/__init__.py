@@ -1,1 +1,1 @@
-"""The I/O shell: sockets, threads, signals and real time. Only this package uses async."""
+"""Network I/O of a node: the event loop, its worker threads, listeners and connections."""

@@ -1,4 +1,4 @@
-"""The last logged authentication failure of each other node, so that the same failure is logged once."""
+"""Suppression of repeated log lines when this node fails to authenticate with another node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_INTERVAL_MS: Final = 60_000
 
 
 class AuthenticationFailures:
-    """The last logged failure of each node, until authentication with that node succeeds."""
+    """The last logged failure per node, until this node has authenticated with that node."""
 
     def __init__(self) -> None:
         self._logged: dict[PeerAddress, tuple[str, int]] = {}
@@ -23,7 +23,11 @@ class AuthenticationFailures:
         return len(self._logged)
 
     def should_log(self, peer: PeerAddress, reason: str, now_ms: int) -> bool:
-        """Return whether to log this failure, and if so, remember it as logged."""
+        """Return whether to log that authentication with `peer` failed. If so, record the failure as logged.
+
+        The result is False if the last logged failure has the same reason, or is less than `LOG_INTERVAL_MS`
+        old.
+        """
         logged = self._logged.get(peer)
         if logged is not None and (logged[0] == reason or now_ms - logged[1] < LOG_INTERVAL_MS):
             return False
@@ -33,5 +37,5 @@ class AuthenticationFailures:
         return True
 
     def clear(self, peer: PeerAddress) -> None:
-        """Forget the failures of a node after authentication has succeeded."""
+        """Forget the logged failure, because authentication with `peer` has succeeded."""
         self._logged.pop(peer, None)

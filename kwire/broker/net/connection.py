@@ -1,4 +1,4 @@
-"""A connection of a client, with nonblocking reads and writes and bounded memory."""
+"""Connections that a listener has accepted, with nonblocking reads and writes and bounded memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kwire.broker.api.request.context import Channel, size_of
 from kwire.broker.api.request.request_metrics import RequestMetrics
-from kwire.broker.net.receiver import ConnectionPorts, Receiver, ServedNode
+from kwire.broker.net.receiver import ConnectionOwner, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.host.loggers import NodeLogger
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kwire.host.host import Timer
 
 
-class ConnectionServer(ConnectionPorts, Protocol):
-    """The server as a connection uses it."""
+class ConnectionServer(ConnectionOwner, Protocol):
+    """The part of `SocketServer` that a connection uses."""
 
     @property
     def node(self) -> ServedNode: ...
@@ -35,7 +35,7 @@ class ConnectionServer(ConnectionPorts, Protocol):
 
 
 class Connection(Receiver):
-    """A client's socket, its channel, and the state of receiving and sending."""
+    """An accepted connection: its socket, its channel, and the state of receiving and sending."""
 
     __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
 
@@ -64,7 +64,7 @@ class Connection(Receiver):
         self.listener = listener.name
         self.peer = peer
         self.dirty = False
-        """Whether the server's list of connections to process at the end of the turn includes this one."""
+        """Whether the server will process this connection at the end of the turn."""
         self.idle_timer: Timer | None = None
         self._reading_ahead = False  # whether a worker thread is reading the next window from the disk
         server.loop.watch(self.fd, EPOLLIN, self._on_events)
@@ -96,7 +96,10 @@ class Connection(Receiver):
         self._server.mark_dirty(self)
 
     def finish_turn(self) -> bool:
-        """Send the responses that are ready. Return True if the connection needs another turn at once."""
+        """Send completed responses. Pause, resume or close the connection if necessary.
+
+        Return whether the connection has more to do in the next turn.
+        """
         channel = self.channel
         queue = self.queue
         slots = channel.slots
@@ -105,7 +108,7 @@ class Connection(Receiver):
             pieces = channel.take_ready()
             size_bytes = queued_bytes - channel.queued_bytes
             if channel.closing:
-                # Responses that were queued after the last one to send are dropped.
+                # The channel has dropped the responses after the one that closes the connection.
                 size_bytes = sum(map(size_of, pieces))
             queue.extend(cast("list[Piece]", pieces), size_bytes)
         more = False
@@ -162,7 +165,7 @@ class Connection(Receiver):
     # --- closing
 
     def drain(self) -> None:
-        """Stop receiving. Requests that were received still get their responses."""
+        """Stop receiving. Send the responses to requests that were received before."""
         self._paused = True
         self._watch()
         self.mark_dirty()
@@ -172,7 +175,7 @@ class Connection(Receiver):
         return self._waiting is None and not self.channel.slots and not self.queue
 
     def release(self) -> None:
-        """Close the socket and free its buffers. Only `SocketServer.close` calls this."""
+        """Close the socket and free the buffers. Only `SocketServer` calls this."""
         self.closed = True
         if self.idle_timer is not None:
             self.idle_timer.cancel()

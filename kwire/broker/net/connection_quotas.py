@@ -34,30 +34,33 @@ class ConnectionQuotas:
         self.max_connections_by_listener = dict(max_connections_by_listener or {})
         self.inter_broker_listener = inter_broker_listener
         self.listeners = 1
-        """The number of open listeners. The inter-broker listener is exempt only if there are several."""
+        """The number of open listeners. The inter-broker listener is not exempt if it is the only one."""
         self.total = 0
         self._by_ip: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
 
     def has_capacity(self, listener: str) -> bool:
-        """Whether the listener may accept another connection now."""
+        """Return whether the limits of the listener and the broker allow another connection."""
         if self._by_listener[listener] >= self.max_connections_by_listener.get(listener, UNLIMITED):
             return False
         return self.is_protected(listener) or self.total < self.max_connections
 
     def is_protected(self, listener: str) -> bool:
-        """Whether the listener is exempt from the limit of the whole broker."""
+        """Return whether the listener is exempt from the limit of the broker."""
         return listener == self.inter_broker_listener and self.listeners > 1
 
     def is_exceeded(self) -> bool:
-        """Whether the broker has more connections than its limit, because of the exempt listener."""
+        """Return whether the broker has more connections than its limit allows.
+
+        The reason is an exempt listener, or a limit that was lowered.
+        """
         return self.total > self.max_connections
 
     def ip_limit(self, ip: str) -> int:
         return self.max_connections_per_ip_overrides.get(ip, self.max_connections_per_ip)
 
     def admit(self, listener: str, ip: str) -> bool:
-        """Count a new connection. If its IP address has too many, return False and count nothing."""
+        """Count a new connection and return True. Return False if the IP address has reached its limit."""
         if self._by_ip[ip] >= self.ip_limit(ip):
             if not self._by_ip[ip]:
                 del self._by_ip[ip]

@@ -14,20 +14,20 @@ REASONS = {
     errno.EADDRNOTAVAIL: "this machine does not have the address: set one that it has, or 0.0.0.0, in {}",
     errno.EACCES: "only root may listen on this port: set a port of 1024 or above in {}",
 }
-"""The reason and the remedy for each errno, with the option or config key to change."""
+"""The reason and the remedy for each errno; `{}` is the option or configuration key to change."""
 
 
 class BindError(Exception):
-    """A failure to bind a listener. The message names the listener and the reason."""
+    """A listener cannot be opened. The message names its address and the reason."""
 
 
 class Listener:
-    """A listening socket and its name in the configuration."""
+    """A socket that is bound to an address, with the name of its listener."""
 
     def __init__(self, name: str, sock: socket.socket, role: ListenerRole) -> None:
         self.name = name
         self.role = role
-        """The role (broker or controller) in which the node serves connections to this listener."""
+        """Whether the node serves connections to this listener as a broker or as a controller."""
         self.sock = sock
         self.fd = sock.fileno()
         host, port = sock.getsockname()[:2]
@@ -44,14 +44,18 @@ class Listener:
 def bind(
     name: str, host: str, port: int, settings: SocketSettings, role: ListenerRole = ListenerRole.BROKER
 ) -> Listener:
-    """Bind an address without listening yet. An empty host means all addresses. Raises BindError."""
+    """Bind an address, without listening yet. An empty host means all addresses.
+
+    `name` is the listener name, or the command-line option that sets the address. Raises BindError if the
+    address is invalid, unknown or in use.
+    """
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
         raise BindError(f"cannot listen on {where} (listener {name}): ports are from 0 to {MAX_PORT}")
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-        # A host in bytes keeps Python from loading the IDNA tables, which would take 2 ms of the start.
+        # An IP address in bytes keeps Python from loading the IDNA tables, which takes 2 ms.
         known = host if host.strip("0123456789.") else host.encode()
         found = socket.getaddrinfo(known, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -77,10 +81,10 @@ def bind(
 
 
 def own_host_name() -> str:
-    """Return the host name that this machine advertises, like Java's canonical name of the local host.
+    """Return the host name to advertise: in Java, InetAddress.getLocalHost().getCanonicalHostName().
 
-    The result is the name of the machine's address if that name resolves to the same address. Otherwise it
-    is the address.
+    The result is the name that DNS has for this machine's address, if that name resolves to the address.
+    Otherwise it is the address, or the machine's own name if that name has no address.
     """
     own_name = socket.gethostname()
     try:

@@ -1,4 +1,4 @@
-"""The event loop of a node: it waits on one epoll and handles what is ready in turns.
+"""The event loop of a node: it waits on one epoll and handles the ready events in turns.
 
 A turn handles ready file descriptors, then due timers, results of worker threads and `call_soon` callbacks.
 It ends with the `end_turn` hook, in which the server writes staged appends and sends responses. The handler
@@ -53,7 +53,7 @@ MAX_EVENTS = 512
 """The largest number of descriptors that one turn handles. The next turn handles the others."""
 TURNS_PER_CHECKPOINT = 16
 CHECKPOINT_SECONDS = 0.02
-"""The time without a trio checkpoint after which the loop runs one."""
+"""The time after a trio checkpoint after which the loop executes the next checkpoint."""
 LINGER_SECONDS = 0.02
 """The time that a loop that is `alone` waits in its own epoll after a turn that handled something."""
 STEPS_PER_TURN = 64
@@ -75,7 +75,7 @@ class Loop:
         max_workers: int = MAX_WORKERS,
         alone: bool = False,
     ) -> None:
-        """`name` is the name of the node in log lines."""
+        """`name` is the name of the node in log lines. With a `seed`, all random numbers are reproducible."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
@@ -88,11 +88,11 @@ class Loop:
         self.end_turn: Callable[[], bool] = _nothing_left
         """The hook at the end of each turn. It returns True if the next turn must not wait."""
         self.turn_ms = 0
-        """The time of `internode_clock` at the start of this turn."""
+        """The time of `internode_clock` in ms at the start of this turn."""
         self.turn_began = perf_counter()
         """The value of `perf_counter` (seconds) at the start of this turn."""
         self.alone = alone
-        """Whether the loop may delay the other tasks of its trio run."""
+        """Whether the loop may delay the other tasks of its trio run by up to about 40 ms."""
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
@@ -325,10 +325,11 @@ class Loop:
     ) -> None:
         """Move the clock forward by `delay_ms`, from deadline to deadline, then call `done`.
 
-        Everything that becomes due runs before the clock moves on, including its consequences and work in
-        threads. Periodic checks run less often during the advance, and once more at its end. With
-        `advance_internode_clock=False`, the internode clock (`Host.internode_clock`) is paused. Call this in
-        the loop's thread, after the previous advance is done or was canceled by `stop_advancing`.
+        The clock moves to the next deadline only after all due callbacks have run, and after all work that
+        they started, also in threads, is complete. Periodic checks run less often during the advance, and
+        once more at its end. With `advance_internode_clock=False`, the internode clock
+        (`Host.internode_clock`) is paused. An advance begins after earlier advances have ended. Call this in
+        the loop's thread.
         """
         if self._advancing:
             self._next_advances.append(
@@ -387,7 +388,7 @@ class Loop:
         self.call_soon(check)
 
     def stop_advancing(self) -> None:
-        """Stop the advance in progress. The clock keeps its current time."""
+        """End the advance in progress early, and call its `done`. The clock is not set back."""
         self._advance_stopped = True
 
     def _clock_jumped(self) -> None:
@@ -409,7 +410,7 @@ class Loop:
             pass
 
     def close(self) -> None:
-        """Close all descriptors. The loop cannot be used afterwards."""
+        """End the worker threads and close the loop's descriptors. The loop cannot be used afterwards."""
         self.clock.on_jump = None
         self._workers.close()
         self._epoll.close()

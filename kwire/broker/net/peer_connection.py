@@ -38,7 +38,7 @@ OnResolved = Callable[[list[SocketAddress] | BaseException], None]
 
 
 class PeerConnections:
-    """The connections of a node to other nodes, and their shared state."""
+    """The connections that this node has opened to other nodes, and the state that they share."""
 
     def __init__(self, loop: Loop, settings: SocketSettings) -> None:
         self.loop = loop
@@ -75,7 +75,10 @@ class PeerConnections:
         return memoryview(bytearray(SCRATCH_BYTES))
 
     def resolve(self, to: PeerAddress, done: OnResolved) -> None:
-        """Look up the addresses of a host in a thread, one host at a time. Shutdown does not wait for it."""
+        """Look up a host, and pass its addresses or the error to `done`.
+
+        A thread looks up one host at a time. Shutdown does not wait for a lookup.
+        """
         waiting = self._lookups.get(to)
         if waiting is not None:
             waiting.append(done)
@@ -104,7 +107,7 @@ class PeerConnections:
                 self.loop.call_from_thread(lambda: done(found))
 
     def close(self) -> None:
-        """Stop the lookups. Call this before the loop is closed."""
+        """Stop looking up hosts; no further `done` is called. Call this before the loop is closed."""
         with self._lock:
             self._closed = True
         self._resolver.close()
@@ -240,7 +243,7 @@ class OutgoingConnection:
 
 
 class PeerConnection(Receiver):
-    """A connection to another node."""
+    """An open connection to another node. It passes received frames to `events`."""
 
     __slots__ = ("_connections", "_is_dirty", "events", "to")
 
@@ -266,7 +269,7 @@ class PeerConnection(Receiver):
         return f"<to {self.to}>"
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame, which is sent when the turn ends."""
+        """Queue a frame that includes its size prefix. It is sent in this turn or the next one."""
         self.queue.extend([frame], len(frame))
         self.mark_dirty()
 
@@ -285,7 +288,7 @@ class PeerConnection(Receiver):
         self.close(f"protocol error: {reason}")
 
     def release(self) -> None:
-        """Close the socket and free its buffers."""
+        """Close the socket and free the buffers, without an event."""
         if self.closed:
             return
         self.closed = True
@@ -296,7 +299,7 @@ class PeerConnection(Receiver):
         self._connections.forget(self)
 
     def _is_full(self) -> bool:
-        # If two nodes stopped receiving from each other, each could wait for the other.
+        # With backpressure, two nodes could stop receiving from each other and wait forever.
         return False
 
     def _grow(self, received: Buffer) -> bytearray:
@@ -340,7 +343,10 @@ class PeerConnection(Receiver):
 
 
 def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
-    """Return the addresses of a host, in the order in which to try them. Raises OSError."""
+    """Return the addresses of a host, in the order in which to try them. Raises OSError if there is none.
+
+    `flags` are the flags of getaddrinfo.
+    """
     try:
         found = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:

@@ -7,9 +7,10 @@
 The link connects when there is a request. It first requests the other node's API versions (ApiVersions;
 KIP-35, KIP-511), authenticates with SASL if the listener requires it, and then sends all requests in order.
 Responses arrive in the same order, so the link closes the connection if a response is overdue. When a
-connection ends, all requests sent over it fail with the reason, because only the callers know whether and
-where to send their requests again. Then the link backs off, longer after each failure. Requests that arrive
-in the meantime wait for the next connection attempt.
+connection ends or cannot be opened, all requests of the link fail with the reason, because only the callers
+know whether and where to send their requests again. Then the link backs off, longer after each failure.
+Requests that arrive during the backoff wait for the next connection attempt. `TRANSITIONS` has every
+transition.
 
 If the other node returns a session lifetime (KIP-368), the link authenticates again before the session ends.
 It does so when the next request is to be sent and all earlier requests have their responses.
@@ -50,21 +51,21 @@ MAX_IN_FLIGHT_BYTES = 64 << 20
 """The limit for the total size of the requests of one link that wait for a response."""
 SOFTWARE_NAME = "kwire"
 REAUTHENTICATE_AT_SHARE = 0.85, 0.95
-"""The share of the session lifetime after which the link authenticates again, chosen at random (KIP-368)."""
+"""The bounds of the random share of the session lifetime after which to authenticate again (KIP-368)."""
 
 
 class PeerTransport(Protocol):
     """A connection to another node, which is open or being opened."""
 
     def send(self, frame: bytes) -> None:
-        """Send a frame with its size prefix. The transport must be open. This call reports no event."""
+        """Send a frame that includes its size prefix. The transport must be open. This reports no event."""
 
     def close(self) -> None:
         """Close the connection. No event is reported after that."""
 
 
 class TransportEvents(Protocol):
-    """The owner of a connection, to which the connection reports its events."""
+    """The event handlers of a connection."""
 
     def opened(self) -> None:
         """Handle that the connection has been opened."""
@@ -81,7 +82,7 @@ Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
 
 
 class LinkState(Enum):
-    """The state of a link."""
+    """The state of a `PeerLink`."""
 
     DISCONNECTED = "no connection and no requests"
     CONNECTING = "the connection is being opened"
@@ -102,7 +103,7 @@ TRANSITIONS: Final[dict[LinkState, frozenset[LinkState]]] = {
 
 
 class PeerRequest:
-    """A request and the callback for its response."""
+    """A request and the callback for its response, with the arguments of `Peers.send`."""
 
     __slots__ = (
         "correlation_id",
@@ -130,7 +131,7 @@ class PeerRequest:
 
 
 class PeerLink:
-    """A link to one other node for one purpose."""
+    """The requests to one other node for one purpose, and their connection."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class PeerLink:
         self._sent_bytes = 0
         self._last_id = 0
         self._failures = self._timeouts = 0
-        """The consecutive failures to connect, and the consecutive setup timeouts (KIP-601)."""
+        """The failed or lost connections and the setup timeouts (KIP-601) since the link was last READY."""
         self._last_failure = ""
         self._state_ends_ms = 0
         """The time (monotonic) at which the current backoff or setup timeout ends."""
@@ -192,7 +193,10 @@ class PeerLink:
     # --- requests
 
     def send(self, pending: PeerRequest) -> None:
-        """Send a request as soon as possible. The callback is called later, never within this call."""
+        """Send a request as soon as possible. Its callback is called later, never within this call.
+
+        The request fails if too many requests are pending (`MAX_REQUESTS`, `MAX_IN_FLIGHT_BYTES`).
+        """
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
             self._fail(pending, f"{waiting} requests are already pending")
@@ -212,7 +216,7 @@ class PeerLink:
             self._timer.cancel()
 
     def disconnect(self, reason: str) -> None:
-        """Close the connection if it exists. The link then backs off and reconnects."""
+        """Close the connection if it exists, and fail all requests. The link backs off, then reconnects."""
         if self._transport is not None:
             self._connection_lost(reason)
 
@@ -244,7 +248,10 @@ class PeerLink:
                 self._fail(pending, reason, PeerTooOld)
 
     def _choose_version(self, pending: PeerRequest) -> str | None:
-        """Choose the highest version that both nodes support. Return why there is none, or None."""
+        """Set the request's version to the highest that both nodes support.
+
+        Return None, or the reason if there is no such version.
+        """
         request = pending.request
         theirs = self.versions.get(request.API_KEY)
         if theirs is None:
@@ -304,7 +311,10 @@ class PeerLink:
             self._connection_lost(f"protocol error: {error}")
 
     def _decode(self, frame: memoryview) -> tuple[PeerRequest, Message]:
-        """Return the oldest pending request and its response. Raises WireError if they do not match."""
+        """Remove the oldest sent request, and return it with its response.
+
+        Raises WireError if the frame is not the response to that request.
+        """
         if not self._sent:
             raise WireError(f"response of {len(frame)} bytes without a request")
         pending = self._sent[0]
@@ -322,7 +332,7 @@ class PeerLink:
     def _handle_response(self, frame: memoryview) -> None:
         pending, response = self._decode(frame)
         self._host.call_soon(partial(pending.on_response, response))
-        if self._unsent:  # before a new authentication, requests wait for the responses of earlier ones
+        if self._unsent:  # before reauthentication, requests wait for the responses to earlier requests
             self._send_all()
 
     def _handle_api_versions(self, frame: memoryview) -> None:
@@ -398,7 +408,7 @@ class PeerLink:
         self._connection_lost(reason)
 
     def _connection_lost(self, reason: str) -> None:
-        """Fail all requests that were sent, and back off."""
+        """Fail all requests and back off."""
         self._close_transport()
         self._authenticator = None
         self._failures += 1
@@ -410,7 +420,7 @@ class PeerLink:
         self._fail_all(reason)
 
     def _exponential_ms(self, bounds_ms: tuple[int, int], failures: int) -> int:
-        """Return the first bound doubled once per failure, at most the second bound, with random jitter."""
+        """Return the first bound doubled once per failure, capped at the second bound, then with jitter."""
         least_ms, most_ms = bounds_ms
         middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
         return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
@@ -429,7 +439,7 @@ class PeerLink:
             self._fail(pending, reason)
 
     def _fail(self, pending: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
-        """Fail one request."""
+        """Pass an error of class `kind` to the request's callback, after the current call."""
         error = kind(f"{self.to}: {reason}")
         self._host.call_soon(partial(pending.on_response, error))
 
@@ -440,7 +450,7 @@ class PeerLink:
     # --- timeouts
 
     def _schedule_check(self, when_ms: int) -> None:
-        """Schedule a check no later than this time. An early check costs less than an exact timer."""
+        """Schedule `_check` for `when_ms` or earlier. An early check costs less than an exact timer."""
         if self._timer is not None:
             if self._check_ms <= when_ms:
                 return

@@ -29,7 +29,7 @@ they can be while dynamic settings are being changed.
 
 
 def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
-    """Return the function that creates SASL clients from the current configuration."""
+    """Return a `PeerAuthentication` that reads the configuration at each call."""
 
     def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
@@ -47,7 +47,7 @@ def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
 
 
 class PeerLinks:
-    """`Peers` whose connections a `Dial` function opens."""
+    """The implementation of `Peers`: one `PeerLink` per node and purpose."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PeerLinks:
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
         peer_authentication: PeerAuthentication = lambda to_controller: None,
     ) -> None:
-        """Set up the links. A link connects with `client_id` plus its purpose as the client id.
+        """`dial` opens a connection. The client id of a link is `client_id` plus the purpose of the link.
 
         A connection is closed after `max_idle_ms` without a request; a negative value means never.
         `setup_timeouts_ms` are the first and the longest timeout for setting up a connection.
@@ -149,7 +149,7 @@ class PeerLinks:
         self._links.pop(key, None)
 
     def disconnect(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
-        """Close the connections to the matching nodes. Their links back off and reconnect."""
+        """Close the connections to each node for which `to` returns True, as `PeerLink.disconnect` does."""
         for link in [link for link in self._links.values() if to(link.to)]:
             link.disconnect(reason)
 

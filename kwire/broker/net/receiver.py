@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 256 << 10
 FRAME_BUFFER_FROM_BYTES = 64 << 10
-"""The received bytes from which on a frame larger than the scratch buffer gets a separate buffer."""
+"""A frame larger than the scratch buffer gets a separate buffer once this many bytes have arrived."""
 FULL_BUFFER_FROM_SHARE = 16
 """A frame gets its full buffer once 1/16 of it has arrived, because each growth of a buffer copies data."""
 TURN_BUDGET_SECONDS = 0.002
@@ -55,14 +55,14 @@ _PREFIX_BYTES = 4
 
 
 class FrameHandler(Protocol):
-    """The part of a node that handles received frames."""
+    """The part of a node that handles received frames, which come without their size prefix."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
     def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
 
 
 class ServedNode(FrameHandler, Protocol):
-    """A node as its socket server uses it."""
+    """The part of a node that its socket server uses."""
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None: ...
     def channel_opened(self, channel: Channel) -> None: ...
@@ -70,8 +70,8 @@ class ServedNode(FrameHandler, Protocol):
     def begin_shutdown(self) -> None: ...
 
 
-class ConnectionPorts(Protocol):
-    """The objects that all connections of a server, or all connections to other nodes, share."""
+class ConnectionOwner(Protocol):
+    """The owner of connections (`SocketServer`, `PeerConnections`), with the objects that they share."""
 
     @property
     def loop(self) -> Loop: ...
@@ -81,7 +81,7 @@ class ConnectionPorts(Protocol):
     def settings(self) -> SocketSettings: ...
     @property
     def scratch(self) -> memoryview:
-        """The receive buffer of all connections. Each connection copies its data out of it at once."""
+        """The receive buffer that all connections share. Each connection copies its data out at once."""
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]: ...
@@ -95,9 +95,9 @@ class Receiver(ABC):
         "_filled",
         "_frame_buffer",
         "_needed_bytes",
+        "_owner",
         "_partial",
         "_paused",
-        "_ports",
         "_refusal",
         "_waiting",
         "_waiting_position",
@@ -110,29 +110,29 @@ class Receiver(ABC):
         "sock",
     )
 
-    def __init__(self, ports: ConnectionPorts, sock: socket.socket, channel: Channel) -> None:
-        self._ports = ports
+    def __init__(self, owner: ConnectionOwner, sock: socket.socket, channel: Channel) -> None:
+        self._owner = owner
         self.sock = sock
         self.fd = sock.fileno()
         self.channel = channel
-        channel.max_frame_bytes = ports.settings.request_max_bytes
+        channel.max_frame_bytes = owner.settings.request_max_bytes
         self.queue = SendQueue(sock)
         self.closed = False
-        self.last_active_ms = ports.loop.turn_ms
+        self.last_active_ms = owner.loop.turn_ms
         self._partial: bytearray | None = None  # the start of an incomplete frame
         self._needed_bytes = _PREFIX_BYTES  # the size at which `_partial` or `_frame_buffer` is complete
         self._frame_buffer: bytearray | None = None  # the buffer of a frame larger than the scratch buffer
         self._filled = 0  # the number of bytes of `_frame_buffer` that have arrived
         self._waiting: bytearray | None = None  # complete frames that must wait, from `_waiting_position` on
         self._waiting_position = 0
-        self._paused = False  # whether backpressure has stopped receiving
+        self._paused = False  # receiving has stopped: backpressure, a protocol violation or shutdown
         self._refusal: str | None = None  # the reason to close the connection once all responses are sent
-        self._blocked = False  # the socket's send buffer is full
+        self._blocked = False  # whether the socket's send buffer is full
         self._watched = EPOLLIN
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Close the connection for a reason that is not an error."""
+        """Close the connection for a reason other than a protocol violation."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
@@ -140,7 +140,7 @@ class Receiver(ABC):
 
     @abstractmethod
     def mark_dirty(self) -> None:
-        """Have this connection processed when the turn ends."""
+        """Schedule sending the queued data and handling the waiting frames, in this turn or the next one."""
 
     def _is_full(self) -> bool:
         """Return whether backpressure must stop receiving."""
@@ -153,15 +153,15 @@ class Receiver(ABC):
 
     def _receive(self) -> None:
         if self._waiting is not None:
-            return  # the waiting frames are handled at the start of the next turn
+            return  # `resume` handles the waiting frames first
         if (self.channel.slots or self.queue.size_bytes) and self._is_full():
             self._pause()
             return
-        ports = self._ports
+        owner = self._owner
         frame_buffer = self._frame_buffer
         try:
             if frame_buffer is None:
-                count = self.sock.recv_into(ports.scratch)
+                count = self.sock.recv_into(owner.scratch)
             else:
                 count = self.sock.recv_into(memoryview(frame_buffer)[self._filled :])
         except BlockingIOError:
@@ -172,7 +172,7 @@ class Receiver(ABC):
         if count == 0:
             self.close("the peer closed the connection")
             return
-        self.last_active_ms = ports.loop.turn_ms
+        self.last_active_ms = owner.loop.turn_ms
         if frame_buffer is not None:
             self._received_in_frame_buffer(frame_buffer, count)
             return
@@ -186,14 +186,14 @@ class Receiver(ABC):
             ):
                 return
             if count >= FRAME_BUFFER_FROM_BYTES:
-                size: int = _SIZE.unpack_from(ports.scratch)[0]
+                size: int = _SIZE.unpack_from(owner.scratch)[0]
                 if SCRATCH_BYTES - _PREFIX_BYTES < size <= self.channel.max_frame_bytes:
                     self._needed_bytes = _PREFIX_BYTES + size
-                    self._start_frame_buffer(ports.scratch[:count])
+                    self._start_frame_buffer(owner.scratch[:count])
                     return
-            received = bytearray(ports.scratch[:count])
+            received = bytearray(owner.scratch[:count])
         else:
-            partial += ports.scratch[:count]
+            partial += owner.scratch[:count]
             received = partial
             if len(received) < self._needed_bytes:
                 if self._needed_bytes > SCRATCH_BYTES and len(received) >= FRAME_BUFFER_FROM_BYTES:
@@ -206,14 +206,14 @@ class Receiver(ABC):
     def _respond_to_repeated(self, repeated: RepeatedRequest) -> bool:
         """Respond at once if the received bytes repeat the last request; return False if they do not.
 
-        The response may skip the queue, because no earlier response is pending and it depends on no pending
-        write.
+        The response may skip the queue, because no earlier response is pending, and because the response
+        depends on no pending write.
         """
         queue = self.queue
         if self.channel.slots or queue.size_bytes:
             return False
-        ports = self._ports
-        scratch = ports.scratch
+        owner = self._owner
+        scratch = owner.scratch
         size_bytes = repeated.size_bytes
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
@@ -232,7 +232,7 @@ class Receiver(ABC):
             self.mark_dirty()
         request_metrics = self.channel.request_metrics
         if request_metrics is not None:
-            began = ports.loop.turn_began
+            began = owner.loop.turn_began
             header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
             channel.received_s = began
             number = channel.log_request(request_metrics, header, size_bytes)
@@ -262,16 +262,16 @@ class Receiver(ABC):
         return grown
 
     def _handle_frames(self, received: bytearray, position: int) -> None:
-        """Handle the complete frames from `position` on, and keep the start of an incomplete frame."""
-        ports = self._ports
-        handle_frame = ports.frame_handler.handle_frame
+        """Handle the complete frames from `position` on. Keep frames that must wait or are incomplete."""
+        owner = self._owner
+        handle_frame = owner.frame_handler.handle_frame
         channel = self.channel
         if channel.ending:
             return
         view = memoryview(received)
         end = len(received)
         frames = False
-        channel.received_s = ports.loop.turn_began
+        channel.received_s = owner.loop.turn_began
         deadline = channel.received_s + TURN_BUDGET_SECONDS
         self._needed_bytes = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
@@ -286,7 +286,7 @@ class Receiver(ABC):
             # Without slots, no request is pending, so the frame need not wait for earlier responses.
             if (frames and perf_counter() > deadline) or (
                 channel.slots
-                and (self._is_full() or ports.frame_handler.must_wait(channel, view[body : body + size]))
+                and (self._is_full() or owner.frame_handler.must_wait(channel, view[body : body + size]))
             ):
                 self._waiting = received
                 self._waiting_position = position
@@ -300,7 +300,7 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception:
-                ports.logger.exception("Closing connection %r: a request failed", self)
+                owner.logger.exception("Closing connection %r: a request failed", self)
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:
@@ -316,7 +316,7 @@ class Receiver(ABC):
         channel = self.channel
         limit = "negative" if size < 0 else f"above the maximum of {channel.max_frame_bytes}"
         reason = f"frame size {size} is {limit}"
-        authentication, now_ms = channel.authentication, self._ports.loop.now_ms()
+        authentication, now_ms = channel.authentication, self._owner.loop.now_ms()
         if authentication is None or not authentication.fail_invalid_size(channel, reason, now_ms):
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
@@ -334,7 +334,7 @@ class Receiver(ABC):
         self._watch()
 
     def resume(self) -> None:
-        """Handle the frames that had to wait in the last turn. This is called at the start of a turn."""
+        """Handle the frames that had to wait in an earlier turn, unless backpressure still applies."""
         if self.closed:
             return
         self.mark_dirty()
@@ -344,19 +344,19 @@ class Receiver(ABC):
             self._handle_frames(waiting, self._waiting_position)
 
     def _must_wait(self, waiting: bytearray) -> bool:
-        """Whether the first waiting frame must wait for the response to an earlier request."""
+        """Return whether the first waiting frame must wait for the response to an earlier request."""
         frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
-        return self._ports.frame_handler.must_wait(self.channel, frame)
+        return self._owner.frame_handler.must_wait(self.channel, frame)
 
     def _watch(self) -> None:
         mask = (0 if self._paused else EPOLLIN) | (EPOLLOUT if self._blocked else 0)
         if mask != self._watched:
             self._watched = mask
-            self._ports.loop.rewatch(self.fd, mask)
+            self._owner.loop.rewatch(self.fd, mask)
 
     @property
     def is_paused(self) -> bool:
-        """Whether receiving is paused until the peer has read more responses."""
+        """Whether receiving has stopped: backpressure, a protocol violation or shutdown."""
         return self._paused
 
     @property

@@ -1,6 +1,6 @@
 """A node with its socket server, from start to clean shutdown.
 
-At start, the node first binds its listeners. So a port in use is found before anything is written, and the
+At start, the node first binds its listeners. So a port in use is found before any file is written, and the
 number that the system chooses for port 0 is known before the node registers. Then the node opens the storage
 and the metadata. Other nodes can connect at once; clients can connect once the broker is unfenced. To stop,
 the node does a controlled shutdown, drains the connections, waits for worker threads, flushes and checkpoints
@@ -87,7 +87,7 @@ class RunningNode:
         self.clock = loop.clock
         self.failure = FatalFailure(loop.logger("kwire.net"))
         self.ready = LoopEvent()
-        """The event that is set once the broker is unfenced and accepts clients, or has failed."""
+        """The event that is set once the broker is unfenced and accepts clients, or the node has failed."""
         self.failure.happened.on_set(self.ready.set)
         self.shutdown_mode = ShutdownMode.CLEAN
         self.bootstrap = ""
@@ -145,14 +145,15 @@ class RunningNode:
                 self.server.listen(listener)
 
     def _accept_clients(self) -> None:
-        # As in Kafka, clients connect only once the broker is unfenced. With empty metadata they retry late.
+        # As in Kafka, the broker accepts clients once it is unfenced. Before that it has no metadata, and
+        # clients that receive empty metadata wait before they retry.
         config, server = self._config, self.server
         try:
             self._listen(ListenerRole.BROKER)
         except BindError as error:
             self.failure.report(str(error))
             return
-        # Listeners start from the static configuration. Dynamic changes of an earlier run are applied here.
+        # Listeners start from the static configuration. Stored dynamic configurations are applied here.
         server.change_listeners(config.running_listeners())
         self.node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
         self.ready.set()
@@ -164,7 +165,7 @@ class RunningNode:
         self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
     def shut_down(self) -> Iterator[Wait]:
-        """Shut down in the way of `shutdown_mode`. The caller must run the loop for each wait it yields."""
+        """Shut down in `shutdown_mode`. The caller must run the loop during each `Wait` that this yields."""
         loop, server = self.loop, self.server
         loop.alone = False
         if self.shutdown_mode is ShutdownMode.KILLED:
@@ -185,7 +186,7 @@ class RunningNode:
         loop.stop()
 
     def _controlled_shutdown(self) -> Iterator[Wait]:
-        """Continue to serve until the controller has moved the leaders, or until it cannot be expected to."""
+        """Serve until the controller has moved the leaders, the node fails, or a timeout has passed."""
         failed = self.failure.happened
         if failed.is_set or not self.loop.running:
             return
@@ -201,7 +202,7 @@ class RunningNode:
             )
 
     def close(self) -> None:
-        """Close all descriptors, except for files that a worker thread is still using."""
+        """Close the listeners and the loop, and also the files if no worker thread is busy."""
         self._connections.close()
         for listener in self._bound:
             listener.sock.close()  # this includes listeners that never accepted connections

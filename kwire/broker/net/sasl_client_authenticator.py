@@ -23,11 +23,14 @@ class SaslClientAuthenticator:
         """The session lifetime that the other node returned; 0 means no limit."""
 
     def first_request(self) -> Message:
-        """Return the first request."""
+        """Return the SaslHandshake request that starts the exchange."""
         return SaslHandshakeRequest(mechanism=self._client.mechanism)
 
     def next_request(self, response: Message) -> Message | None:
-        """Return the next request, or None if authentication has succeeded. Raises AuthenticationFailed."""
+        """Return the next request, or None if authentication has succeeded.
+
+        Raises AuthenticationFailed if the response has an error, or if the other node fails to authenticate.
+        """
         client = self._client
         challenge = b""
         if isinstance(response, SaslHandshakeResponse):

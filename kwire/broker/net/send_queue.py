@@ -82,7 +82,8 @@ class SendQueue:
     def send(self) -> Sent:
         """Send as much as possible without blocking.
 
-        Raises OSError if the connection is lost, and RegionTruncated if the caller must close the connection.
+        Raises OSError if the connection is lost. Raises RegionTruncated if a file ends before a region does;
+        the caller must then close the connection.
         """
         pieces = self._pieces
         goal = self.size_bytes - TURN_BYTES
@@ -142,7 +143,7 @@ class SendQueue:
         return False
 
     def _send_window(self, region: FileRegion) -> bool:
-        """Send one window of the region at the head. Return False if it is not in the page cache."""
+        """Send one window of the region at the head. Return False if the window is not in the page cache."""
         left = region.size_bytes - self._region_sent
         if left > 0:
             fd = region.file.fileno()
@@ -182,7 +183,7 @@ class SendQueue:
         return lambda: _read_ahead(region, position, end), end
 
     def warmed(self, end: int) -> None:
-        """Send the window up to `end` without a probe, because a thread has read it ahead."""
+        """Let `send` skip the probe up to `end`, because a thread has read that window ahead."""
         self._warm_to = end
 
 

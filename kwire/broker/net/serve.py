@@ -33,9 +33,9 @@ async def serve(
 ) -> AsyncIterator[RunningNode]:
     """Run a node within the `async with` block.
 
-    `alone`: the loop may delay the other tasks of this trio run. Setting `stop` ends the wait for the broker
-    to be unfenced. Background tasks start before that wait and run until the node has shut down. If a
-    background task fails, the node continues.
+    The block starts once the broker is unfenced, the node has failed, or `stop` is set. With `alone`, the
+    loop may delay the other tasks of this trio run (`Loop.alone`). The background tasks start before the
+    block and run until the node has shut down. If a background task fails, the node continues.
 
     Entering the block raises BindError, StorageError or ConfigError.
     """
@@ -48,7 +48,6 @@ async def serve(
             for task, scope in tasks:
                 nursery.start_soon(_run_background, task, running, scope)
             try:
-                # The block starts once the broker is unfenced or has failed.
                 await wait_any(running.ready, *(() if stop is None else (stop,)))
                 loop.alone = alone
                 running.set_bootstrap()

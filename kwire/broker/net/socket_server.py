@@ -1,6 +1,6 @@
-"""Listeners, connections and the end of each turn: everything between the event loop and a node.
+"""The socket server, which connects a node to its clients: listeners, connections and the end of each turn.
 
-`SocketServer` is synchronous and runs inside a `Loop`. `serve` runs both under trio.
+`SocketServer` is synchronous and runs inside a `Loop`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SocketServer:
         self.request_metrics = RequestMetrics(perf_counter)
         """Metrics of handled requests, timed with `perf_counter` like the turns of the loop."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """The receive buffer of all connections. Each connection copies its data out of it at once."""
+        """The receive buffer that all connections share. Each connection copies its data out at once."""
         self.draining = False
         self.quotas = {role: new_connection_quotas(settings) for role in ListenerRole}
         """Broker and controller listeners have separate quotas, so that neither can exhaust the other's."""
@@ -95,7 +95,7 @@ class SocketServer:
     # --- listeners
 
     def listen(self, listener: Listener) -> None:
-        """Start accepting connections. Raises BindError if another process listens on the address."""
+        """Start accepting connections. Raises BindError if, for example, another process uses the address."""
         try:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
@@ -110,8 +110,8 @@ class SocketServer:
         """Open new broker listeners, and close broker listeners whose names are not in `endpoints`. KIP-226.
 
         Controller listeners do not change. As in Kafka, an open listener keeps its address. A failure to bind
-        is logged, and kwire tries again only after the listener was removed from the configuration. A worker
-        thread looks up the host names.
+        is logged. To try again, remove the listener from the configuration and add it again. A worker thread
+        looks up the host names and binds.
         """
         wanted = {endpoint.name: endpoint for endpoint in endpoints}
         for name in [name for name in self._requested_listeners if name not in wanted]:
@@ -225,7 +225,7 @@ class SocketServer:
             self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
-        """Close the connection once it is idle. Activity updates a time; a single timer checks that time."""
+        """Close the connection once it has been idle for `max_idle_ms`, with a first check in `delay_ms`."""
 
         def check() -> None:
             if connection.closed:
@@ -240,7 +240,7 @@ class SocketServer:
             connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, check)
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
-        """Close a connection of another listener when the exempt listener has exceeded `max.connections`."""
+        """Close the least recently used connection of the listeners that `max.connections` limits."""
         quotas = self.quotas[role]
         others = [
             connection
@@ -254,7 +254,7 @@ class SocketServer:
     # --- end of the turn
 
     def mark_dirty(self, connection: Connection) -> None:
-        """Have this connection processed when the turn ends."""
+        """Process this connection when the turn ends."""
         if not connection.dirty and not connection.closed:
             connection.dirty = True
             self._dirty.append(connection)
@@ -296,7 +296,7 @@ class SocketServer:
         self._close(connection)
 
     def close(self, connection: Connection, reason: str) -> None:
-        """Close a connection for a reason that is not an error."""
+        """Close a connection for a reason other than a protocol violation."""
         if not connection.closed:
             self.logger.debug("Closing connection %r: %s", connection, reason)
             self._close(connection)
@@ -332,8 +332,8 @@ class SocketServer:
     def drain(self, timeout_ms: int = DRAIN_MS) -> Iterator[Wait]:
         """Stop accepting and receiving, respond to received requests, and close every connection.
 
-        The node completes delayed requests with the data that is available. A connection whose peer does not
-        read its responses within `timeout_ms` (real time) is closed before they are sent.
+        The node completes delayed requests with the data that is available. After `timeout_ms` (real time),
+        connections are closed even if they have unsent responses.
         """
         self._stop_listening()
         for connection in list(self.connections.values()):

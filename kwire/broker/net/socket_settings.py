@@ -1,4 +1,4 @@
-"""The settings of sockets."""
+"""The settings of sockets and connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM_DEFAULT = -1
 
 
 class SocketSettings(NamedTuple):
-    """The settings of sockets, with Kafka's defaults."""
+    """The settings of sockets and connections, with Kafka's defaults except for the buffer sizes."""
 
     request_max_bytes: int = 104_857_600
     max_idle_ms: int = 600_000

@@ -1,4 +1,4 @@
-"""Worker threads for blocking disk I/O. They start on demand and end with the loop."""
+"""Worker threads for blocking work, such as disk I/O. They start on demand and end with the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Workers:
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.in_progress = 0
-        """The number of results that the loop has not delivered yet. The loop decrements it."""
+        """The number of undelivered results. The code that delivers a result decrements it."""
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `work` in a thread, then deliver its result or exception to `done`."""
@@ -42,7 +42,7 @@ class Workers:
             del task, work, done, result
 
     def close(self) -> None:
-        """Stop the threads. Wait for them to end if no work is in progress."""
+        """Let the threads end after the queued work. Wait for them only if no work is in progress."""
         for _ in self._threads:
             self._queue.put(None)
         if not self.in_progress:
