@@ -189,7 +189,7 @@ def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled
 def unfenced_records(
     image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """Return the records that unfence the broker and, where possible, elect leaders of leaderless partitions."""
+    """Return the records that unfence the broker and elect leaders of its leaderless partitions."""
     return [
         _fencing(broker, UNFENCED),
         *elect_leaderless_partitions(image, broker.broker_id, unclean_enabled=unclean_enabled),
