@@ -7,7 +7,7 @@ from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 
 MAX_REMOVALS_PER_TICK = 8
-"""The limit exists because a removal blocks the event loop, and a directory takes some milliseconds."""
+"""A removal blocks the event loop, for some milliseconds if it removes a directory."""
 
 
 class DelayedDeletion:
@@ -17,14 +17,18 @@ class DelayedDeletion:
         self._logger = logger
         self._disk = disk
         self._arrived: list[tuple[int, str, bool]] = []
-        """(delay_ms, path, is_directory) for each addition since the last tick."""
+        """(delay_ms, path, is_directory) for each path that was added since the last tick."""
         self._due: list[tuple[int, str, bool]] = []
+        """(due_ms, path, is_directory) for the other paths."""
 
     def __len__(self) -> int:
         return len(self._arrived) + len(self._due)
 
     def rename_files(self, paths: list[str], delay_ms: int) -> None:
-        """Rename files of a log with the suffix `.deleted` and delete them later. Raises StorageError."""
+        """Add the suffix `.deleted` to files of a log, and delete them later. Raises StorageError.
+
+        Missing files are skipped.
+        """
         for path in paths:
             renamed = path + DELETED_SUFFIX
             try:
@@ -38,7 +42,7 @@ class DelayedDeletion:
         self._arrived.append((delay_ms, path, True))
 
     def update_directory(self, old: str, new: str) -> None:
-        """Update the paths of files to delete after a log's directory was renamed."""
+        """Update the paths of the files to delete in a directory that was renamed from `old` to `new`."""
         for arrivals in (self._arrived, self._due):
             arrivals[:] = [
                 (when_ms, new + path.removeprefix(old) if path.startswith(f"{old}/") else path, is_directory)

@@ -1,4 +1,4 @@
-"""Flushing a log, and the record of how far it is durable.
+"""Flushing a log, and the offset up to which the log is durable.
 
 A flush has two parts. `FlushTicket.work` waits for the disk and may run in a worker thread. `finish` runs on
 the event loop and advances the recovery point.
@@ -41,9 +41,9 @@ class FlushTicket:
         self._files = files
         self._directories = directories
         self.end_offset = end_offset
-        """The end of the durable part of the log after `finish` was called."""
+        """The offset up to which the log is durable after `work`, unless it is truncated meanwhile."""
         self.finish = finish
-        """Advances the recovery point. Must be called on the event loop after `work`."""
+        """Advances the recovery point. Must be called on the event loop after `work` has succeeded."""
 
     def work(self) -> None:
         """Sync the files and directories. May run in any thread. Raises StorageError."""
@@ -90,7 +90,7 @@ class Durability:
         names_are_synced: bool,
         tail_needs_sync: bool,
     ) -> None:
-        """Start from the state in which log recovery left the files.
+        """Start from the state in which loading the log left the files.
 
         `lacks_partition_metadata`: `partition.metadata` is still under its temporary name.
         `metadata_needs_sync`: the log's directory or its `partition.metadata` may not be durable yet.
@@ -104,10 +104,10 @@ class Durability:
         self._epochs = epochs
         self._producers = producers
         self.lacks_partition_metadata = lacks_partition_metadata
-        """Whether the topic id is not on disk yet. After a crash, the log would have no topic."""
+        """Whether `partition.metadata` still has its temporary name. A crash would lose the topic id."""
         self.is_replacing = False
-        """Whether this log is replacing the current log. After a crash, the broker may find the old log
-        instead."""
+        """Whether this log is replacing the partition's current log. After a crash, the broker may find the
+        current log instead."""
         self._is_new = metadata_needs_sync
         """Whether the name of the log's directory, or a name in it, may not be durable."""
         self._metadata_needs_sync = (
@@ -124,7 +124,7 @@ class Durability:
         self._truncations = 0
 
     def is_due(self, config: LogConfig, monotonic_ms: int) -> bool:
-        """Return whether flush.messages or flush.ms requires a flush."""
+        """Return whether flush.messages or flush.ms requires a flush now."""
         self._seen_ms = monotonic_ms
         if self._flushed_ms is None:
             self._flushed_ms = monotonic_ms
@@ -134,23 +134,23 @@ class Durability:
         )
 
     def on_truncated(self, offset: int) -> None:
-        """Record that the log was truncated to `offset`. Flushes in progress do not cover later appends."""
+        """Record that the log was truncated. A flush in progress will not advance the recovery point."""
         self._truncations += 1
         self._tail_needs_sync = self.awaits_sync = True
         self.recovery_point = min(self.recovery_point, offset)
 
     def on_files_renamed(self) -> None:
-        """Record that files of the log were renamed, so that the next flush syncs the directory."""
+        """Record that files of the log were renamed, so that the next flush syncs the log's directory."""
         self._renames += 1
         self._synced_base = -1
 
     def begin_partition_metadata_flush(self) -> FlushTicket:
-        """Return the ticket that makes `partition.metadata` durable. Raises StorageError."""
-        beside = self._disk.open(join(self._directory, TEMPORARY_PARTITION_METADATA))
-        return FlushTicket(self._disk, [beside], (), self.recovery_point, self._rename_partition_metadata)
+        """Return the ticket that syncs and renames `partition.metadata`. Raises StorageError."""
+        temporary = self._disk.open(join(self._directory, TEMPORARY_PARTITION_METADATA))
+        return FlushTicket(self._disk, [temporary], (), self.recovery_point, self._rename_partition_metadata)
 
     def flush_partition_metadata(self) -> None:
-        """Make `partition.metadata` durable, unless it already is. Raises StorageError."""
+        """Sync and rename `partition.metadata` if it has its temporary name. Raises StorageError."""
         if self.lacks_partition_metadata:
             ticket = self.begin_partition_metadata_flush()
             ticket.work()
@@ -163,7 +163,7 @@ class Durability:
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether log recovery after a crash finds this log as the partition's log."""
+        """Whether log recovery would find this log as the partition's log after a crash."""
         return not (self.lacks_partition_metadata or self.is_replacing)
 
     def update_directory(self, directory: str) -> None:
@@ -171,12 +171,15 @@ class Durability:
         self._directory = directory
 
     def begin_flush(self) -> FlushTicket:
-        """Return the ticket that makes everything written so far durable. The log must be recoverable."""
+        """Return the ticket that makes all written batches durable. The log must be recoverable.
+
+        Raises StorageError.
+        """
         assert self.is_recoverable, f"a crash now would lose {self._directory}"
         return self._ticket(closes=False)
 
     def begin_replacement(self) -> FlushTicket:
-        """Mark the future log as replacing the current log until `finish`; return its flush ticket."""
+        """Return a flush ticket, and set `is_replacing` until the ticket's `finish`. Raises StorageError."""
         ticket = self.begin_flush()
         flushed = ticket.finish
 
@@ -191,8 +194,8 @@ class Durability:
     def begin_close(self) -> FlushTicket:
         """Prepare the files for a clean shutdown, and return the ticket to sync them. Raises StorageError.
 
-        If nothing was written since the log was opened, no file is opened or synced. The caller syncs the
-        parent directory, once for all logs in it.
+        If nothing was written since the log was opened, no file is synced. The caller must sync the parent
+        directory.
         """
         self.flush_partition_metadata()
         self._segments.active.become_inactive()

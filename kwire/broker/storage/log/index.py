@@ -31,11 +31,11 @@ _TAIL_ENTRIES = 64
 
 
 class CorruptIndex(StorageError):
-    """A file that cannot be an index of its segment. It has to be rebuilt from the log."""
+    """An index file with invalid content. The index has to be rebuilt from the log."""
 
 
 class InvalidOffset(StorageError):
-    """An entry that does not follow the last entry: the log's offsets are out of order."""
+    """An index entry whose offset does not follow the last entry: the log's offsets are out of order."""
 
 
 class _Index:
@@ -65,7 +65,7 @@ class _Index:
         self.max_entries = 0
         """The capacity of the preallocated file; 0 for the index of an inactive segment."""
         self.needs_sync = False
-        """Whether the file was changed since it was opened or synced."""
+        """Whether the file was changed since the index was loaded. A sync does not reset it."""
         self._loaded = False
         self._is_trimmed = True
         """Whether the file ends with its last entry."""
@@ -79,7 +79,7 @@ class _Index:
     # --- opening and closing the file
 
     def create(self, max_bytes: int) -> None:
-        """Create an empty index in a preallocated file."""
+        """Make the index empty, and preallocate its file with `max_bytes`. Create a missing file."""
         self._loaded = True
         self._on_disk = 0
         self._block = b""
@@ -122,7 +122,7 @@ class _Index:
         self._loaded = True
 
     def finish(self) -> None:
-        """Write the entries in memory and truncate the file to its entries: the segment becomes inactive."""
+        """Write the entries in memory and truncate the file to its entries, for an inactive segment."""
         self.load()
         self.max_entries = 0
         self.write_tail()
@@ -132,7 +132,7 @@ class _Index:
             self.needs_sync = True
 
     def forget(self) -> None:
-        """Discard what is known about the file, so that the next use loads it again."""
+        """Discard all cached state, so that the next use loads the file again."""
         self._loaded = False
         self._block = b""
         self._tail = []
@@ -197,7 +197,7 @@ class _Index:
         return data
 
     def _floor(self, target: int, column: int = 0) -> int:
-        """Return the number of the last entry whose `column` is at most `target`, or -1 if there is none."""
+        """Return the number of the last entry whose field `column` is at most `target`, or -1 if none is."""
         self.load()
         tail = self._tail
         if tail and tail[0][column] <= target:
@@ -242,7 +242,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """The `.index` file. For some appends, it has the last offset and the position of the append."""
+    """The `.index` file. For some of the appends, it has the last offset and the start position."""
 
     __slots__ = ()
 
@@ -294,10 +294,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """The `.timeindex` file.
-
-    Each entry has a timestamp and an offset; no record up to it has a later timestamp.
-    """
+    """The `.timeindex` file. No record up to the offset of an entry has a later timestamp than the entry."""
 
     __slots__ = ()
 
@@ -306,7 +303,7 @@ class TimeIndex(_Index):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """The last timestamp and its offset; -1 and the base offset if there is no entry."""
+        """The timestamp and offset of the last entry; -1 and the base offset if there is no entry."""
         self.load()
         if self._last is None:
             return NO_TIMESTAMP, self.base_offset
@@ -318,7 +315,10 @@ class TimeIndex(_Index):
         return self._on_disk + len(self._tail) >= self.max_entries - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if `timestamp` is greater than the last timestamp. May raise InvalidOffset."""
+        """Add an entry if `timestamp` is greater than that of the last entry.
+
+        Raises InvalidOffset if `offset` is below that of the last entry.
+        """
         relative = offset - self.base_offset
         last = self._last
         if last is None:

@@ -44,9 +44,9 @@ class LeaderEpochFileCache:
         """Whether the file had invalid content."""
 
     def load(self) -> None:
-        """Read the file.
+        """Read the file. Raises StorageError.
 
-        A corrupt file counts as empty, because log recovery reads the epochs from the batches.
+        A corrupt file counts as empty, because the epochs can be read from the batches.
         """
         try:
             stored = read_epochs(self._disk, self._path)
@@ -91,9 +91,9 @@ class LeaderEpochFileCache:
         self.save()
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Start an epoch at `start_offset`. The file is saved before the epoch's first record is written.
+        """Start an epoch at `start_offset`. The caller must `save` it before its first record is written.
 
-        An epoch without records need not be in the file. A broker with thousands of idle logs thus saves
+        An epoch without records need not be in the file. A broker with thousands of idle logs thus avoids
         thousands of writes at each start.
         """
         self.assign_in_memory(epoch, start_offset)
@@ -117,7 +117,11 @@ class LeaderEpochFileCache:
             self.assign_in_memory(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known epoch up to `epoch` and its end offset, or (-1, -1) if unknown."""
+        """Return the largest known epoch up to `epoch` and its end offset.
+
+        Return (-1, -1) if no epoch is known or `epoch` is after the latest epoch. If `epoch` is before the
+        earliest epoch, return `epoch` and the start offset of the earliest epoch.
+        """
         entries = self._entries
         if epoch == NO_LEADER_EPOCH or not entries:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -127,12 +131,10 @@ class LeaderEpochFileCache:
         if after == len(entries):
             return NO_LEADER_EPOCH, NO_OFFSET
         end_offset = entries[after][1]
-        # `epoch` is before the first known epoch. Its records are deleted, so a follower continues at our
-        # start.
         return (entries[after - 1][0] if after else epoch), end_offset
 
     def epoch_for(self, offset: int) -> int | None:
-        """Return the leader epoch of the record at `offset`."""
+        """Return the leader epoch of the record at `offset`, or None if it is unknown."""
         after = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[after - 1][0] if after else None
 
@@ -146,7 +148,10 @@ class LeaderEpochFileCache:
         self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove the epochs that ended before `start_offset`. The first remaining epoch then starts there."""
+        """Remove the epochs that ended before `start_offset`. Raises StorageError.
+
+        If the earliest remaining epoch starts before `start_offset`, it then starts there.
+        """
         entries = self._entries
         count = bisect_right(entries, start_offset, key=_start_offset)
         if not count or entries[count - 1] == (entries[0][0], start_offset):
@@ -162,8 +167,8 @@ class LeaderEpochFileCache:
     def restrict_to(self, start_offset: int, end_offset: int) -> None:
         """Remove entries outside of the log's offset range, without writing the file.
 
-        A broker with thousands of empty logs thus saves thousands of writes at each start; the next load
-        removes the same entries. The caller has to save entries that log recovery read from the batches.
+        A broker with thousands of empty logs thus avoids thousands of writes at each start; the next load
+        removes the same entries. The caller has to save entries that log recovery has read from the batches.
         """
         self.drop_from(end_offset)
         count = bisect_right(self._entries, start_offset, key=_start_offset)
@@ -171,18 +176,18 @@ class LeaderEpochFileCache:
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
 
     def save(self) -> None:
-        """Write the file if its content differs or is corrupt. Raises StorageError."""
+        """Write the file if its content differs from the epochs or is corrupt. Raises StorageError."""
         if self.is_corrupt or self._entries != self._written:
             self.write()
         self.needs_save = self.is_corrupt = False
 
     def clear(self) -> None:
-        """Remove all epochs. Raises StorageError."""
+        """Remove all epochs and write the file. Raises StorageError."""
         self._entries.clear()
         self.write()
 
     def write(self) -> None:
-        """Replace the file. Raises StorageError."""
+        """Replace the file without a sync. Raises StorageError."""
         write_epochs(self._disk, self._path, self._entries, sync=False)
         self._written = list(self._entries)
         self.needs_save = False

@@ -4,8 +4,9 @@
 call, so that the Produce requests of one turn of the event loop share a write. A segment rolls when a batch
 is staged, so only the active segment can lack batches in its file. Readers never see staged batches.
 
-As in Kafka, a batch is acknowledged once it is in the page cache; `needs_flush` and `begin_flush` can require
-a sync. Log recovery after a crash starts at the recovery point, because everything before it was synced.
+As in Kafka, a batch may be acknowledged when it is in the page cache. `begin_flush` syncs the log;
+`needs_flush` reports when this is due. Log recovery after a crash starts at the recovery point, because all
+batches before it were synced.
 
 A StorageError takes the log offline until the next log recovery.
 """
@@ -43,7 +44,7 @@ __all__ = ["AppendOrigin", "LogAppendInfo", "Log", "TimestampOffset"]
 
 
 class Log(ReadableLog):
-    """The log of one partition, created by `recovery.open_log`. Only the loop thread may use it."""
+    """The log of one partition, created by `recovery.open_log`. Only the event loop's thread may use it."""
 
     __slots__ = (
         "_batch_at_start",
@@ -101,11 +102,11 @@ class Log(ReadableLog):
         self.config = config
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
-        """The offset of the next append, after all staged batches."""
+        """The offset of the next append. Staged batches are before it."""
         self._high_watermark = log_start_offset
         self.producers = producers
         self.failure: StorageError | None = None
-        """The reason why this log is offline, or None."""
+        """The error that took this log offline, or None."""
         self._disk = disk
         self._segments = LogSegments(segments, log_end_offset)
         self._epochs = epochs
@@ -134,18 +135,18 @@ class Log(ReadableLog):
 
     @property
     def written_end_offset(self) -> int:
-        """The offset after the last batch in the file, which is the limit for readers."""
+        """The offset after the last batch in the segment files. Readers cannot read beyond it."""
         return self._segments.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """The end of the committed records. The replica sets it; it is at most the log end offset."""
+        """The offset after the last committed record. The replica sets it, to at most the log end offset."""
         return self._high_watermark
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-        # A read_committed consumer may read a transaction once its marker is committed.
+        # A read_committed consumer may read a transaction after its marker is committed.
         self.producers.on_high_watermark_updated(offset)
 
     # --- appending
@@ -162,9 +163,9 @@ class Log(ReadableLog):
     ) -> LogAppendInfo:
         """Validate the batch of a leader append, assign its offsets and stage it for `commit`.
 
-        `records` must be writable, and belongs to the log afterwards. `header` is the header of the batch, if
-        already read. Raises ApiError with Kafka's error code if the batch is rejected; nothing is staged
-        then.
+        `records` must be writable, and the caller must not use it afterwards. `marker` is given if the batch
+        is a transaction marker. `header` is the header of the batch, if already read. A duplicate is not
+        staged. Raises ApiError with Kafka's error code if the batch is rejected, or KAFKA_STORAGE_ERROR.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -191,7 +192,8 @@ class Log(ReadableLog):
     def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> LogAppendInfo:
         """Stage batches that already have offsets and epochs: from another log or the metadata quorum.
 
-        Raises ApiError CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for offsets before the log end offset.
+        Raises ApiError CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE for offsets before the log end offset, or
+        KAFKA_STORAGE_ERROR.
         """
         appended = self._append_stored(records, now_ms)
         if appended is None:
@@ -201,7 +203,7 @@ class Log(ReadableLog):
     def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> LogAppendInfo | None:
         """Stage the batches of a Fetch response, up to the first batch with an epoch above `leader_epoch`.
 
-        Return None if there is no complete batch to stage. Raises the same errors as `append_stored`.
+        Return None if there is no such batch that is complete. Raises the same errors as `append_stored`.
         """
         return self._append_stored(records, now_ms, leader_epoch)
 
@@ -260,7 +262,7 @@ class Log(ReadableLog):
         self.log_end_offset = incoming.last_offset + 1
 
     def commit(self) -> None:
-        """Write all staged batches with one call. A StorageError discards them and takes the log offline."""
+        """Write all staged batches with one call. Raises StorageError after the log has gone offline."""
         if self.failure is not None:
             raise self.failure
         if not self.staged:
@@ -278,7 +280,7 @@ class Log(ReadableLog):
         self._segments.end_offset = self.log_end_offset
 
     def roll(self, now_ms: int) -> None:
-        """Roll the active segment, unless it is empty. Raises StorageError."""
+        """Write all staged batches and roll the active segment, unless it is empty. Raises StorageError."""
         self.commit()
         with self._failing():
             self._roll(now_ms, self.log_end_offset)
@@ -325,7 +327,11 @@ class Log(ReadableLog):
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the earliest open transaction, but at most the high watermark. KIP-98."""
+        """The offset up to which read_committed consumers may read. KIP-98.
+
+        It is the first offset of the earliest transaction that is open or whose marker is not committed, or
+        else the high watermark.
+        """
         stable = self.producers.first_unstable_offset
         if stable is None:
             return self._high_watermark
@@ -343,7 +349,7 @@ class Log(ReadableLog):
 
     @property
     def latest_epoch(self) -> int | None:
-        """The latest leader epoch, even if it has no records yet; None without any epoch."""
+        """The latest leader epoch, even if it has no records yet; None if no epoch is known."""
         return self._epochs.latest
 
     @property
@@ -352,7 +358,7 @@ class Log(ReadableLog):
         return self._epochs.entries
 
     def begin_leader_epoch(self, epoch: int) -> None:
-        """Assign the log end offset as the start of a leader epoch. Raises StorageError."""
+        """Start a leader epoch at the log end offset. Raises StorageError."""
         if self.failure is not None:
             raise self.failure
         self._epochs.begin(epoch, self.log_end_offset)
@@ -363,28 +369,31 @@ class Log(ReadableLog):
         return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `leader_epoch` and its end; (-1, -1) if unknown. KIP-101."""
+        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown. KIP-101."""
         return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     # --- durability
 
     @property
     def recovery_point(self) -> int:
-        """The end of the durable part of the log."""
+        """The offset up to which the log is durable."""
         return self._durability.recovery_point
 
     def needs_flush(self, monotonic_ms: int) -> bool:
-        """Return whether a flush is due by flush.messages or flush.ms, or a crash would lose data."""
+        """Return whether flush.messages, flush.ms or `has_unrecoverable_records` requires a flush."""
         return self._durability.is_due(self.config, monotonic_ms) or self.has_unrecoverable_records
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether log recovery after a crash finds this log as the partition's log."""
+        """Whether log recovery would find this log as the partition's log after a crash."""
         return self._durability.is_recoverable
 
     @property
     def has_unrecoverable_records(self) -> bool:
-        """Whether a crash would lose records of this log, so that they must not count as replicated."""
+        """Whether the log has unflushed records and is not recoverable, so that a crash would lose them.
+
+        They must not count as replicated.
+        """
         durability = self._durability
         return (
             durability.lacks_partition_metadata or durability.is_replacing
@@ -401,13 +410,16 @@ class Log(ReadableLog):
         return self._durability.recovery_point < self._segments.active.base_offset
 
     def snapshot_producers(self) -> None:
-        """Write a producer state snapshot at the log end offset; an existing one is replaced."""
+        """Write a producer state snapshot at the log end offset, or replace it. Raises StorageError."""
         self.producers.forget_snapshot(self.producers.end_offset)
         with self._failing():
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
-        """Begin to replace the current log; `finish` ends the replacement. Raises StorageError."""
+        """Begin to replace the partition's current log by this log. Raises StorageError.
+
+        The replacement ends when the ticket's `finish` is called.
+        """
         with self._failing():
             return self._durability.begin_replacement()
 
@@ -421,7 +433,10 @@ class Log(ReadableLog):
             segment.update_directory(directory)
 
     def begin_partition_metadata_flush(self) -> FlushTicket | None:
-        """Return the ticket that makes `partition.metadata` durable, or None if it is durable already."""
+        """Return the ticket that makes `partition.metadata` durable. Raises StorageError.
+
+        Return None if it already has its final name, or if the log is offline.
+        """
         if self.failure is not None or not self._durability.lacks_partition_metadata:
             return None
         with self._failing():
@@ -430,7 +445,8 @@ class Log(ReadableLog):
     def begin_flush(self) -> FlushTicket:
         """Return the ticket that makes all written batches durable. Raises StorageError.
 
-        Run `work` in any thread, then `finish` on the event loop. If `work` raises StorageError, call `fail`.
+        Run its `work` in any thread, then its `finish` on the event loop. If `work` raises StorageError, call
+        `fail` instead of `finish`.
         """
         with self._failing():
             return self._durability.begin_flush()
@@ -448,7 +464,7 @@ class Log(ReadableLog):
     # --- truncation, retention and compaction
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log to `offset`; return False if it already ends there or before. Raises StorageError.
+        """Truncate the log to `offset`; return False if it already ends at or before it. Raises StorageError.
 
         The caller must flush the log before the next append (`awaits_sync`). Otherwise a power loss could
         bring the truncated batches back after new batches.
@@ -482,7 +498,10 @@ class Log(ReadableLog):
         self.high_watermark = min(self.high_watermark, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all records and continue at `offset`. The log must be flushed before the next append."""
+        """Delete all records and continue at `offset`. Raises StorageError.
+
+        The caller must flush the log before the next append.
+        """
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
         self._set_log_end_offset(offset)
@@ -494,7 +513,8 @@ class Log(ReadableLog):
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset. The next `delete_old_segments` deletes the segments below it.
 
-        Raises ApiError KAFKA_STORAGE_ERROR, or OFFSET_OUT_OF_RANGE above the high watermark.
+        Do nothing if `offset` is not above the log start offset. Raises ApiError OFFSET_OUT_OF_RANGE if it is
+        above the high watermark, or KAFKA_STORAGE_ERROR.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -544,7 +564,7 @@ class Log(ReadableLog):
         return len(old)
 
     def replace_segments(self, old: list[LogSegment], new: LogSegment) -> None:
-        """Replace segments with the compacted segment that was made from them. Raises StorageError."""
+        """Replace segments by the segment that was compacted from them. Raises StorageError."""
         self._segments.replace(old, new)
         self._delete_files(old, kept_base_offset=new.base_offset)
 
@@ -567,7 +587,7 @@ class Log(ReadableLog):
     def close(self) -> None:
         """Flush the log and leave its files as after a clean shutdown. Raises StorageError.
 
-        The caller syncs the parent directory once for all its logs, because a new log's name may not be
+        The caller must sync the parent directory afterwards, because the name of a new log may not be
         durable.
         """
         self.commit()
@@ -578,7 +598,10 @@ class Log(ReadableLog):
         ticket.finish()
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline, because its directory has failed, or the log is deleted or replaced."""
+        """Take the log offline without calling `on_failure`, and discard the staged batches.
+
+        The directory of the log has failed, or the log is being deleted or replaced.
+        """
         if self.failure is None:
             self.failure = error
             self.staged.clear()
@@ -586,7 +609,7 @@ class Log(ReadableLog):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Take the log offline if the block raises StorageError."""
+        """Take the log offline and call `on_failure` if the block raises StorageError."""
         try:
             yield
         except StorageError as error:

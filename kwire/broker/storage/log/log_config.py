@@ -14,7 +14,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class AppendOrigin(Enum):
-    """The source of an append. It decides what is validated, as Kafka's enum of the same name."""
+    """The source of an append, which decides what is validated. Kafka's AppendOrigin."""
 
     REPLICATION = 0
     """A follower appends batches that its leader has validated."""
@@ -72,10 +72,7 @@ class LogConfig(NamedTuple):
 
     @property
     def max_segment_ms(self) -> int:
-        """The maximum age of an active segment in ms, which max.compaction.lag.ms limits in compacted topics.
-
-        KIP-354.
-        """
+        """The value of segment.ms, limited to max.compaction.lag.ms if the log is compacted. KIP-354."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

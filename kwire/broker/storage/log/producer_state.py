@@ -52,7 +52,7 @@ _MARKER = Struct(">hi")
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file with invalid content. The state is then rebuilt from the log."""
+    """A snapshot file with invalid content. The state is then rebuilt without this snapshot."""
 
 
 class BatchMetadata(NamedTuple):
@@ -190,7 +190,10 @@ class ProducerStateManager:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
     ) -> VerificationState:
-        """Begin to verify a batch that may start a transaction. Raises INVALID_PRODUCER_EPOCH."""
+        """Begin to verify a batch that may start a transaction.
+
+        See `Verifications.begin`. Raises INVALID_PRODUCER_EPOCH if the producer has a later epoch.
+        """
         self.check_epoch(producer_id, epoch)
         return self.verifications.begin(
             producer_id, epoch, sequence, supports_epoch_bump=supports_epoch_bump, began_ms=began_ms
@@ -199,7 +202,7 @@ class ProducerStateManager:
     def check_batch(
         self, header: BatchHeader, origin: AppendOrigin, marker: MarkerContext | None = None
     ) -> BatchMetadata | None:
-        """Call `check` for a batch with a producer id, or `check_marker` for a marker."""
+        """Return the result of `check` for a data batch with a producer id; or call `check_marker`."""
         if marker is not None:
             self.check_marker(header.producer_id, header.producer_epoch, *marker)
         elif header.producer_id >= 0:
@@ -209,7 +212,9 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, origin: AppendOrigin = CLIENT) -> BatchMetadata | None:
         """Check that a data batch may be appended; return the original batch if it is a duplicate, else None.
 
-        Raises ApiError INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_TXN_STATE.
+        Raises ApiError INVALID_PRODUCER_EPOCH if the producer has a later epoch, INVALID_TXN_STATE if the
+        batch is not transactional and the producer has an open transaction, and, for a batch of a client,
+        OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
@@ -251,7 +256,7 @@ class ProducerStateManager:
         self.verifications.check(header, is_unknown=not state.batches)
         sequence = header.base_sequence
         if state.epoch == NO_PRODUCER_EPOCH:
-            # At most a marker of this producer is known, so the producer may continue at any sequence.
+            # The state has no batch of this producer, so the producer may continue at any sequence.
             return
         if header.producer_epoch != state.epoch:
             # KIP-360: a newer epoch restarts at sequence 0.
@@ -271,7 +276,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Apply a data batch with assigned offsets."""
+        """Apply a data batch that has its final offsets."""
         self.end_offset = header.next_offset
         if not header.has_producer_id or header.is_control:
             return
@@ -290,16 +295,18 @@ class ProducerStateManager:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Check that a marker may be appended. With transaction version 2, its epoch is above its data's.
+        """Check that a marker may be appended.
 
-        Raises ApiError INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED. Raises UNKNOWN_SERVER_ERROR
-        for an unknown transaction version, which only a follower may append. KIP-890, KIP-1228.
+        With transaction version 2, a marker has a later epoch than the batches of its transaction. Raises
+        ApiError INVALID_PRODUCER_EPOCH if the marker's epoch is too low, TRANSACTION_COORDINATOR_FENCED if a
+        coordinator of a later epoch has written a marker, and UNKNOWN_SERVER_ERROR for an unknown transaction
+        version, which only a follower may append. KIP-890, KIP-1228.
         """
         if producer_id < NO_PRODUCER_ID:
-            # As in Kafka, every marker of a producer without state is accepted.
+            # As in Kafka, a marker with such an id is accepted. No producer has this id.
             return
         state = self.producers.get(producer_id) or ProducerState()
-        # A marker with an equal epoch and without an open transaction is a repeated write of the same marker.
+        # If the epochs are equal and no transaction is open, the same marker is being written again.
         is_again = state.txn_first_offset is None or epoch == MAX_PRODUCER_EPOCH
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
             raise ApiError(
@@ -319,7 +326,10 @@ class ProducerStateManager:
     def update_from_marker(
         self, header: BatchHeader, buffer: Buffer, position: int
     ) -> CompletedTransaction | None:
-        """Apply a control batch: a commit or abort marker ends the producer's transaction."""
+        """Apply a control batch. Return the transaction that it ends, or None.
+
+        A commit or abort marker ends the producer's open transaction.
+        """
         self.end_offset = header.next_offset
         marker = next(iter(records(buffer, position, header)), None)
         if marker is None or not header.has_producer_id:
@@ -351,7 +361,7 @@ class ProducerStateManager:
         return completed
 
     def take_aborted_txns(self) -> list[AbortedTxn]:
-        """Return the transactions aborted since the last call, for the segment's transaction index."""
+        """Return the transactions whose abort markers were applied since the last call of this method."""
         aborted, self._aborted = self._aborted, []
         return aborted
 
@@ -364,7 +374,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction or unreplicated marker's transaction, or None."""
+        """The first offset of the earliest transaction that is open or in `unreplicated`, or None."""
         if not self.ongoing and not self.unreplicated:
             return None
         return min([*self.ongoing.values(), *self.unreplicated])
@@ -381,7 +391,7 @@ class ProducerStateManager:
     # --- expiration and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Remove producers that are idle for `producer.id.expiration.ms` and have no open transaction."""
+        """Remove producers without an open transaction that were idle for `producer.id.expiration.ms`."""
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
@@ -391,7 +401,7 @@ class ProducerStateManager:
             del self.producers[producer_id]
 
     def clear(self) -> None:
-        """Remove all state. It is then loaded from a snapshot or replayed."""
+        """Remove the state of all producers and transactions, before it is loaded or replayed."""
         self.producers.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
@@ -435,7 +445,10 @@ class ProducerStateManager:
     def _replay_batches(
         self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int
     ) -> None:
-        """Apply the batches of a file between two offsets. Only batch headers are read."""
+        """Apply the batches of a file between two offsets. Only headers and control batches are read.
+
+        `position` and `end` are positions in the file.
+        """
         while position + HEADER_BYTES <= end:
             header = read_header(file.read_at(position, HEADER_BYTES))
             if header.base_offset >= end_offset:
@@ -450,7 +463,7 @@ class ProducerStateManager:
     # --- snapshot files
 
     def find_snapshots(self, names: Iterable[str] | None = None) -> list[int]:
-        """List the snapshot files, remember their offsets and return the offsets, oldest first.
+        """List the snapshot files again, and return their offsets, oldest first. Raises StorageError.
 
         `names` are the file names in the directory, if the caller has already listed it.
         """
@@ -463,7 +476,7 @@ class ProducerStateManager:
 
     @property
     def snapshots(self) -> list[int]:
-        """The offsets of the snapshot files."""
+        """The offsets of the snapshot files, oldest first."""
         return list(self._known_snapshots())
 
     def _known_snapshots(self) -> list[int]:
@@ -473,9 +486,9 @@ class ProducerStateManager:
         return self._snapshots
 
     def load(self, log_start_offset: int, end_offset: int, now_ms: int) -> int:
-        """Load the newest snapshot in range; return the offset from which batches must be replayed.
+        """Load the newest snapshot in an offset range; return the offset from which to replay batches.
 
-        Snapshots after `end_offset` and corrupt snapshots are removed.
+        Snapshots after `end_offset` and corrupt snapshots are removed. Raises StorageError.
         """
         for offset in sorted(self._known_snapshots(), reverse=True):
             if offset > end_offset:
@@ -523,7 +536,7 @@ class ProducerStateManager:
         return [self.snapshot_path(offset) for offset in unsynced]
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """Forget the snapshot at `offset`; return its path for the deletion, or None if there is none."""
+        """Forget the snapshot at `offset`. Return its path, for the caller to delete, or None if missing."""
         snapshots = self._known_snapshots()
         if offset not in snapshots:
             return None
@@ -559,7 +572,10 @@ class ProducerStateManager:
         return bytes(content)
 
     def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
-        """Replace the state by the state in a snapshot that was taken at `offset`. Raises CorruptSnapshot."""
+        """Replace the state by the state in a snapshot that was taken at `offset`. Raises CorruptSnapshot.
+
+        Expired producers are not loaded.
+        """
         loaded = list(read_snapshot(content))
         self.clear()
         self.end_offset = offset

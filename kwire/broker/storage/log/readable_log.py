@@ -1,4 +1,4 @@
-"""Reads from a partition's log, and their errors."""
+"""Reads from a partition's log, and the Kafka errors of failed reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReadableLog:
     @property
     @abstractmethod
     def last_stable_offset(self) -> int:
-        """The first offset that a read_committed consumer may not read."""
+        """The offset up to which read_committed consumers may read."""
 
     @abstractmethod
     def _fail(self, error: StorageError) -> None:
@@ -40,11 +40,12 @@ class ReadableLog:
     def read(
         self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one: bool = True
     ) -> FileRegion:
-        """Return the bytes from the batch that contains `offset`, up to `max_bytes` and `up_to_offset`.
+        """Return the bytes from the batch that contains `offset` to `up_to_offset` or the end of its segment.
 
-        The last batch may be cut off. The first batch is always complete, unless `at_least_one` is False:
-        then the result is INCOMPLETE if the batch exceeds `max_bytes` (KIP-74). Raises ApiError
-        OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
+        They are limited to `max_bytes`, so the last batch may be incomplete. The first batch is complete even
+        if it exceeds `max_bytes`; with `at_least_one=False`, the result is then `segments.INCOMPLETE`
+        instead (KIP-74). Raises ApiError OFFSET_OUT_OF_RANGE if `offset` is before the log start offset or
+        after the log end offset, KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -59,24 +60,36 @@ class ReadableLog:
             raise self._read_error(error) from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
-        """Return the aborted transactions that a read_committed consumer of this region has to skip."""
+        """Return the aborted transactions that a read_committed consumer has to skip in a region.
+
+        `region` is the result of a read of `offset`. Errors as in `offset_for_timestamp`.
+        """
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the number of bytes between two offsets. Raises KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE."""
+        """Return the number of bytes between two offsets. Errors as in `offset_for_timestamp`."""
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return the position of an earlier read if it is still remembered, or None. See `find_position`."""
+        """Return the same as `find_position` without a search, or None if that is impossible.
+
+        `region` is the result of a read of `offset`.
+        """
         return self._segments.known_position(region, offset)
 
     def find_position(self, offset: int) -> tuple[int, int]:
-        """Return where a read of `offset` starts: the segment's base offset, and the position in it."""
+        """Return where a read of `offset` starts: the segment's base offset, and the position in its file.
+
+        Errors as in `offset_for_timestamp`.
+        """
         return self._look_up(lambda: self._segments.find_position(offset))
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the number of bytes from a position to an offset; None if their segments differ."""
+        """Return the number of bytes from a position in the segment with base offset `base` to an offset.
+
+        Return None if the offset is in another segment. Errors as in `offset_for_timestamp`.
+        """
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
@@ -87,7 +100,7 @@ class ReadableLog:
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp, or None.
+        """Return the first record with the greatest timestamp, or None if the log is empty.
 
         Errors as in `offset_for_timestamp`.
         """

@@ -48,7 +48,7 @@ _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUF
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """The suffix of deleted metadata snapshots. The metadata log removes them."""
 _IN_FLIGHT_BYTES = 16 << 20
-"""The size of the range before a producer state snapshot that is searched for batches that were in flight."""
+"""The size of the part of the log before a producer state snapshot that is searched for recent batches."""
 
 
 def open_log(
@@ -71,9 +71,10 @@ def open_log(
 ) -> Log:
     """Load the log in `directory`, or create it.
 
-    `clean` says whether the directory was shut down cleanly. `recovery_point` and `log_start_offset` come
-    from the checkpoints. If the log has no `partition.metadata`, it is written with `topic_id`. Raises
-    StorageError if the disk fails, the topic id differs, or a segment has an unsupported format.
+    `clean` is true after a clean shutdown and for a new log. `recovery_point` and `log_start_offset` come
+    from the checkpoints. If the log has no `partition.metadata`, the file is written with `topic_id`, under
+    its temporary name. Raises StorageError if the disk fails, the log has another topic id, or a segment has
+    an unsupported format.
     """
     try:
         names = disk.names(directory)
@@ -160,7 +161,7 @@ def open_log(
 
 
 class _LogLoader:
-    """The loading of one log directory."""
+    """The loading of one log from the files in its directory."""
 
     def __init__(
         self,
@@ -183,17 +184,16 @@ class _LogLoader:
         self.names = names
         """The names in the directory after `remove_leftovers`."""
         self.is_changed = False
-        """Whether a file was created or removed. An unchanged log is loaded without a disk sync."""
+        """Whether a file was created, rebuilt or removed."""
         self.segments: list[LogSegment] = []
         self.epochs = LeaderEpochFileCache(disk, directory, logger)
         self._highest_deleted_base = -1
-        """The highest base offset of a `.deleted` segment. Retention or a truncation has deleted that
-        segment."""
+        """The highest base offset of a segment that retention or a truncation has renamed to `.deleted`."""
 
     # --- interrupted truncation
 
     def sync_truncation(self, log_end_offset: int) -> None:
-        """Make an interrupted truncation durable. Raises StorageError.
+        """Make a truncation durable that a crash may have interrupted. Raises StorageError.
 
         Otherwise a power loss could bring deleted segments back after later appends.
         """
@@ -268,7 +268,7 @@ class _LogLoader:
     # --- segments
 
     def find_segments(self, log_start_offset: int) -> None:
-        """Find the segments, or create the first segment. Index files without a log file are deleted."""
+        """Find the segments, or create one at `log_start_offset`. Delete indexes without a log file."""
         disk = self._disk
         names = [name for name in self.names if name.endswith(SUFFIXES)]
         bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
@@ -304,9 +304,9 @@ class _LogLoader:
         ]
 
     def _check_indexes(self, segments: list[LogSegment], *, after_crash: bool) -> None:
-        """Rebuild missing and invalid indexes.
+        """Rebuild missing and invalid indexes. Raises StorageError.
 
-        After a crash, an empty time index is also rebuilt, because an earlier rebuild may have been
+        After a crash, an empty time index counts as invalid, because an earlier rebuild may have been
         interrupted.
         """
         for segment in segments:
@@ -343,7 +343,7 @@ class _LogLoader:
     def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> None:
         """Read all segments that may not be durable, and truncate the log at the first invalid batch.
 
-        Producer state is rebuilt up to the log end offset. Raises StorageError if the disk fails, or if a
+        The producer state is rebuilt up to the log end offset. Raises StorageError if the disk fails, or if a
         segment has an unsupported format.
         """
         bases = [segment.base_offset for segment in self.segments]
@@ -375,10 +375,10 @@ class _LogLoader:
                 break
 
     def _complete_epochs(self, trusted: list[LogSegment], log_start_offset: int) -> None:
-        """Complete the epochs of trusted segments from their batches, if the file lacks the first epochs.
+        """Read the epochs of trusted segments from their batches, if the epoch file lacks the first epochs.
 
-        The file is replaced without a sync, so a power loss may have emptied it. It may also lack epochs that
-        were removed for a log start offset that was not checkpointed.
+        The epoch file is replaced without a sync, so a power loss may have emptied it. It may also lack
+        epochs that were removed for a log start offset that was not checkpointed.
         """
         earliest = self.epochs.earliest
         if not trusted or (earliest is not None and earliest[1] <= log_start_offset):
@@ -402,7 +402,10 @@ class _LogLoader:
         producers: ProducerStateManager,
         log_start_offset: int,
     ) -> bool:
-        """Read a segment and truncate it at the first invalid batch; return whether all of it was valid."""
+        """Read a segment and truncate it at the first invalid batch; return whether all batches were valid.
+
+        If a batch is invalid, later segments are deleted. Raises StorageError.
+        """
         rebuilding = segment.begin_rebuild()
         producers.take_aborted_txns()  # discard the transactions of earlier segments
         file = segment.file
@@ -452,7 +455,7 @@ class _LogLoader:
             # notice that records before these segments are missing.
             self._delete_segments(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
-            # The recovery point does not show that a flush is needed, not even before a clean shutdown.
+            # Sync now: a later flush or clean shutdown may skip this file, because of the recovery point.
             file.sync()
             segment.size_bytes = valid_bytes
         rebuilding.finish()
@@ -486,7 +489,7 @@ class _LogLoader:
         return header
 
     def _delete_segments(self, segments: list[LogSegment]) -> None:
-        """Delete segments, the last one first so that a crash leaves no gap, and sync the directory."""
+        """Delete segments, the last segment first so that a crash leaves no gap, and sync the directory."""
         for segment in reversed(segments):
             self._logger.warning("%s: log recovery is deleting segment %r", self.name, segment)
             self._delayed_deletion.rename_files(segment.paths, self._config.file_delete_delay_ms)
@@ -495,7 +498,11 @@ class _LogLoader:
             self._disk.sync_directory(self._directory)
 
     def open_active_segment(self, log_start_offset: int) -> int:
-        """Make the last segment the active one, and return the log end offset. Raises StorageError."""
+        """Make the last segment the active one, and return the log end offset.
+
+        Replace all segments by an empty one if they end before the log start offset. Raises StorageError, or
+        InvalidBatch if the last batch is incomplete.
+        """
         active = self.segments[-1]
         active.open_for_appends(self._config)
         end_offset = active.next_offset()
@@ -512,7 +519,7 @@ class _LogLoader:
         return end_offset
 
     def remove_stray_snapshots(self, producers: ProducerStateManager, log_end_offset: int) -> None:
-        """Remove snapshots, except the newest snapshot and those at the base offset of a segment."""
+        """Remove snapshots up to the log end, except the newest one and those at a segment's base offset."""
         offsets = [offset for offset in producers.snapshots if offset <= log_end_offset]
         if not offsets:
             return
@@ -534,10 +541,10 @@ def _base_offset(name: str) -> int:
 
 
 def _restore_in_flight_batches(segment: LogSegment, producers: ProducerStateManager) -> None:
-    """Restore recent batches of each producer that the snapshot after a segment lacks.
+    """Restore the last five batches of each producer from the segment before the loaded snapshot.
 
-    After a crash, a producer sends up to five unacknowledged batches again, and the next segment may contain
-    fewer. Only headers are read. Invalid batches are ignored.
+    The snapshot has only the last batch. After a crash, a producer sends up to five unacknowledged batches
+    again, and the next segment may contain fewer. Nothing is restored if a batch is invalid.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     try:

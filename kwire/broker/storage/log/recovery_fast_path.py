@@ -1,9 +1,8 @@
 """A fast path of log recovery for valid batches. Nearly all batches that recovery reads are valid.
 
-After a crash, recovery may have to read a gigabyte of batches of 1 KiB each. Checking each batch with a
-header object and half a dozen calls takes 3.6 µs per batch; the loop in this module takes 1.6 µs. The loop
-ends at the first batch that is not obviously valid. The slow path then finds out what is wrong with that
-batch.
+After a crash, recovery may have to read a gigabyte of batches of 1 KiB each. The slow path, with a header
+object and half a dozen calls per batch, takes 3.6 µs per batch; the loop in this module takes 1.6 µs. The
+loop ends at the first batch that is not obviously valid, and the slow path then checks that batch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class RecoveryFastPath:
-    """The recovery of one segment: it updates the indexes, the leader epochs and the producer state."""
+    """The fast recovery of one segment, which updates the indexes, leader epochs and producer state."""
 
     __slots__ = (
         "_end",
@@ -55,7 +54,10 @@ class RecoveryFastPath:
         next_base: int | None,
         log_start_offset: int,
     ) -> None:
-        """`next_base` is the next segment's base offset. Producer state starts at `log_start_offset`."""
+        """`end` is the size of the segment in bytes, `next_base` the next segment's base offset.
+
+        Batches that end before `log_start_offset` do not change the producer state.
+        """
         self._file = file
         self._end = end
         self._rebuilding = rebuilding
@@ -69,8 +71,8 @@ class RecoveryFastPath:
     def advance(self, position: int, next_offset: int) -> tuple[int, int]:
         """Read batches from `position` on, up to the first batch that is not obviously valid.
 
-        `next_offset` is the minimum offset of the first batch. Return the position and the minimum offset of
-        the batch at which the loop ended.
+        `next_offset` is the minimum offset of the first batch. Return the position of the batch at which the
+        loop ended, and its minimum offset. Raises StorageError.
         """
         unpack_from, rebuilding, producers = HEADER.unpack_from, self._rebuilding, self._producers
         last_allowed, log_start_offset = self._last_allowed, self._log_start_offset

@@ -44,7 +44,7 @@ _MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
 
 
 class TimestampOffset(NamedTuple):
-    """A record's timestamp, offset, and leader epoch (-1 if unknown)."""
+    """The timestamp in ms, offset, and leader epoch (-1 if unknown) of a record that a lookup has found."""
 
     timestamp: int
     offset: int
@@ -86,7 +86,7 @@ class LogSegment:
         roll_jitter_ms: int,
         suffix: str = "",
     ) -> None:
-        """Wrap existing files. `suffix` is `.cleaned` or `.swap` for a compacted segment."""
+        """Wrap existing files. `suffix` is `.cleaned` or `.swap` for a compacted segment not in use yet."""
         prefix = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self.base_offset = base_offset
@@ -153,7 +153,7 @@ class LogSegment:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of all files that a segment may have."""
+        """The paths of all files that the segment may have."""
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         return [prefix + suffix + file_suffix for suffix in SUFFIXES]
 
@@ -182,14 +182,14 @@ class LogSegment:
         self.add_aborted(entries)
 
     def index_files(self) -> list[DiskFile]:
-        """Return the index files, to be synced. Raises FileMissing."""
+        """Return all existing index files, including the transaction index. Raises StorageError."""
         files = [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
         if self.aborted():
             files.append(self._disk.open(self._transaction_index_path))
         return files
 
     def unsynced_index_files(self) -> list[DiskFile]:
-        """Return the offset and time index files that were changed since they were opened."""
+        """Return the offset and time index files that were changed since they were loaded."""
         return [self._disk.open(index.path) for index in (self.index, self.time_index) if index.needs_sync]
 
     # --- appending
@@ -203,9 +203,9 @@ class LogSegment:
         staged_bytes: int,
         now_ms: int,
     ) -> bool:
-        """Return whether a batch with these properties belongs in a new segment.
+        """Return whether the segment has to roll before an append with these properties.
 
-        `staged_bytes` is the size of the batches that are staged for this segment.
+        `size_bytes` is the size of the append, `staged_bytes` that of all appends that are staged already.
         """
         held_bytes = self.size_bytes + staged_bytes
         if held_bytes > config.segment_bytes - size_bytes:
@@ -232,7 +232,7 @@ class LogSegment:
         return self._first_timestamp
 
     def set_first_timestamp(self, max_timestamp: int) -> None:
-        """Set the greatest timestamp of the first append."""
+        """Set the greatest timestamp of the segment's first append, which is being staged."""
         self._first_timestamp = max_timestamp
 
     def update_after_append(
@@ -293,7 +293,10 @@ class LogSegment:
         return largest if largest >= 0 else self._disk.modified_ms(self.log_path)
 
     def position_before(self, offset: int) -> int:
-        """Return a position from which a scan reaches the batch that contains `offset`."""
+        """Return the position of a batch at or before the one that contains `offset`.
+
+        Invalid indexes are rebuilt. Raises StorageError or InvalidBatch.
+        """
         try:
             position = self.index.lookup(offset)
             if position < self.size_bytes or position == 0:
@@ -304,14 +307,17 @@ class LogSegment:
         return self.index.lookup(offset)
 
     def find(self, offset: int) -> BatchLocation | None:
-        """Return the batch with `offset`, or the first batch after it; None at the segment's end."""
+        """Return the batch with `offset`, or the first batch after `offset`, or None if there is neither.
+
+        Raises StorageError or InvalidBatch.
+        """
         for location in self._locations_for(offset):
             if location.last_offset >= offset:
                 return location
         return None
 
     def _locations_for(self, offset: int) -> Iterator[BatchLocation]:
-        """Yield the batches from an indexed position before `offset`. The index entry is checked once.
+        """Yield the batches from an indexed position at or before `offset`, after a check of the index entry.
 
         An index has no checksum. Without the check, a flipped bit could make a read skip records silently.
         """
@@ -325,7 +331,7 @@ class LogSegment:
             first = None
         if first is not None and self.base_offset <= first.base_offset <= offset:
             return chain((first,), locations)
-        # The check is not repeated: a rebuild of the index does not help if the log file itself is damaged.
+        # Do not check again: another rebuild of the index does not help if the log file itself is damaged.
         self._index_was_checked = True
         self.rebuild_indexes()
         return scan_headers(self.file, self.position_before(offset), self.size_bytes)
@@ -349,7 +355,10 @@ class LogSegment:
         return next_offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """Return the first record from `start_offset` on with this timestamp or a later one."""
+        """Return the first record from `start_offset` on with this timestamp or a later one, or None.
+
+        Raises StorageError, InvalidBatch or CorruptBatch.
+        """
         try:
             indexed = self.time_index.lookup(timestamp)
         except (CorruptIndex, FileMissing):
@@ -364,7 +373,10 @@ class LogSegment:
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp of the segment."""
+        """Return the first record with the greatest timestamp of the segment, or None if it has no records.
+
+        Raises StorageError, InvalidBatch or CorruptBatch.
+        """
         timestamp, offset = self.max_timestamp_entry()
         for location in scan_headers(self.file, self.position_before(offset), self.size_bytes):
             if location.max_timestamp == timestamp:
@@ -384,7 +396,10 @@ class LogSegment:
     # --- truncating, renaming and rebuilding
 
     def remove_suffix(self) -> None:
-        """Remove the `.swap` suffix. The log file comes last, because its name marks an incomplete swap."""
+        """Remove the suffix `.swap` from the files of the segment. Raises StorageError.
+
+        The log file is renamed last: log recovery completes a swap only if the log file has the suffix.
+        """
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         for suffix in reversed(SUFFIXES):
             with suppress(FileMissing):
@@ -394,7 +409,7 @@ class LogSegment:
         self.time_index.path = prefix + TIME_INDEX_SUFFIX
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Truncate the segment to `offset` and make it the active one."""
+        """Truncate the segment to `offset` and make it active. Raises StorageError or InvalidBatch."""
         location = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -415,7 +430,7 @@ class LogSegment:
         self.set_max_timestamp(largest, offset_of_largest)
 
     def rebuild_indexes(self) -> None:
-        """Rebuild both indexes of an inactive segment. Raises InvalidBatch if the log file is damaged."""
+        """Rebuild the offset and time indexes. Raises StorageError, or InvalidBatch if the log is damaged."""
         self.indexes_were_rebuilt = True
         rebuilding = self.begin_rebuild()
         for location in scan_headers(self.file, 0, self.size_bytes):
@@ -428,12 +443,12 @@ class LogSegment:
         rebuilding.finish()
 
     def begin_rebuild(self) -> IndexRebuild:
-        """Empty both indexes; return an object that rebuilds them batch by batch."""
+        """Empty the offset and time indexes; return an object that rebuilds them batch by batch."""
         return IndexRebuild(self)
 
 
 class IndexRebuild:
-    """The rebuilding of a segment's indexes from its batches, in order."""
+    """The rebuilding of a segment's offset and time indexes from its batches, in offset order."""
 
     __slots__ = ("_segment", "_was_active", "indexed_position")
 
@@ -447,12 +462,12 @@ class IndexRebuild:
 
     @property
     def interval_bytes(self) -> int:
-        """The minimum distance between indexed batches."""
+        """The minimum distance in bytes between indexed batches."""
         return self._segment.index_interval_bytes
 
     @property
     def largest_timestamp(self) -> int:
-        """The greatest timestamp so far."""
+        """The greatest timestamp of the batches that were added."""
         return self._segment.max_timestamp_entry()[0]
 
     def add(self, location: BatchLocation) -> None:
@@ -470,10 +485,7 @@ class IndexRebuild:
             self.indexed_position = location.position
 
     def finish(self) -> None:
-        """Write the last entries.
-
-        Then trim the files, or preallocate the files of an active segment again.
-        """
+        """Write the last entries and trim the files. Open the indexes of an active segment for appends."""
         segment = self._segment
         segment.time_index.maybe_append(*segment.max_timestamp_entry())
         segment.index.finish()

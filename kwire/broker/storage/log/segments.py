@@ -1,7 +1,7 @@
 """The segments of one log in offset order, and lookups across them. Kafka's LogSegments.
 
 The last segment is active. Most reads start or end at a recent append. So the positions of the last few
-writes are remembered, and such a read needs no search.
+writes are remembered, and these reads need no search.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
 from kwire.broker.storage.log.transaction_index import AbortedTxn, collect_aborted_txns
 
 _REMEMBERED_WRITES = 16
-"""The number of remembered write positions."""
+"""The maximum number of remembered write positions."""
 _LENGTH_FIELD_POSITION = 8
 _BYTES_BEFORE_LENGTH_COUNTS = 12
 
@@ -43,11 +43,11 @@ class _NoFile:
 
 EMPTY = FileRegion(_NoFile(), 0, 0)
 INCOMPLETE = FileRegion(_NoFile(), 0, 0)
-"""An empty region for a batch that exceeds the size limit."""
+"""The region that a read returns instead of a batch that exceeds the size limit."""
 
 
 class LogSegments:
-    """One or more segments. Staged appends are not in the active segment yet."""
+    """The segments of one log, at least one. They do not contain staged appends."""
 
     __slots__ = ("_largest_rolled", "_segments", "_write_positions", "active", "bases", "end_offset")
 
@@ -82,7 +82,7 @@ class LogSegments:
         self._largest_rolled = None
 
     def remove(self, removed: Iterable[LogSegment]) -> None:
-        """Remove segments; the caller deletes their files. If all are removed, `add` must follow."""
+        """Remove segments. The caller must delete their files, and `add` a segment if none is left."""
         bases = {segment.base_offset for segment in removed}
         self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
         self.bases = [segment.base_offset for segment in self._segments]
@@ -91,7 +91,7 @@ class LogSegments:
         self.forget_positions()
 
     def replace(self, removed: Iterable[LogSegment], new: LogSegment) -> None:
-        """Replace adjacent inactive segments by a segment with the base offset of the first of them."""
+        """Replace adjacent inactive segments by a segment that has the base offset of the first of them."""
         bases = {segment.base_offset for segment in removed}
         kept = [segment for segment in self._segments if segment.base_offset not in bases]
         kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
@@ -112,25 +112,25 @@ class LogSegments:
 
     def remember_write_position(self) -> None:
         """Remember the end of the active segment as the position of the next batch."""
-        places = self._write_positions
-        places[self.end_offset] = (self.active, self.active.size_bytes)
-        if len(places) > _REMEMBERED_WRITES:
-            del places[next(iter(places))]
+        positions = self._write_positions
+        positions[self.end_offset] = (self.active, self.active.size_bytes)
+        if len(positions) > _REMEMBERED_WRITES:
+            del positions[next(iter(positions))]
 
     # --- lookups
 
     def segments_from(self, offset: int) -> list[LogSegment]:
-        """Return the segments with records at or after `offset`."""
+        """Return the segments that may have records at or after `offset`, at least the last segment."""
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def unsynced_from(self, recovery_point: int) -> list[LogSegment]:
-        """Return the segments with records after the recovery point, and the segment that ends there."""
+        """Return the segments with records after the recovery point, and the segment that ends at it."""
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
-        """Return the bytes from the batch that contains `offset` on, within one segment.
+        """Return the bytes from the batch that contains `offset`, within its segment. See `ReadableLog.read`.
 
-        The result is INCOMPLETE if that batch exceeds `max_bytes`. Raises StorageError or InvalidBatch.
+        Raises StorageError or InvalidBatch.
         """
         if offset >= min(up_to_offset, self.end_offset):
             return EMPTY
@@ -152,9 +152,9 @@ class LogSegments:
     def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions for a read_committed consumer of a region that starts at `offset`.
 
-        As in Kafka, an empty region also has aborted transactions if `offset` is below the last stable
-        offset. The end of the region is looked up in the index, as in Kafka. So the result may include
-        transactions that start after the region. Raises StorageError.
+        `stable_offset` is the last stable offset. As in Kafka, an empty region also has aborted transactions
+        if `offset` is below it. The end of the region is looked up in the index, as in Kafka. So the result
+        may include transactions that start after the region. Raises StorageError or InvalidBatch.
         """
         if offset >= stable_offset or not any(segment.aborted() for segment in self.segments_from(offset)):
             return []
@@ -196,7 +196,10 @@ class LogSegments:
         )
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return where the read that returned this region started, or None if that is not remembered."""
+        """Return the same as `find_position` without a search, or None if that is impossible.
+
+        `region` is the result of a read of `offset`. Only positions in the active segment can be returned.
+        """
         active = self.active
         if offset < active.base_offset:
             return None
@@ -205,9 +208,9 @@ class LogSegments:
         return (active.base_offset, active.size_bytes) if offset >= self.end_offset else None
 
     def find_position(self, offset: int) -> tuple[int, int]:
-        """Return the segment's base offset, and the position in the segment, where a read of `offset` starts.
+        """Return where a read of `offset` starts: the segment's base offset, and the position in its file.
 
-        In a compacted log this may be a later segment. Raises StorageError or InvalidBatch.
+        In a compacted log, this may be in a later segment than `offset`. Raises StorageError or InvalidBatch.
         """
         if offset < self.end_offset:
             found = self._locate(offset)
@@ -218,9 +221,9 @@ class LogSegments:
         return segment.base_offset, position
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """Return the size from a position in segment `base` to an offset; None if it is in another segment.
+        """Return the number of bytes from a position in the segment with base offset `base` to an offset.
 
-        Raises StorageError or InvalidBatch.
+        Return None if the offset is in another segment. Raises StorageError or InvalidBatch.
         """
         number = bisect_right(self.bases, up_to_offset) - 1
         if number < 0 or self.bases[number] != base:
@@ -228,7 +231,10 @@ class LogSegments:
         return self._position_within(self._segments[number], up_to_offset) - position
 
     def batch_base_offset(self, offset: int) -> int:
-        """Return the base offset of the batch with `offset`, or of the first batch after it."""
+        """Return the base offset of the batch with `offset`, or of the first batch after `offset`.
+
+        Return `offset` if there is no such batch. Raises StorageError or InvalidBatch.
+        """
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -236,11 +242,11 @@ class LogSegments:
         return offset
 
     def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Return the position of the batch with `offset`, or of the first batch after it, or None."""
-        place = self._write_positions.get(offset)
-        if place is not None and place[1] < place[0].size_bytes:
-            return place
-        # In a compacted log, a segment may lack its last offsets. Then continue with the next segment.
+        """Return the segment and position of the batch with `offset` or the first batch after it, or None."""
+        known = self._write_positions.get(offset)
+        if known is not None and known[1] < known[0].size_bytes:
+            return known
+        # In a compacted log, a segment may lack its last offsets. The next segment then has the batch.
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -248,20 +254,20 @@ class LogSegments:
         return None
 
     def _position_within(self, segment: LogSegment, up_to_offset: int) -> int:
-        """Return the position in this segment after the batches before `up_to_offset`."""
+        """Return the position in this segment at which its batches before `up_to_offset` end."""
         if up_to_offset >= self.end_offset:
             return segment.size_bytes
-        place = self._write_positions.get(up_to_offset)
-        if place is not None and place[0] is segment:
-            return place[1]
+        known = self._write_positions.get(up_to_offset)
+        if known is not None and known[0] is segment:
+            return known[1]
         found = segment.find(up_to_offset)
         return segment.size_bytes if found is None else found.position
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
         """Return the first record from `start_offset` on with this timestamp or a later one, or None.
 
-        As in Kafka, only the first segment with such a timestamp is searched, even if its matching records
-        are before `start_offset`. Raises StorageError, InvalidBatch or CorruptBatch.
+        As in Kafka, only the first segment with such a timestamp is searched. So the result is None if all
+        its matching records are before `start_offset`. Raises StorageError, InvalidBatch or CorruptBatch.
         """
         for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:

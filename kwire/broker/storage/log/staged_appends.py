@@ -16,10 +16,11 @@ class LogAppendInfo(NamedTuple):
     first_offset: int
     last_offset: int
     log_append_time_ms: int
-    """The append time in ms if the topic uses LogAppendTime; otherwise -1."""
+    """The append time in ms if the topic uses LogAppendTime; otherwise -1. For a duplicate, the greatest
+    timestamp of the batch."""
     log_start_offset: int
     is_duplicate: bool = False
-    """Whether the batch is a duplicate. The offsets are then the offsets of the first append."""
+    """Whether the batch is a duplicate. The offsets are then those of the first append of the batch."""
 
 
 class IncomingBatches(NamedTuple):
@@ -31,14 +32,14 @@ class IncomingBatches(NamedTuple):
     last_offset: int
     max_timestamp: int
     offset_of_max_timestamp: int
-    """The last offset of the first batch with the greatest timestamp."""
+    """The last offset of the first batch with the greatest timestamp, or -1 if there are no timestamps."""
     from_producers: list[tuple[int, BatchHeader]]
-    """The batches that have a producer id: the position in the data, and the header."""
+    """The position in `data` and the header of each batch that has a producer id."""
     epochs: list[tuple[int, int]]
     """The leader epochs of the batches, with the start offset of each epoch."""
     parts: list[tuple[int, int, int, int]] | None = None
-    """Size, last offset, greatest timestamp and its offset, for each batch. None if there is only one
-    batch."""
+    """For each batch: size in bytes, last offset, greatest timestamp, and last offset again. None if there is
+    only one batch."""
 
 
 class StagedAppends:
@@ -64,7 +65,10 @@ class StagedAppends:
         self.size_bytes = 0
 
     def write_to(self, segment: LogSegment) -> None:
-        """Write all staged appends with one call. After a StorageError, none of them is in the file."""
+        """Write all staged appends to the segment's file with one call, and update the segment.
+
+        After a StorageError, the file is truncated so that it has none of them.
+        """
         incoming = self._incoming
         self.clear()
         file = segment.file
@@ -84,7 +88,7 @@ class StagedAppends:
 
 
 def assign_offsets(validated: ValidatedBatch, first_offset: int, leader_epoch: int) -> IncomingBatches:
-    """Set the offsets and the leader epoch of a validated batch."""
+    """Write the offsets and the leader epoch into a validated batch, and return the batch to be staged."""
     data, header = validated
     stamp(data, 0, first_offset, leader_epoch)
     last_offset = first_offset + header.last_offset_delta
@@ -109,8 +113,8 @@ def check_stored_batches(
 ) -> IncomingBatches | None:
     """Check batches that already have offsets and leader epochs. Return None if no batch is to be appended.
 
-    `fetched_in_epoch` is the leader epoch of a fetch. If it is given, an incomplete last batch is dropped,
-    and so are batches of later leader epochs.
+    `fetched_in_epoch` is given for batches of a Fetch response: the leader epoch of the fetch. An incomplete
+    last batch is then dropped, and so are the first batch of a later leader epoch and all batches after it.
 
     Raises ApiError CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for offsets before `next_offset`.
     """

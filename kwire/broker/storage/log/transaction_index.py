@@ -18,12 +18,13 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: producer id, first offset, offset of the marker, last stable offset then."""
+    """An aborted transaction. `last_offset` is the offset of its abort marker."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     last_stable_offset: int
+    """The last stable offset after the marker."""
 
     def encode(self) -> bytes:
         """Return the entry of a `.txnindex` file."""
@@ -31,9 +32,9 @@ class AbortedTxn(NamedTuple):
 
 
 def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
-    """Return all entries of an index, or none if the file is missing.
+    """Return all entries of an index file, or none if the file is missing.
 
-    Raises StorageError if it is corrupt.
+    Raises StorageError if the disk fails or the file is corrupt.
     """
     if not disk.exists(path):
         return []
@@ -69,7 +70,10 @@ def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
 def collect_aborted_txns(
     entries: list[AbortedTxn], fetch_offset: int, upper_bound_offset: int
 ) -> tuple[list[AbortedTxn], bool]:
-    """Return the transactions to skip in an offset range, and whether later indexes have no more."""
+    """Return the transactions of an index to skip in an offset range, and whether later indexes have none.
+
+    `upper_bound_offset` is exclusive.
+    """
     found: list[AbortedTxn] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:

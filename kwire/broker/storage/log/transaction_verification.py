@@ -14,7 +14,10 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 class VerificationState:
-    """The batches, accepted or not, that one producer has sent since its verification began."""
+    """The lowest sequence in the batches that a producer has sent since its verification began.
+
+    Rejected batches count, too.
+    """
 
     __slots__ = ("began_ms", "epoch", "lowest_sequence", "supports_epoch_bump")
 
@@ -26,7 +29,7 @@ class VerificationState:
         self.began_ms = began_ms
 
     def update_lowest_sequence(self, epoch: int, sequence: int) -> None:
-        """Record a batch. Batches of an older epoch are ignored."""
+        """Record the epoch and base sequence of a batch. Batches of an older epoch are ignored."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch = epoch
             self.lowest_sequence = sequence
@@ -60,8 +63,8 @@ class Verifications:
     ) -> VerificationState:
         """Record a batch that may start its producer's transaction in this log.
 
-        The returned state is current until the transaction has started or ended in this log. `began_ms` is a
-        monotonic time.
+        The returned state is current until the transaction has started or ended in this log. `sequence` is
+        the batch's base sequence. `began_ms` is a monotonic time.
         """
         begun = self._begun.get(producer_id)
         if begun is None:
@@ -81,9 +84,9 @@ class Verifications:
         return producer_id in self._queues
 
     def run_in_turn(self, producer_id: int, go: Callable[[], None]) -> None:
-        """Call `go` now, or after the producer's earlier batches.
+        """Call `go` now, or after the verification of the producer's earlier batches.
 
-        The caller must call `end_turn` afterwards.
+        `end_turn` must be called after the verification that `go` starts.
         """
         turns = self._queues.get(producer_id)
         if turns is not None:
@@ -93,7 +96,7 @@ class Verifications:
         go()
 
     def end_turn(self, producer_id: int) -> None:
-        """End the verification of a batch, and run the producer's next waiting batch."""
+        """End the verification of a batch, and start that of the producer's next waiting batch."""
         turns = self._queues[producer_id]
         turns.is_taken = False
         if turns.is_calling:
@@ -113,7 +116,7 @@ class Verifications:
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
         """Check that a batch does not overtake a rejected batch. Raises OUT_OF_ORDER_SEQUENCE_NUMBER.
 
-        With `is_unknown`, the log has no batch of the producer.
+        `is_unknown` means that the producer state has no batch of the producer.
         """
         begun = self._begun.get(header.producer_id)
         if begun is None:
@@ -127,7 +130,7 @@ class Verifications:
             )
 
     def complete(self, header: BatchHeader) -> None:
-        """Drop the state once a batch or the marker of the transaction is in the log.
+        """Drop the producer's state after a batch or the marker of the transaction was appended.
 
         With transaction version 2, a marker has a later epoch than the batches of its transaction. A marker
         with the same epoch belongs to an earlier transaction, so the state is kept.
@@ -140,7 +143,7 @@ class Verifications:
         del self._begun[header.producer_id]
 
     def expire(self, oldest_ms: int) -> None:
-        """Drop the states that began at `oldest_ms` or before."""
+        """Drop the states that began at `oldest_ms`, a monotonic time, or before."""
         self._begun = {
             producer_id: begun for producer_id, begun in self._begun.items() if begun.began_ms > oldest_ms
         }
