@@ -1,4 +1,4 @@
-"""Interfaces of the broker that the group coordinator uses."""
+"""Interfaces of the broker that the coordinators use."""
 
 from __future__ import annotations
 
@@ -13,32 +13,37 @@ class StatePorts(Protocol):
     """The internal topic that stores a coordinator's state."""
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append one record batch to a partition of the topic.
+        """Append one record batch to a partition of the topic. Raises ApiError if nothing was appended.
 
         `on_committed` is called exactly once, never inside this call: with None when the batch is committed,
-        or with the error if the batch was lost. Raises ApiError if nothing was appended.
+        with NOT_ENOUGH_REPLICAS_AFTER_APPEND when it is committed but the ISR is below min.insync.replicas,
+        or with another error if the batch was lost.
         """
 
     def max_batch_bytes(self, index: int) -> int:
-        """Return the largest batch, in bytes, that can be appended now. Raises ApiError if none can."""
+        """Return the maximum size of a batch in bytes. Raises ApiError if no batch can be appended now."""
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Yield every batch of a partition from log start to log end, in offset order.
 
-        Raises ApiError if this broker does not lead the partition, or cannot read it.
+        The iteration raises ApiError if this broker does not lead the partition or cannot read its log.
         """
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call `on_committed` once all current records of a partition are committed or known to be lost.
+        """Call `on_committed(None)` when all current records of a partition are committed.
 
-        The callback may run inside this call. Raises ApiError if this broker does not lead the partition.
+        If they are lost, `on_committed` gets the error. The callback may run inside this call. Raises
+        ApiError if this broker does not lead the partition.
         """
 
     def partition_count(self) -> int | None:
-        """Return the topic's number of partitions, or None if the topic does not exist."""
+        """Return the topic's number of partitions, or None if the topic does not exist.
+
+        As in Kafka, partitions that are added later do not count until the broker restarts.
+        """
 
     def leader(self, index: int) -> int | None:
-        """Return the broker id of a partition's leader, or None if it has none."""
+        """Return the broker id of a partition's leader, or None if the partition has no leader."""
 
     def create_topic(self) -> None:
         """Request the creation of the topic, without waiting for it. Repeated calls are harmless."""
@@ -69,7 +74,7 @@ class TopicsView(Protocol):
         """Return the names of all topics."""
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
-        """Return the racks of the replicas of each partition."""
+        """Return the racks of each partition's replicas, in partition order. Unknown racks are omitted."""
 
 
 class GroupSettings(Protocol):

@@ -1,7 +1,7 @@
-"""The runtime of a coordinator: one shard for each partition of its topic that this broker leads.
+"""The runtime of a coordinator: a shard for each partition of the coordinator's topic that this broker leads.
 
 A shard loads its partition's log into a state machine, runs commands one at a time, and appends their
-records. A command completes once everything appended before it is committed. This includes the loaded
+records. A command completes when its records and all earlier records are committed. This includes the loaded
 records, since a new leader does not know yet which part of its log is committed. A shard whose append was
 lost has state that its log lacks, so the shard is discarded. It is loaded again when this broker becomes
 leader of the partition again.
@@ -41,13 +41,13 @@ RELOAD_DELAY_MS = 1000
 """The delay before a shard is loaded again after an internal error, which may recur."""
 
 PARTITION_CACHE_SIZE = 20_000
-"""The number of group ids and transactional ids whose partition is cached, since every request needs it."""
+"""The maximum number of group ids and transactional ids whose partition is cached for later requests."""
 
 MAX_CACHED_NAME_LENGTH = 200
 """The length of the longest cached name. Longer names, of up to 32 KiB, would make the cache too large."""
 
 MAX_PENDING_RESULTS = 10_000
-"""The number of a shard's commands that may wait for replicas. Further client requests are refused."""
+"""The number of a shard's commands that may wait for a commit. Further client requests are refused."""
 
 RECORD_OVERHEAD_BYTES = 32
 """An upper bound of a record's size without key and value: lengths, deltas and attributes."""
@@ -63,7 +63,7 @@ class CoordinatorStateMachine(Protocol):
         """Apply a record to the state."""
 
     def record_pending(self, key: Message) -> None:
-        """Remember the state of this key: the next replay applies a record that is not committed yet."""
+        """Remember the state of this key before a record that is not committed yet is replayed."""
 
     def record_committed(self, key: Message) -> None:
         """Forget the oldest state that was remembered for this key: its record is committed."""
@@ -75,10 +75,10 @@ class CoordinatorStateMachine(Protocol):
         """Apply a record of a transaction that has committed."""
 
     def on_loaded(self) -> None:
-        """Start timers: the log is loaded, and commands follow."""
+        """Start timers and resume unfinished work after the log was loaded. Commands follow."""
 
     def on_unloaded(self, code: ErrorCode) -> None:
-        """Complete all waiting requests with this error: the partition is unloaded."""
+        """Complete all waiting requests with this error because the partition is unloaded."""
 
 
 M = TypeVar("M", bound=CoordinatorStateMachine)
@@ -87,7 +87,7 @@ DecodedRecord = tuple[Message, Message | None]
 
 
 class CoordinatorType(NamedTuple, Generic[M]):
-    """The parameters by which one coordinator's runtime differs from another's."""
+    """The parameters in which the runtimes of group and transaction coordinators differ."""
 
     topic: str
     make_state_machine: Callable[[CoordinatorShard[M]], M]
@@ -98,7 +98,10 @@ class CoordinatorType(NamedTuple, Generic[M]):
     batches_commands: bool = False
     """Whether commands of one turn of the event loop share a record batch."""
     transactional_key: Callable[[DecodedRecord], Hashable | None] = lambda record: None
-    """Returns the key of a transactional record, or None. A later record with the key supersedes it."""
+    """Returns a record's key. A later record with the same key supersedes a record of an open transaction.
+
+    Returns None for records that no other record supersedes.
+    """
 
 
 EncodedRecord = tuple[bytes, bytes | None]
@@ -106,7 +109,7 @@ EncodedRecord = tuple[bytes, bytes | None]
 
 
 class _PendingResult:
-    """A command's result that waits until its appends, or appends of earlier commands, are committed."""
+    """A command's result that waits until its appends and those of earlier commands are committed."""
 
     __slots__ = ("appends", "committed", "deadline_ms")
 
@@ -114,7 +117,7 @@ class _PendingResult:
         self.committed = committed
         self.appends = 0
         self.deadline_ms = deadline_ms
-        """The time of the internode clock at which the command times out."""
+        """The time, in ms of the internode clock, at which the command times out."""
 
     def complete(self, error: ApiError | None) -> None:
         """Call `committed`, unless this result is complete already."""
@@ -135,7 +138,10 @@ class CoordinatorShard(Generic[M]):
         ports: StatePorts,
         reload: Callable[[], None] = lambda: None,
     ) -> None:
-        """`reload` is called once if the log refused an append, when no other append is pending."""
+        """`reload` is called after a refused batch or an internal error has discarded the shard.
+
+        The call waits until none of the shard's appends is pending.
+        """
         self._type = coordinator_type
         self._host = host
         self.index = index
@@ -193,16 +199,19 @@ class CoordinatorShard(Generic[M]):
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether so many commands wait for replicas that further client requests are refused."""
+        """Whether so many commands wait for a commit that further client requests are refused."""
         return len(self._pending_results) >= MAX_PENDING_RESULTS
 
     @property
     def all_committed(self) -> bool:
-        """Whether no command is pending, so that a response without records need not wait."""
+        """Whether the shard is open and no command is pending. Commands without records then need not wait."""
         return not self._pending_results and not self.is_closed
 
     def execute(self, result: CoordinatorResult) -> None:
-        """Append and replay the records of a command, and complete it when they are committed."""
+        """Append and replay a command's records.
+
+        `result.committed` is called when these and all earlier records are committed, or with an error.
+        """
         if self.is_closed:
             # A callback that `close` called may have executed another command.
             result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
@@ -270,7 +279,7 @@ class CoordinatorShard(Generic[M]):
         return True
 
     def flush_batch(self) -> None:
-        """Append the current batch of this turn of the event loop."""
+        """Append the current batch of this turn of the event loop. If that fails, the shard is discarded."""
         if self.is_closed or not self._batch_encoded:
             return
         stored, self._batch_encoded = self._batch_encoded, []
@@ -297,7 +306,10 @@ class CoordinatorShard(Generic[M]):
     def _append(
         self, records: Sequence[CoordinatorRecord], pending: _PendingResult, producer: tuple[int, int] | None
     ) -> None:
-        """Append the records as one batch and replay them. Raises ApiError if the log refuses the batch."""
+        """Append the records as one batch and replay them. Records of a transaction are held back instead.
+
+        Raises ApiError if the log refuses the batch.
+        """
         replayed = records if producer is None else ()
         self._write([_stored_bytes(record) for record in records], (pending,), replayed, producer)
         pending.appends += 1
@@ -357,7 +369,7 @@ class CoordinatorShard(Generic[M]):
         for pending in results:
             pending.appends -= 1
             if error is not None:
-                # The records are committed, but by fewer than min.insync.replicas, which counts as a timeout.
+                # The records are committed, but the ISR is below min.insync.replicas: a timeout for clients.
                 pending.complete(ApiError(ErrorCode.REQUEST_TIMED_OUT))
         queue = self._pending_results
         while queue and not queue[0].appends:
@@ -434,7 +446,7 @@ class CoordinatorShard(Generic[M]):
 
 
 class CoordinatorRuntime(Generic[M]):
-    """The shards of this broker, by the partition that a group id or transactional id hashes to."""
+    """The shards of this broker, by partition. A group id or transactional id hashes to a partition."""
 
     def __init__(self, coordinator_type: CoordinatorType[M], host: Host, ports: StatePorts) -> None:
         self._type = coordinator_type
@@ -443,14 +455,15 @@ class CoordinatorRuntime(Generic[M]):
         self._shards: dict[int, CoordinatorShard[M]] = {}
 
     def partition_for(self, name: str) -> int | None:
-        """Return the partition that stores this name's state, or None if the topic does not exist."""
+        """Return the partition for a group id or transactional id, or None if the topic does not exist."""
         count = self._ports.partition_count()
         return None if count is None else partition_of(name, count)
 
     def shard_for(self, name: str) -> CoordinatorShard[M]:
-        """Return the loaded shard of a name for a client's request.
+        """Return the loaded shard for a group id or transactional id.
 
-        Raises ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS, also if the shard is overloaded.
+        Raises ApiError: NOT_COORDINATOR if this broker has no such shard; COORDINATOR_LOAD_IN_PROGRESS if the
+        shard is loading or overloaded.
         """
         index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
@@ -470,7 +483,10 @@ class CoordinatorRuntime(Generic[M]):
         return [shard for shard in self._shards.values() if not shard.is_loading and not shard.is_closed]
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """Load a partition, unless its shard is loading or loaded already."""
+        """Load a partition, unless its shard is loading or loaded already.
+
+        A failure is logged, and the partition stays unloaded until the next call.
+        """
         known = self._shards.get(index)
         if known is not None and not known.is_closed:
             known.leader_epoch = max(known.leader_epoch, leader_epoch)
@@ -537,7 +553,10 @@ class CoordinatorRuntime(Generic[M]):
 
 
 def partition_of(name: str, count: int) -> int:
-    """Return the partition of a name: Java's string hash, made positive as by Kafka's `Utils.abs`."""
+    """Return the partition for a group id or transactional id in a topic with `count` partitions.
+
+    The partition is Java's string hash, made positive as by Kafka's `Utils.abs`, modulo `count`.
+    """
     is_cached = len(name) <= MAX_CACHED_NAME_LENGTH
     return _cached_partition_of(name, count) if is_cached else _partition_of(name, count)
 

@@ -1,12 +1,12 @@
 """The contract of a coordinator's state machine: commands return records, and replaying them changes state.
 
 A state machine has no thread, log or socket. A command reads the state and returns a `CoordinatorResult`:
-records to append to the machine's partition, and a callback for when they are committed. Durable state
-changes only in `replay`, which is called for each record in log order: when a partition is loaded, and as
-soon as a running machine's records are appended. So later commands see the records at once. Clients see them
-later: the response to a command waits until everything appended before it is committed. If an append is lost,
-the whole machine is discarded. A record whose effect is already in memory (`applied`) is not replayed while
-the machine runs.
+records to append to the machine's partition, and a callback for when they are committed. `replay` changes the
+durable state. It is called for each record in log order: when a partition is loaded, and as soon as a running
+machine's records are appended. The exception are records marked `applied`: the command itself has changed the
+state, so a running machine does not replay them. Later commands see the changes at once. Clients see them
+later: the response to a command waits until all records appended so far are committed. If an append is lost,
+the state machine is discarded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 Committed = Callable[[ApiError | None], None]
+"""Called with None when a command's records are committed, or with the error if they are not."""
 
 
 def ignore_outcome(_error: ApiError | None) -> None:
@@ -37,18 +38,18 @@ class CoordinatorRecord(NamedTuple):
 
 
 class CoordinatorResult(NamedTuple):
-    """The outcome of a command.
+    """The records of a command, and a callback for when they are committed.
 
-    If there are no records, `committed` is called when the records of all earlier commands are committed,
-    which may be at once.
+    Without records, `committed` is called when the records of all earlier commands are committed, possibly at
+    once.
     """
 
     records: Sequence[CoordinatorRecord] = ()
     committed: Committed = ignore_outcome
     producer: tuple[int, int] | None = None
-    """The producer (id, epoch) of the transaction that the records belong to.
+    """The producer (id, epoch) whose transaction contains the records, or None if they are in no transaction.
 
-    The records take effect when the transaction commits.
+    Transactional records take effect when the transaction commits.
     """
 
 
@@ -57,9 +58,9 @@ EMPTY_RESULT: Final = CoordinatorResult()
 
 
 HeartbeatFastPath = Callable[[], bool]
-"""A function that renews a member's session for a request that is identical to its last heartbeat.
+"""A function that handles a repetition of a member's last heartbeat by renewing the member's session.
 
-Returns False, and does nothing, if the request might have another effect now.
+Returns False, and does nothing, if the request must be handled in full.
 """
 
 
@@ -87,7 +88,7 @@ class CoordinatorContext(Protocol):
         """Return the monotonic time in milliseconds, for durations."""
 
     def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
-        """Run a command of this state machine after `delay_ms`, unless the machine is unloaded before."""
+        """Run a command of this state machine after `delay_ms`, unless the machine is unloaded earlier."""
 
     def new_uuid(self) -> str:
         """Return a random UUID in its usual text form."""

@@ -23,10 +23,10 @@ class _HeldRecord(Generic[R]):
 
 
 class TransactionalRecords(Generic[R]):
-    """Holds back the records of open transactions.
+    """The records that are held back until their transactions end.
 
-    The last committed record of a key in the log takes effect, regardless of the order in which the
-    transactions end. A tombstone outside of a transaction drops the held records of its key.
+    If several records have the same key, the last committed record in the log takes effect, in whatever order
+    the transactions end. A tombstone outside of a transaction drops the held records with the same key.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class TransactionalRecords(Generic[R]):
         self._open: dict[int, dict[Hashable, _HeldRecord[R]]] = {}
         """The records of each producer's open transaction."""
         self._holders: dict[Hashable, set[int]] = {}
-        """The producers whose open transactions contain a key."""
+        """By key: the ids of the producers whose open transactions contain a record with the key."""
         self._order = 0
 
     def committed_by(self, data: memoryview) -> Iterator[R]:
-        """Yield the records that take effect with this batch.
+        """Hold back the records of a stored batch, or yield the records that take effect with the batch.
 
         Raises CorruptBatch, and errors of `decode_batch`.
         """
@@ -85,7 +85,7 @@ class TransactionalRecords(Generic[R]):
             self._on_held(record)
 
     def supersede_held(self, record: R) -> None:
-        """Supersede held records by a record that was written outside of a transaction."""
+        """Supersede held records by a record with the same key that was written outside of a transaction."""
         if not self._holders:
             return
         key = self._key_of(record)

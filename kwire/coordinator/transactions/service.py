@@ -1,8 +1,8 @@
 """The transaction coordinator's interface for the broker's request handlers.
 
-Results are passed to `done`, which is called exactly once, possibly inside the call. Besides the errors
-listed for each method, any method may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or
-COORDINATOR_NOT_AVAILABLE.
+Methods with a parameter `done` pass their result to it, exactly once and possibly inside the call.
+`client_version` is the client's transaction version: 0, or 2 (KIP-890). Besides the errors listed for each
+method, any method may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kwire.wire.registry import decode_version_prefixed
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 1_000
-"""The longest delay of a marker retry. Short, since clients wait for markers while a leader is elected."""
+"""The longest delay of a marker retry. It is short, since clients wait while a leader is elected."""
 COMMIT_TIMEOUT_MS = 5_000
 
 FENCED_ERRORS = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-"""Errors of a log that has seen a later epoch. The log will never accept this marker: a retry is useless."""
+"""Errors of a log that has seen a later producer epoch or coordinator epoch. A retry would fail, too."""
 
 
 class ServiceConfig(TransactionConfig, Protocol):
@@ -175,10 +175,10 @@ class TransactionCoordinatorService:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, done: ProducerDone
     ) -> None:
-        """Assign a producer id and epoch.
+        """Assign a producer id and epoch. `expected` are the producer's current ones, if known (KIP-360).
 
-        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also if no producer id is available.
+        Errors: INVALID_REQUEST if the id is empty; INVALID_TRANSACTION_TIMEOUT if `timeout_ms` is not between
+        1 and transaction.max.timeout.ms; the errors of `TransactionStateMachine.init_producer_id`.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -202,7 +202,8 @@ class TransactionCoordinatorService:
     ) -> None:
         """Add partitions to a transaction.
 
-        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        Errors: INVALID_REQUEST if the id is empty; INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
         """
         if not transactional_id:
             done(ErrorCode.INVALID_REQUEST)
@@ -222,9 +223,10 @@ class TransactionCoordinatorService:
         partitions: Collection[TopicPartition],
         done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
     ) -> None:
-        """Check which partitions are in a transaction. Respond once the transaction's records are committed.
+        """Check which partitions are in a transaction, after the transaction's records are committed.
 
-        Errors of the request are those of `add_partitions`.
+        `done` gets NONE or TRANSACTION_ABORTABLE for each partition, or an error of `add_partitions` other
+        than UNSUPPORTED_VERSION.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -245,11 +247,9 @@ class TransactionCoordinatorService:
         client_version: int,
         done: ProducerDone,
     ) -> None:
-        """Commit or abort a transaction.
+        """Commit or abort a transaction. `done` gets the producer id and epoch to continue with.
 
-        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE, UNSUPPORTED_VERSION; COORDINATOR_LOAD_IN_PROGRESS also if no producer id
-        is available.
+        Errors: INVALID_REQUEST if the id is empty; the errors of `TransactionStateMachine.end`.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -281,7 +281,7 @@ class TransactionCoordinatorService:
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return the state of a transactional id.
 
-        Raises ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND.
+        Raises ApiError: INVALID_REQUEST if the id is empty, TRANSACTIONAL_ID_NOT_FOUND.
         """
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -291,9 +291,9 @@ class TransactionCoordinatorService:
         return found
 
     def list_transactions(self) -> Iterator[TransactionMetadata]:
-        """Yield every transactional id.
+        """Yield the state of every transactional id.
 
-        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if some are not loaded yet.
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if a partition is still loading.
         """
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -305,10 +305,11 @@ class TransactionCoordinatorService:
     def write_markers(
         self, shard: CoordinatorShard[TransactionStateMachine], marker: TransactionMarker
     ) -> None:
-        """Write a marker to every partition of a transaction, retrying failures, then complete it.
+        """Write a marker to every partition of a transaction, with retries, and complete the transaction.
 
         Markers are written in rounds, like the requests of Kafka's coordinator to a broker. If one log
-        refuses its marker permanently, the other failed markers of that round are not retried either.
+        refuses its marker permanently (FENCED_ERRORS), the other failed markers of that round are not retried
+        either, and the transaction stays prepared.
         """
         if marker.partitions:
             self._write_round(shard, marker, marker.partitions, MARKER_RETRY_MS)
@@ -390,7 +391,10 @@ class TransactionCoordinatorService:
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the records of a stored batch of `__transaction_state`. Raises CorruptBatch or WireError."""
+    """Yield the decoded records of a stored batch of `__transaction_state`.
+
+    Raises CorruptBatch or WireError if the batch is malformed.
+    """
     for record in batch.records(data, 0, batch.read_header(data)):
         if record.key is not None:
             value = (

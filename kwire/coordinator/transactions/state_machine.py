@@ -1,12 +1,12 @@
 """The transactional ids of one partition of `__transaction_state`: commands, replay, markers and timeouts.
 
-A transaction ends in two steps. The first record (prepare) is the decision: whatever happens later, its
-markers will be written. The markers are sent once the prepare record is committed. When every marker is in
-its log, the second record (complete) is written. A state machine that is loaded resumes prepared
-transactions. KIP-98, KIP-588, KIP-890.
+A transaction ends in two steps. The first record (prepare) is the decision: whatever happens later, the
+transaction's markers will be written. The markers are sent after the prepare record is committed. When every
+marker is in its log, the second record (complete) is written. After loading its partition, the state machine
+resumes prepared transactions. KIP-98, KIP-588, KIP-890.
 
-Commands see the decisions of earlier commands, committed or not. So CONCURRENT_TRANSACTIONS means only that
-markers are still being written. Kafka also returns it while a record is not committed yet.
+Commands see the decisions of earlier commands, committed or not. So CONCURRENT_TRANSACTIONS usually means
+that markers are still being written. Kafka also returns this error while a record is not committed yet.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TransactionMarker(NamedTuple):
     commit: bool
     partitions: frozenset[TopicPartition]
     version: int
-    """The transaction version of its producer."""
+    """The client's transaction version, or the cluster's if the coordinator aborts the transaction."""
 
 
 class TransactionConfig(Protocol):
@@ -77,10 +77,10 @@ class TransactionContext(CoordinatorContext, Protocol):
     """The services of the runtime and the coordinator for a `TransactionStateMachine`."""
 
     def run(self, result: CoordinatorResult) -> None:
-        """Execute a result of this state machine that no request caused."""
+        """Append the records of a command that no request caused, and call back when they are committed."""
 
     def write_markers(self, marker: TransactionMarker) -> None:
-        """Write this marker to its partitions, then call `markers_written`."""
+        """Write this marker to its partitions, then call `markers_written` or `markers_fenced`."""
 
     def transaction_version(self) -> int:
         """Return the cluster's level of the feature transaction.version."""
@@ -96,16 +96,16 @@ ProducerDone = Callable[[ProducerIdAndEpoch | ApiError], None]
 
 
 class TransactionStateMachine:
-    """All transactional ids of one partition. Its commands are the coordinator's APIs and timers."""
+    """All transactional ids of one partition. Requests and timers call its commands."""
 
     def __init__(self, config: TransactionConfig, context: TransactionContext) -> None:
         self._config = config
         self._context = context
         self.transactions: dict[str, TransactionMetadata] = {}
         self._blocked_ids: set[str] = set()
-        """Ids blocked by a command for which this cluster has no record format.
+        """Transactional ids that get CONCURRENT_TRANSACTIONS until the partition is unloaded.
 
-        As in Kafka, they stay blocked.
+        As in Kafka, an id is blocked after the error of `_check_is_storable`.
         """
 
     # --- replay
@@ -120,10 +120,10 @@ class TransactionStateMachine:
         self.transactions[key.transactional_id] = from_record_value(key.transactional_id, value)
 
     def record_pending(self, key: Message) -> None:
-        """Do nothing: descriptions of transactions include uncommitted records."""
+        """Do nothing: DescribeTransactions and ListTransactions also show states that are not committed."""
 
     def record_committed(self, key: Message) -> None:
-        """Do nothing. See `record_pending`."""
+        """Do nothing: `record_pending` remembers no state."""
 
     def transactional_record_written(self, key: Message) -> None:
         """Do nothing: this log contains no transactional records."""
@@ -134,7 +134,7 @@ class TransactionStateMachine:
     def on_loaded(self) -> None:
         """Resume prepared transactions, since some of their markers may be missing.
 
-        Markers are written once the prepare record is known to be committed. Otherwise a new coordinator
+        Markers are written after the prepare record is known to be committed. Otherwise a later coordinator
         might not have the record.
         """
         for transaction in list(self.transactions.values()):
@@ -151,8 +151,10 @@ class TransactionStateMachine:
     ) -> CoordinatorResult:
         """Assign a producer id and epoch, and fence the previous producer.
 
-        Raises ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
-        UNKNOWN_SERVER_ERROR.
+        An open transaction is aborted, and `done` gets CONCURRENT_TRANSACTIONS. Raises ApiError:
+        CONCURRENT_TRANSACTIONS if markers are pending; PRODUCER_FENCED if `expected` is outdated;
+        UNKNOWN_SERVER_ERROR if it is outdated and the epochs are exhausted; COORDINATOR_LOAD_IN_PROGRESS if
+        no producer id is available.
         """
         now_ms = self._context.now_ms()
         before = self.transactions.get(transactional_id)
@@ -170,8 +172,8 @@ class TransactionStateMachine:
             )
         if before.is_epoch_exhausted:
             if expected is not None and expected.epoch != before.producer_epoch:
-                # There is no next epoch. Kafka finds that out before it compares epochs, and returns this
-                # error to the recovering producer.
+                # There is no next epoch. Kafka checks this before it compares epochs, and returns this error
+                # to the recovering producer.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             fresh_id = self._context.next_producer_id()
             after = rotate_producer_id(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
@@ -218,7 +220,7 @@ class TransactionStateMachine:
     ) -> dict[TopicPartition, ErrorCode]:
         """Return NONE for partitions in the transaction, and TRANSACTION_ABORTABLE for all others (KIP-890).
 
-        Raises ApiError as for `add_partitions`.
+        Raises ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
         """
         transaction = self._checked_transaction(transactional_id, producer)
         if transaction.is_ending:
@@ -254,7 +256,9 @@ class TransactionStateMachine:
         """Commit or abort a transaction. `done` gets the producer id and epoch to continue with.
 
         Raises ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, INVALID_REQUEST.
+        UNSUPPORTED_VERSION; INVALID_TXN_STATE if no transaction is open, except for a retry or a version 2
+        abort; COORDINATOR_LOAD_IN_PROGRESS if no producer id is available; INVALID_REQUEST for a version 2
+        commit at the last epoch.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -275,7 +279,7 @@ class TransactionStateMachine:
         ):
             next_id = self._next_producer_id(transaction, client_version)
             if commit and client_version >= 2 and transaction.producer_epoch == MAX_PRODUCER_EPOCH:
-                # The last epoch has no successor, and is never assigned to a client.
+                # The last epoch cannot be bumped, and is never assigned to a client.
                 raise ApiError(ErrorCode.INVALID_REQUEST)
             self._check_is_storable(transactional_id, client_version)
             after = prepare_end(
@@ -300,9 +304,9 @@ class TransactionStateMachine:
         )
 
     def _next_producer_id(self, transaction: TransactionMetadata, client_version: int) -> int:
-        """Return the next producer id if this end exhausts the epochs, else NO_PRODUCER_ID.
+        """Return an unused producer id if the transaction's end exhausts the epochs, else NO_PRODUCER_ID.
 
-        Raises ApiError.
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if no producer id is available.
         """
         if client_version >= 2 and transaction.is_epoch_exhausted:
             return self._context.next_producer_id()
@@ -315,8 +319,8 @@ class TransactionStateMachine:
 
         The abort uses the cluster's transaction version, whichever version the producer uses. In version 2,
         the end of a transaction bumps the epoch. So a producer that then aborts a timed-out transaction gets
-        a successful response. The response has the epoch to continue with, and another producer id if that
-        was the last epoch. Raises ApiError if no producer id is available.
+        a successful response. The response has the epoch to continue with, and another producer id if the
+        epochs are exhausted. Raises ApiError if no producer id is available.
         """
         version = self._context.transaction_version()
         return self._prepare_end(
@@ -357,7 +361,7 @@ class TransactionStateMachine:
         )
 
     def markers_written(self, marker: TransactionMarker) -> CoordinatorResult:
-        """Complete a transaction whose markers are in their logs."""
+        """Complete a transaction after all its markers were written."""
         transaction = self._transaction_ended_by(marker)
         if transaction is None:
             return CoordinatorResult()
@@ -372,7 +376,8 @@ class TransactionStateMachine:
     def markers_fenced(self, marker: TransactionMarker, partitions: frozenset[TopicPartition]) -> None:
         """Keep a transaction in its prepared state, since logs with a later epoch refused its marker.
 
-        `partitions` did not get the marker. Their markers are tried again when this state machine is loaded.
+        `partitions` did not get the marker. Their markers are tried again when the partition of
+        `__transaction_state` is loaded.
         """
         transaction = self._transaction_ended_by(marker)
         if transaction is not None:
@@ -414,7 +419,10 @@ class TransactionStateMachine:
         )
 
     def expire(self) -> list[CoordinatorRecord]:
-        """Return tombstones for ids that were not used for transactional.id.expiration.ms."""
+        """Return tombstones for transactional ids that were not used for transactional.id.expiration.ms.
+
+        Ids with an open or prepared transaction do not expire.
+        """
         oldest_ms = self._context.now_ms() - self._config.transactional_id_expiration_ms
         return [
             CoordinatorRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
@@ -428,20 +436,17 @@ class TransactionStateMachine:
     # --- records
 
     def _check_is_storable(self, transactional_id: str, client_version: int) -> None:
-        """Check that the cluster's transaction version has a record for this client version.
+        """Check that the cluster's transaction version has a record format for this client version.
 
-        Raises ApiError UNSUPPORTED_VERSION if the cluster's transaction version is 0. Kafka fails while
-        writing the record, and blocks the id since it waits for the write forever.
+        Raises ApiError UNSUPPORTED_VERSION, and blocks the transactional id, if the client uses version 2 and
+        the cluster version 0. Kafka fails to write the record and then waits for that write forever.
         """
         if client_version >= 2 and self._context.transaction_version() == 0:
             self._blocked_ids.add(transactional_id)
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _check_no_concurrent_transaction(self, transaction: TransactionMetadata | None) -> None:
-        """Check that no markers of the previous transaction are pending.
-
-        Raises ApiError CONCURRENT_TRANSACTIONS.
-        """
+        """Raise ApiError CONCURRENT_TRANSACTIONS if markers are pending or the id is blocked."""
         if transaction is not None and (
             transaction.is_ending or transaction.transactional_id in self._blocked_ids
         ):
@@ -476,7 +481,7 @@ class TransactionStateMachine:
 
 
 def client_error(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
-    """Translate the error of an append to a coordinator's error, or return `otherwise` if there is none."""
+    """Translate the error of an append to the error for the client. Without an error, return `otherwise`."""
     if error is None:
         return ApiError(otherwise)
     return ApiError(_CLIENT_ERRORS.get(ErrorCode(error.code), ErrorCode(error.code)))

@@ -1,8 +1,8 @@
 """The state of one transactional id: its producer, and the state of its transaction.
 
-`TransactionMetadata` is immutable. Each function here returns the next state. The state machine decides when
-to call them, and `VALID_TRANSITIONS` checks every change of state. KIP-98, KIP-360 (the epoch that a producer
-expects), KIP-890 (version 2: every end of a transaction bumps the epoch).
+`TransactionMetadata` is immutable, and the functions that change it return the next state. The state machine
+decides when to call them, and `transition_to` checks every change of state. KIP-98, KIP-360 (the epoch that a
+producer expects), KIP-890 (version 2: every end of a transaction bumps the epoch).
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class TransactionMetadata(NamedTuple):
     last_update_ms: int
     producer_epoch: int = NO_PRODUCER_EPOCH
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the current one, if its producer requested the bump. Not stored."""
+    """The epoch before the current one, if a producer with that epoch may continue (KIP-360). Not stored."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id after this transaction, if the epochs of the current one are exhausted."""
+    """The producer id after this transaction, if the epochs of `producer_id` are exhausted."""
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
@@ -101,7 +101,7 @@ class TransactionMetadata(NamedTuple):
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     def transition_to(self, state: TransactionState, now_ms: int) -> TransactionMetadata:
-        """Return this transaction in another state. An invalid transition is an internal error."""
+        """Return this transaction in another state. Raises AssertionError if the transition is invalid."""
         assert state in VALID_TRANSITIONS[self.state], (
             f"{self.transactional_id}: {self.state.name} to {state.name}"
         )
@@ -111,9 +111,10 @@ class TransactionMetadata(NamedTuple):
 def increment_producer_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> TransactionMetadata | None:
-    """Bump the epoch for InitProducerId. Returns None if `expected_epoch` is not the producer's epoch.
+    """Bump the epoch for InitProducerId.
 
     KIP-360: a producer that expects the previous epoch has missed a response, and gets the current epoch.
+    Returns None if `expected_epoch` is neither the current nor the previous epoch.
     """
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if expected_epoch is None:
@@ -136,7 +137,10 @@ def increment_producer_epoch(
 def rotate_producer_id(
     transaction: TransactionMetadata, producer_id: int, timeout_ms: int, now_ms: int, *, remember: bool
 ) -> TransactionMetadata:
-    """Assign a new producer id, since the epochs of the old one are exhausted."""
+    """Assign a new producer id, since the epochs of the old id are exhausted.
+
+    `remember` keeps the old epoch as `last_producer_epoch`.
+    """
     return transaction.transition_to(TransactionState.EMPTY, now_ms)._replace(
         producer_id=producer_id,
         producer_epoch=0,
@@ -170,7 +174,10 @@ def fence_producer(transaction: TransactionMetadata) -> TransactionMetadata:
 def prepare_end(
     transaction: TransactionMetadata, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
-    """Prepare the end. Once this is committed, markers may be written. The greatest epoch is not bumped."""
+    """Return the transaction in a prepare state. Markers may be written after this state is committed.
+
+    In version 2, the epoch is bumped, unless it is the greatest possible epoch.
+    """
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if client_version >= 2 and epoch < MAX_PRODUCER_EPOCH:
         epoch, last = epoch + 1, epoch
