@@ -204,7 +204,7 @@ class CoordinatorShard(Generic[M]):
 
     @property
     def all_committed(self) -> bool:
-        """Whether the shard is open and no command is pending. Commands without records then need not wait."""
+        """Whether the shard is open and has no pending command, so that a response need not wait."""
         return not self._pending_results and not self.is_closed
 
     def execute(self, result: CoordinatorResult) -> None:

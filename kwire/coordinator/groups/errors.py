@@ -6,7 +6,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 def response_error(error: ApiError) -> ErrorCode:
-    """Return the error for a group's response when its records could not be stored."""
+    """Return the error code of the response to a request whose records could not be stored."""
     if error.code in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -1,11 +1,11 @@
 """Online migration: groups with members of both protocols, and their change from one type to the other.
 
-When a consumer joins a classic group with the new protocol, the group becomes a consumer group. Its members
-stay as classic members, and continue with JoinGroup, SyncGroup and Heartbeat. Their generation is the member
-epoch. JoinGroup takes the member's next step towards its target assignment. SyncGroup returns its current
-assignment. Heartbeat returns REBALANCE_IN_PROGRESS when the member has a step to take. When the last member
-with the new protocol leaves, the group becomes a classic group again. `group.consumer.migration.policy`
-restricts both changes. KIP-848, "Upgrading" and "Downgrading".
+When a member with the consumer protocol (KIP-848) joins a classic group, the group becomes a consumer group.
+The other members stay as classic members, and continue with JoinGroup, SyncGroup and Heartbeat. A classic
+member's generation is its member epoch. JoinGroup takes the member's next step towards its target assignment.
+SyncGroup returns the member's current assignment. Heartbeat returns REBALANCE_IN_PROGRESS when the member has
+a step to take. When the last member with the consumer protocol leaves, the group becomes a classic group
+again. `group.consumer.migration.policy` restricts both changes. KIP-848, "Upgrading" and "Downgrading".
 """
 
 from __future__ import annotations
@@ -103,8 +103,11 @@ class OnlineMigration:
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible,
-        UNKNOWN_SERVER_ERROR.
+        Waiting JoinGroup and SyncGroup requests get REBALANCE_IN_PROGRESS.
+
+        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible;
+        UNKNOWN_SERVER_ERROR if the group has no generation yet, or a member does not support the group's
+        assignment protocol.
         """
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
@@ -120,7 +123,7 @@ class OnlineMigration:
             )
             classic.complete_sync(pending, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         if classic.protocol is None:
-            # The group has no generation yet. Apache Kafka fails here as well, which ends its consumer.
+            # The group has no generation yet. Apache Kafka returns this error, too, which ends the consumer.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         group = ConsumerGroup(classic.id, self._logger)
         group.epoch = group.assignment_epoch = classic.generation
@@ -165,7 +168,7 @@ class OnlineMigration:
         """Add a member of a classic group to the consumer group.
 
         Raises MalformedProtocolError, CustomAssignorError, or ApiError UNKNOWN_SERVER_ERROR if the member
-        joined meanwhile, and does not support the group's protocol.
+        joined after the last rebalance and does not support `protocol`, the group's assignment protocol.
         """
         target = decode_assignment(member.assignment, self._topics)
         if protocol not in dict(member.protocols):
@@ -201,9 +204,10 @@ class OnlineMigration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
     ) -> CoordinatorResult | None:
-        """Remove members and convert the group to a classic group.
+        """Remove the members `leaving` and convert the group to a classic group.
 
-        Returns None if the downgrade is not allowed, or not possible with the remaining members.
+        Returns None, and changes nothing, if the downgrade is not allowed, or not possible with the remaining
+        members.
         """
         staying = len(group.members) - len(leaving)
         if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
@@ -246,9 +250,11 @@ class OnlineMigration:
         rebalance: str | None,
         replaced: ConsumerGroupMember | None = None,
     ) -> CoordinatorResult:
-        """Create a classic group of these members, with their target assignments as assignments.
+        """Replace a consumer group by a classic group of `members`, with their target assignments.
 
-        If `replaced` is set, the last member replaces it, and `records` already contain the replacement.
+        `rebalance` is the reason for a rebalance, or None for no rebalance. If `replaced` is set, the last
+        member has replaced the member `replaced`, and `records` already contain the replacement. Raises
+        ApiError GROUP_ID_NOT_FOUND if a member's protocol metadata is malformed.
         """
         classic = ClassicGroup(group.id, self._context.now_ms())
         target_ids: dict[str, str] = {}
@@ -298,7 +304,7 @@ class OnlineMigration:
     # --- the classic protocol in a consumer group
 
     def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup for a consumer group with members: add the member, or take its next step."""
+        """Handle JoinGroup for a consumer group with members: take the next step of the new or known member."""
         try:
             return self._join(group, join, done)
         except ApiError as error:
@@ -434,7 +440,7 @@ class OnlineMigration:
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group.assignment_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # A member with partitions to revoke does that first. A later heartbeat makes it rejoin.
+                # A member with partitions to revoke gets its assignment first, and rejoins after a heartbeat.
                 self._await_join(group, member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
             version = decode_version(protocol.metadata)
@@ -463,7 +469,10 @@ class OnlineMigration:
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        """Handle Heartbeat for a consumer group. Returns REBALANCE_IN_PROGRESS if the member must rejoin."""
+        """Handle Heartbeat for a consumer group, and return its error code.
+
+        The code is REBALANCE_IN_PROGRESS if the member must rejoin.
+        """
         try:
             member, metadata = self._classic_member(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -482,7 +491,7 @@ class OnlineMigration:
     def _classic_member(
         group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
-        """Return the sender of a request.
+        """Return the classic member that sent a request, and the member's classic metadata.
 
         Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
         """
@@ -507,7 +516,7 @@ class OnlineMigration:
         )
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Stop the timers of a member."""
+        """Stop a member's timers for JoinGroup and SyncGroup."""
         self._join_timers.stop(group_id, member_id)
         self._sync_timers.stop(group_id, member_id)
 
@@ -525,9 +534,9 @@ def _supports(group: ConsumerGroup, join: JoinRequest) -> bool:
 
 
 def _decode_subscription(join: JoinRequest) -> ConsumerProtocolSubscription:
-    """Return the subscription, which is the same for all protocols of a consumer.
+    """Return the subscription in a request, which is the same for all its protocols.
 
-    Raises ApiError INVALID_REQUEST.
+    Raises ApiError INVALID_REQUEST if the subscription is malformed.
     """
     try:
         return decode_subscription(join.protocols[0][1])

@@ -1,6 +1,6 @@
 """Committed offsets by group, topic and partition, and their expiry. KIP-211.
 
-`replay` fills a map. All other methods read the map and return records.
+Only `replay` changes the offsets. Other methods read the offsets and return records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = -1
-    """The expiry time if the commit had a retention time; -1 if the group's retention applies."""
+    """The expiry time in ms if the commit had a retention time; -1 if offsets.retention.minutes applies."""
     topic_id: Uuid = ZERO_UUID
 
 
@@ -57,7 +57,7 @@ class OffsetCommit(NamedTuple):
     instance_id: str | None
     commits: Sequence[PartitionCommit]
     retention_ms: int | None
-    """The retention time of the offsets, if the request has one (OffsetCommit v2–4)."""
+    """The retention time of the offsets, or None if the request has none (only OffsetCommit v2–4 has one)."""
     api_version: int
     """The version of an OffsetCommit request. TxnOffsetCommit does not use it."""
 
@@ -79,7 +79,7 @@ class Offsets:
     # --- reading
 
     def groups(self) -> list[str]:
-        """Return every group with an offset."""
+        """Return the ids of all groups with offsets."""
         return list(self._by_group)
 
     def topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
@@ -91,7 +91,7 @@ class Offsets:
         return group_id in self._previous
 
     def committed_topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
-        """Return `topics` as of the committed records, for a group that `is_pending`."""
+        """Return a pending group's offsets (see `is_pending`) without the effect of uncommitted records."""
         before = self._previous[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
         for (topic, partition), values in before.items():
@@ -116,7 +116,7 @@ class Offsets:
     def commit(commit: OffsetCommit, now_ms: int) -> list[CoordinatorRecord]:
         """Return the records of a commit.
 
-        Raises ApiError INVALID_REQUEST if its expiry time is not representable.
+        Raises ApiError INVALID_REQUEST if the expiry time of the offsets exceeds `MAX_TIMESTAMP_MS`.
         """
         group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
@@ -149,7 +149,7 @@ class Offsets:
     def delete_topic_offsets(
         self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
-        """Return tombstones for the offsets of all groups in deleted topics.
+        """Return tombstones for the offsets of all groups in deleted topics (ids by name).
 
         `unstable` are the offsets of open transactions. Offsets of another topic with the same name are kept.
         """
@@ -217,7 +217,7 @@ class Offsets:
                 del self._previous[key.group]
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Apply a record. None is a tombstone."""
+        """Apply a record. A value of None is a tombstone."""
         if value is not None:
             topics = self._by_group.setdefault(key.group, {})
             topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(

@@ -52,7 +52,10 @@ def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the records of a stored batch that have a supported type. Raises CorruptBatch or WireError."""
+    """Yield the records of a stored batch that have a supported type. Legacy offset records are converted.
+
+    Raises CorruptBatch or WireError if the batch is malformed.
+    """
     header = batch.read_header(data)
     for record in batch.records(data, 0, header):
         if record.key is None:

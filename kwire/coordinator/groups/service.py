@@ -102,10 +102,7 @@ class GroupCoordinatorService:
     # --- events of the broker
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """Load a partition of `__consumer_offsets` that this broker leads now.
-
-        Raises ApiError if the partition is unreadable.
-        """
+        """Load a partition of `__consumer_offsets` that this broker leads now. A failure is logged."""
         self._runtime.elected(index, leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
@@ -115,7 +112,7 @@ class GroupCoordinatorService:
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
         """Make consumer groups check topics that were created, deleted or changed.
 
-        `created` means that at least one topic is new.
+        `created` means that at least one of these topics is new.
         """
         for shard in self._runtime.active_shards():
             shard.machine.consumer.topics_changed(names, created=created)
@@ -200,7 +197,10 @@ class GroupCoordinatorService:
         return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
 
     def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
-        """Return the fast path for a repetition of this heartbeat, whose response had no error."""
+        """Return the fast path for a repetition of this heartbeat, whose response had no error.
+
+        Returns None if the member is not in a loaded classic group.
+        """
         try:
             shard = self._shard(group_id)
         except ApiError:
@@ -298,7 +298,10 @@ class GroupCoordinatorService:
     def commit_transactional_offsets(
         self, commit: OffsetCommit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
     ) -> None:
-        """Handle TxnOffsetCommit. The offsets take effect when the producer's transaction commits."""
+        """Handle TxnOffsetCommit. The offsets take effect when the transaction of `producer` commits.
+
+        `producer` is a producer id and epoch. `done` gets the error code of the whole commit.
+        """
         try:
             shard = self._shard(commit.group_id)
             records = shard.machine.commit_offsets(commit, is_transactional=True)
@@ -321,9 +324,9 @@ class GroupCoordinatorService:
         self._runtime.on_transaction_completed(index, producer_id, commit=commit)
 
     def unstable_offsets(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions of a group with offsets in open transactions.
+        """Return the partitions for which the group has offsets in open transactions.
 
-        Raises ApiError, as for any group.
+        Raises ApiError if this broker is not the group's coordinator, or is still loading the group.
         """
         return {
             (key.topic, key.partition)
@@ -378,7 +381,7 @@ class GroupCoordinatorService:
         partitions: Sequence[TopicPartition],
         done: Callable[[ErrorCode, Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Handle OffsetDelete. `done` gets an error code of the request, and one for each partition."""
+        """Handle OffsetDelete. `done` gets the request's error code, and an error code for each partition."""
         try:
             shard = self._shard(group_id)
             unstable = self.unstable_offsets(group_id)
@@ -397,7 +400,7 @@ class GroupCoordinatorService:
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
 
     def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
-        """Describe the committed state of a consumer group, once all loaded records are committed.
+        """Describe the committed state of a consumer group, after all loaded records are committed.
 
         Errors are in the response.
         """
@@ -426,7 +429,7 @@ class GroupCoordinatorService:
         """Return the groups in these states and of these types, ignoring case. An empty collection means all.
 
         As in Apache Kafka, blanks around a state are ignored, but blanks around a type are not. Raises
-        ApiError COORDINATOR_LOAD_IN_PROGRESS if some groups are not loaded yet.
+        ApiError COORDINATOR_LOAD_IN_PROGRESS if a partition is still loading.
         """
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -463,12 +466,15 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult(records, lambda error: decided(group_id, _code(error))))
 
     def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> CoordinatorShard[GroupStateMachine]:
-        """Return the shard of a group. Old clients that only commit offsets may use the empty group id."""
+        """Return the loaded shard of a group. Raises ApiError as `_check` and `CoordinatorRuntime.shard_for`.
+
+        With `empty_id_allowed`, the group id may be empty: old clients that only commit offsets use it.
+        """
         self._check(group_id, empty_id_allowed=empty_id_allowed)
         return self._runtime.shard_for(group_id)
 
     def _check(self, group_id: str, *, empty_id_allowed: bool = False) -> None:
-        """Check the parts of a request that do not depend on the group. Raises ApiError."""
+        """Raise ApiError COORDINATOR_NOT_AVAILABLE after a shutdown, INVALID_GROUP_ID if the id is empty."""
         if self._stopped:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group_id and not empty_id_allowed:

@@ -123,14 +123,15 @@ class GroupStateMachine:
     def commit_offsets(
         self, commit: OffsetCommit, *, is_transactional: bool = False
     ) -> list[CoordinatorRecord]:
-        """Return the records of a commit. A commit also renews its member's session.
+        """Return the records of a commit. In a classic group, a commit also renews the member's session.
 
         A transactional commit (KIP-447) may come from a producer without member information, and may arrive
         during a rebalance.
 
-        Raises ApiError for the whole commit. Classic groups: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS. Consumer groups: UNKNOWN_MEMBER_ID,
-        STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION. Both: INVALID_REQUEST, as in `Offsets.commit`.
+        Raises ApiError for the whole commit. Missing groups: GROUP_ID_NOT_FOUND (since v9),
+        ILLEGAL_GENERATION. Classic groups: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        REBALANCE_IN_PROGRESS. Consumer groups: see `check_commit`. All groups: INVALID_REQUEST, as in
+        `Offsets.commit`.
         """
         group_id = commit.group_id
         group = self.classic.groups.get(group_id)
@@ -160,9 +161,8 @@ class GroupStateMachine:
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """Return the committed offsets of a group by topic and partition.
 
-        The result is empty if the group does not exist. With `only_committed`, offsets whose records are not
-        committed yet are omitted. If a member sent the request, raises ApiError UNKNOWN_MEMBER_ID or
-        STALE_MEMBER_EPOCH.
+        The result is empty if the group does not exist. With `only_committed`, records that are not committed
+        yet have no effect on the result. Raises ApiError for a consumer group: see `check_fetch`.
         """
         group = self.consumer.groups.get(group_id)
         if group is not None:
@@ -182,7 +182,8 @@ class GroupStateMachine:
         """Return tombstones for these offsets, and the error code of each partition. KIP-496.
 
         `unstable` are the group's partitions with offsets in open transactions. Raises ApiError:
-        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a classic group with members of another protocol type than
+        "consumer".
         """
         group = self._group(group_id)
         if (
@@ -246,14 +247,14 @@ class GroupStateMachine:
         return group
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Describe a classic group. Raises ApiError GROUP_ID_NOT_FOUND."""
+        """Describe a classic group. Raises ApiError GROUP_ID_NOT_FOUND if there is no such classic group."""
         group = self._group(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.describe()
 
     def describe_consumer_group(self, group_id: str, *, only_committed: bool) -> DescribedConsumerGroup:
-        """Describe a consumer group. Raises ApiError GROUP_ID_NOT_FOUND.
+        """Describe a consumer group. Raises ApiError GROUP_ID_NOT_FOUND if there is no such consumer group.
 
         With `only_committed`, changes whose records are not committed yet are omitted.
         """
@@ -269,7 +270,7 @@ class GroupStateMachine:
         return describe_group(group, self._topics, self.consumer.default_assignor)
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """Return the groups in these states and of these types. Both are in lower case; empty means all."""
+        """Return the groups in these states and of these types, in lower case. Empty collections mean all."""
         listed: list[ListedGroup] = []
         if not types or CLASSIC_TYPE in types:
             listed += (
@@ -294,10 +295,9 @@ class GroupStateMachine:
         return [group for group in listed if not states or group.group_state.lower() in states]
 
     def delete_group(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
-        """Return tombstones for an empty group and its offsets.
+        """Return tombstones for a group and its offsets, including offsets of open transactions (`unstable`).
 
-        The tombstones include offsets of open transactions (`unstable`). Raises ApiError: GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP.
+        Raises ApiError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if the group has members.
         """
         group = self._group(group_id)
         if not _is_empty(group):
@@ -327,7 +327,7 @@ class GroupStateMachine:
             self._replay_consumer_group(key, value)
 
     def record_pending(self, key: Message) -> None:
-        """Remember the current state of this key. Responses show it until the next record is committed."""
+        """Remember the current state of this key for responses until the key's next record is committed."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.record_pending(key)
         elif type(key) in REPLAY:
@@ -364,7 +364,10 @@ class GroupStateMachine:
             self.classic.create(group_id)
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """Apply an offset of a committed transaction. Its group was created when the offset was written."""
+        """Apply an offset of a committed transaction.
+
+        The offset's group was created when the offset was written.
+        """
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             self.offsets.replay(key, value)
@@ -401,7 +404,10 @@ def _tombstones(group: Group) -> list[CoordinatorRecord]:
 
 
 def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
-    """Return a function from an offset to its retention start in ms, or None if no offset may expire now."""
+    """Return a function from an offset to the start of its retention in ms.
+
+    Returns None if no offset may expire now.
+    """
 
     def since_commit(committed: CommittedOffset) -> int:
         return committed.commit_timestamp

@@ -2,9 +2,9 @@
 
 Members keep their partitions of topics that they still subscribe to. Free partitions go, topic by topic, to
 the subscriber with the fewest partitions. Then, again topic by topic, partitions move from the subscriber
-with the most partitions to the subscriber with the fewest. This ends when the subscribers of each topic
-differ by at most one, or after `MAX_ROUNDS`. Ties are decided by the order of members. Topics are ordered by
-partitions per subscriber, those with the most first.
+with the most partitions to the subscriber with the fewest. This ends when a round over all topics moves no
+partition, or after `MAX_ROUNDS` rounds. Ties are decided by the order of members. Topics with the most
+partitions per subscriber come first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _PartitionTable:
             self.owned.append(own)
 
     def assign_unassigned(self) -> None:
-        """Assign every free partition to the subscriber with the fewest partitions."""
+        """Assign every free partition to the subscriber of its topic with the fewest partitions."""
         balancer = _MemberBalancer(self._sizes)
         free = {
             topic_id: [partition for partition, owner in enumerate(owners) if owner == UNASSIGNED]
@@ -66,7 +66,7 @@ class _PartitionTable:
                 self._move(topic_id, partition, balancer.next_least_loaded())
 
     def balance(self) -> None:
-        """Move partitions until a round over all topics moves no partition, or until `MAX_ROUNDS`."""
+        """Move partitions until a round over all topics moves none, for at most `MAX_ROUNDS` rounds."""
         balancer = _MemberBalancer(self._sizes)
         topics = self._sorted(
             topic_id for topic_id, subscribers in self._subscribers.items() if len(subscribers) > 1
@@ -126,13 +126,12 @@ class _PartitionTable:
 
 
 class _MemberBalancer:
-    """A topic's subscribers by their number of partitions, and the next source and target of a move.
+    """A topic's subscribers in order of their number of partitions, and the next source and target of a move.
 
-    Targets are a range of members that starts at the left, at the fewest partitions. Its members get
-    partitions in turn. The range grows to the right when its members have as many partitions as the next
-    member. Sources are a range that ends at the right, at the most partitions. Its members give up partitions
-    in the same way. A source without partitions of this topic is excluded: it is swapped with the last
-    source.
+    Targets are a range of subscribers that starts at the left, at the fewest partitions. They get partitions
+    in turn. The range grows to the right when the targets have as many partitions as the next subscriber.
+    Sources are a range that ends at the right, at the most partitions. They give up partitions in the same
+    way. A source without partitions of this topic is excluded: it is swapped with the last source.
     """
 
     def __init__(self, sizes: list[int]) -> None:
@@ -170,7 +169,7 @@ class _MemberBalancer:
         return self._members[self._next_target - 1]
 
     def next_most_loaded(self) -> int | None:
-        """Return the member that gives up the next partition, or None if none is left."""
+        """Return the member that gives up the next partition, or None if no source is left."""
         if self._next_source < self._sources_start:
             if 0 < self._sources_start >= self._sources_end:
                 # All sources were excluded. Continue with the next member, whatever its number of partitions.

@@ -1,4 +1,4 @@
-"""The `range` assignor: each subscriber of a topic gets a contiguous range of its partitions. KIP-848.
+"""The `range` assignor: each subscriber of a topic gets a contiguous range of partitions. KIP-848.
 
 The order of subscribers is the same for all topics, so that topics with the same subscribers and the same
 number of partitions are divided alike. Static members come first, by instance id, and then dynamic members by
@@ -63,7 +63,10 @@ def _subscriber_counts(members: Iterable[MemberSpec]) -> dict[bytes, int]:
 
 
 def _split(partitions: int, subscribers: int) -> list[tuple[int, int]]:
-    """Divide partitions into ranges. The first subscribers get one partition more if there is a remainder."""
+    """Return the start and the exclusive end of each subscriber's range.
+
+    If there is a remainder, the first subscribers get one partition more.
+    """
     fewest, larger = divmod(partitions, subscribers)
     ends = [at * fewest + min(at, larger) for at in range(subscribers + 1)]
     return list(pairwise(ends))

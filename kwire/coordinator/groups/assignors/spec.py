@@ -47,5 +47,5 @@ Assignor: TypeAlias = Callable[[GroupSpec], Assignment]
 
 
 def assignment_failed(reason: str) -> ApiError:
-    """Return the ApiError for a failed assignment."""
+    """Return ApiError UNKNOWN_SERVER_ERROR with this reason."""
     return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, reason)

@@ -1,4 +1,4 @@
-"""The `uniform` assignor: members get the same number of partitions and keep their partitions. KIP-848.
+"""The `uniform` assignor: members get equally many partitions and keep as many as possible. KIP-848.
 
 Balance has priority over stickiness. This module serves groups whose members all subscribe to the same
 topics; `heterogeneous.py` serves all other groups.
@@ -90,7 +90,7 @@ def _unowned(spec: GroupSpec, topic_ids: Collection[bytes]) -> list[tuple[bytes,
 def _kept(
     assigned: Partitions, topic_ids: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
 ) -> tuple[dict[bytes, list[int]], int]:
-    """Return the partitions that a member keeps, and how many partitions are missing to its quota.
+    """Return the partitions that a member keeps, and how many more partitions its quota allows.
 
     The member's other partitions of `topic_ids` are appended to `free`.
     """
