@@ -48,7 +48,7 @@ def control_type(key: bytes | None) -> int:
 
 
 class CorruptMetadata(Exception):
-    """Invalid data in the metadata log or in a snapshot. The broker cannot start with such data."""
+    """Metadata that is invalid, or that this release does not support. The node cannot run with it."""
 
 
 class MetadataBatch(NamedTuple):

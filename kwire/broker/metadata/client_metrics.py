@@ -1,8 +1,7 @@
 """Client metrics subscriptions: which metrics the matching clients push, and how often. KIP-714.
 
 The patterns of `match` are RE2 expressions, while Apache Kafka uses Java's regular expressions. Patterns are
-matched with text from clients, and RE2 is never slow, whatever the text. docs/decisions/0007 lists the
-differences.
+matched with text from clients, and RE2 needs only linear time. docs/decisions/0007 lists the differences.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ SELECTORS: Final = frozenset(
 
 
 class IllegalPattern(ValueError):
-    """A pattern that is not `selector=expression`. The exception's argument is the pattern."""
+    """A pattern that is not `selector=expression`, or has an unknown selector or an invalid expression.
+
+    The exception's argument is the pattern.
+    """
 
 
 class ClientMetricsSubscription(NamedTuple):
@@ -45,9 +47,9 @@ class ClientMetricsSubscription(NamedTuple):
     """The expression of each selector. If the config has several for one selector, the last one applies."""
 
     def matches(self, client: Mapping[str, str]) -> bool:
-        """Return whether all patterns match the client.
+        """Return whether all patterns match the client. Without patterns, every client matches.
 
-        A subscription without patterns matches every client.
+        `client` has the client's value for each of SELECTORS.
         """
         return all(
             pattern.fullmatch(client[selector]) is not None for selector, pattern in self.patterns.items()
@@ -55,7 +57,7 @@ class ClientMetricsSubscription(NamedTuple):
 
 
 def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
-    """Parse a subscription; missing keys get defaults. Raises ConfigError or IllegalPattern."""
+    """Parse a subscription's configs; missing keys get defaults. Raises ConfigError or IllegalPattern."""
     read: dict[str, Any] = {
         name: key.parse(values.get(name, key.default or "")) for name, key in KEYS.items()
     }
@@ -65,7 +67,7 @@ def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
 
 
 def parse_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
-    """Return the expression of each selector. Raises IllegalPattern."""
+    """Parse patterns, and return the expression of each selector. Raises IllegalPattern."""
     return dict(map(_pattern, texts))
 
 

@@ -37,7 +37,7 @@ NO_RECOVERY_CHANGE: Final = -1
 
 
 class TopicChange(NamedTuple):
-    """A topic before and after a change: `before` is None if it was created, `after` if it was deleted."""
+    """A topic before and after a change. `before` is None for a new topic, `after` for a deleted topic."""
 
     before: TopicImage | None
     after: TopicImage | None
@@ -64,7 +64,7 @@ class MetadataDelta:
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """Return the complete delta between two images."""
+        """Return a delta with the complete summary of the changes between two images."""
         delta = cls(before)
         delta._after = after
         for topic_id in {**before.topics_by_id, **after.topics_by_id}:
@@ -116,19 +116,21 @@ class MetadataDelta:
     # --- replay
 
     def replay_all(self, records: Iterable[object]) -> None:
-        """Replay records in order."""
         for record in records:
             self.replay(record)
 
     def replay(self, record: object) -> None:
-        """Replay one record. Raises ValueError if the record contradicts the image."""
+        """Replay one record. Raises ValueError if the record is not supported or contradicts the image."""
         handler = _REPLAY.get(type(record))
         if handler is None:
             raise ValueError(f"not a metadata record: {record!r:.200}")
         handler(self, record)
 
     def apply(self, offset: int, epoch: int) -> MetadataImage:
-        """Return the image after the records. `offset` and `epoch` are those of the last record."""
+        """Return the image after the records. `offset` and `epoch` are those of the last record.
+
+        Raises ValueError if the partition numbers of a topic have gaps.
+        """
         for topic_id, open_partitions in self._open_topics.items():
             self._close_topic(topic_id, open_partitions)
         self._open_topics.clear()

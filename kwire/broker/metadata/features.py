@@ -31,7 +31,7 @@ class Feature(NamedTuple):
     min_level: int
     max_level: int
     is_served: bool
-    """Whether kwire implements every level completely, so that it may be advertised to clients."""
+    """Whether kwire implements every level completely. Only such features are advertised to clients."""
     since: Mapping[int, int] = {}
     """For each level, the first metadata.version with which a new cluster gets the level by default."""
     needs: Mapping[int, int] = {}
@@ -50,21 +50,21 @@ FEATURES: Final[dict[str, Feature]] = {
 """The features of Apache Kafka 4.3.1, in its registration order."""
 
 OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSION})
-"""The features that have FeatureLevelRecords, except metadata.version."""
+"""The features with FeatureLevelRecords, except metadata.version."""
 
 
 def unserved_feature_levels() -> dict[str, int]:
-    """Return level 0 for each feature that kwire does not serve. Only new clusters of kwire use it."""
+    """Return level 0 for each feature that kwire does not serve, as new clusters of kwire are formatted."""
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 
 
 def registered_features() -> dict[str, tuple[int, int]]:
-    """Return the levels with which a node registers: all of Kafka's, or the cluster might refuse it."""
+    """Return all of Kafka's levels, with which controllers, and the broker of a sole voter, register."""
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}
 
 
 def broker_features() -> dict[str, tuple[int, int]]:
-    """Return the levels that a broker serves, with which it registers at controllers on other nodes."""
+    """Return the levels that a broker serves, with which it registers if there are voters on other nodes."""
     return {
         name: (feature.min_level, feature.max_level if feature.is_served else 0)
         for name, feature in FEATURES.items()
@@ -77,7 +77,7 @@ def served_features() -> dict[str, tuple[int, int]]:
 
 
 def check_levels(finalized: Mapping[str, int]) -> None:
-    """Check that this release knows all finalized levels. Raises CorruptMetadata if a level is unknown."""
+    """Check that this release supports all finalized levels. Raises CorruptMetadata if it does not."""
     for name, level in finalized.items():
         lowest, highest = FEATURES[name][:2] if name in FEATURES else (0, 0)
         if level and not lowest <= level <= highest:
@@ -88,7 +88,7 @@ def check_levels(finalized: Mapping[str, int]) -> None:
 
 
 class UnknownLevel(Exception):
-    """A feature, release or level that does not exist. The message lists the existing ones."""
+    """A feature, release or level that a new cluster cannot have. The message says what is possible."""
 
 
 def level_of_release(text: str) -> int:
@@ -106,7 +106,7 @@ def level_of_release(text: str) -> int:
 
 
 def default_levels(metadata_version: int) -> dict[str, int]:
-    """Return the default feature levels of a new cluster with this metadata.version."""
+    """Return the default levels of OTHER_FEATURES in a new cluster with this metadata.version."""
     return {
         name: max(
             (level for level, since in FEATURES[name].since.items() if since <= metadata_version), default=0
@@ -123,9 +123,10 @@ def default_features() -> list[tuple[str, int]]:
 def effective_levels(
     wanted: Mapping[str, int], release: str | None, *, dynamic_quorum: bool
 ) -> list[tuple[str, int]]:
-    """Return the non-zero feature levels of a new cluster, metadata.version first. Raises UnknownLevel.
+    """Return the non-zero feature levels of a new cluster, metadata.version first.
 
-    `kraft.version` is not in the result: the voters' snapshot stores it. It is 1 if the quorum is dynamic.
+    `wanted` overrides the default levels of `release`; None is the newest release. `kraft.version` is not in
+    the result: the snapshot with the voters stores it. Raises UnknownLevel for invalid arguments.
     """
     level = MAX_LEVEL if release is None else level_of_release(release)
     if METADATA_VERSION in wanted:

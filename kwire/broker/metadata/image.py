@@ -65,7 +65,7 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> Uuid | None:
-        """Return the log directory of this broker's replica, or None if the broker has no replica."""
+        """Return the log directory of this broker's replica, or None if there is no replica or directory."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id:
                 return directory
@@ -110,9 +110,9 @@ class BrokerImage(NamedTuple):
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online_directory(self, directory: Uuid) -> bool:
-        """Return whether a replica in `directory` can be online.
+        """Return whether a replica in `directory` can be online: it is registered, unassigned or migrating.
 
-        A directory that is not registered counts as online.
+        If the broker registered no directories, all count as online, except DIRECTORY_LOST.
         """
         if directory == DIRECTORY_LOST:
             return False
@@ -186,7 +186,6 @@ class MetadataImage:
         self.zk_migration_state = 0
 
     def topic(self, name: str) -> TopicImage | None:
-        """Return the topic with this name, or None."""
         return self.topics.get(name)
 
     def name_of(self, topic_id: Uuid) -> str | None:

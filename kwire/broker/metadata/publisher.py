@@ -40,7 +40,7 @@ class MetadataPublisher:
         self._subscribers.append(callback)
 
     def close(self) -> None:
-        """Remove all subscribers."""
+        """Remove all subscribers. They receive no further changes."""
         self._subscribers.clear()
 
     def handle_commit(self, batches: Iterable[MetadataBatch]) -> None:
@@ -74,7 +74,7 @@ class MetadataPublisher:
     def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the content of a snapshot, as one change from the current image.
 
-        Raises CorruptMetadata if the snapshot is invalid; the current image is kept then.
+        Raises CorruptMetadata if the snapshot is invalid or needs a newer release; the current image is kept.
         """
         fresh = MetadataDelta(MetadataImage())
         offset = epoch = -1

@@ -81,7 +81,7 @@ def partition_record(
 
 
 def broker_record(broker: BrokerImage, level: int) -> StoredRecord:
-    """Return the registration record of this broker."""
+    """Return the registration record of a broker at a metadata.version level."""
     record = RegisterBrokerRecord(
         broker_id=broker.broker_id,
         incarnation_id=broker.incarnation_id,
@@ -113,7 +113,6 @@ def broker_record(broker: BrokerImage, level: int) -> StoredRecord:
 
 
 def controller_record(controller: ControllerImage) -> StoredRecord:
-    """Return the registration record of this controller."""
     return StoredRecord(
         RegisterControllerRecord(
             controller_id=controller.controller_id,

@@ -1,4 +1,4 @@
-"""The records of a metadata snapshot, from which an empty image becomes the same image again. KIP-630.
+"""The records of a metadata snapshot. Replaying them on an empty image gives the same image again. KIP-630.
 
 The records, their versions and their order are as in Apache Kafka 4.3.1. The records are generated lazily, so
 that a large image is written in small pieces.

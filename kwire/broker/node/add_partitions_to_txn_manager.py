@@ -69,7 +69,8 @@ class AddPartitionsToTxnManager:
     ) -> None:
         """Verify that a partition is part of a transaction. With `adds`, also add it to the transaction.
 
-        `callback` is called once, later than this call. The callbacks of a transaction are called in order.
+        `callback` is called once, later than this call: with NONE, the coordinator's error, or
+        NETWORK_EXCEPTION. The callbacks of a transaction are called in order.
         """
         transaction = _TransactionKey(transactional_id, producer, adds)
         self._batcher.submit(coordinator_id, _PendingVerification(transaction, partition, callback))

@@ -22,12 +22,14 @@ class NodeAssignmentsManager:
         self._node_id = node_id
 
     def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
-        """Report the log directories of replicas to the controller with AssignReplicasToDirs."""
+        """Send AssignReplicasToDirs. `done` gets the error of the complete request; None means success.
+
+        Errors of single replicas are ignored.
+        """
         self._controller.submit(
             AssignReplicasToDirs(self._node_id, self._lifecycle.broker_epoch, assignments),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Report failed and cordoned directories with the next heartbeat."""
         self._lifecycle.report_directories(failed, cordoned)

@@ -64,7 +64,8 @@ class NodeBase(ABC):
     ) -> None:
         """`on_unfenced` is called when the broker has been unfenced and clients may connect.
 
-        `on_fatal` is called with the reason why the node cannot continue. The caller then shuts it down.
+        `on_caught_up` is called when the broker may open its logs. `on_fatal` is called with the reason why
+        the node cannot continue; the caller must then shut the node down.
         """
         self.config = config
         self.host = host
@@ -107,7 +108,8 @@ class NodeBase(ABC):
     def start(self) -> None:
         """Replay the metadata. On a new combined node, format the log directories first.
 
-        Raises FormatError, StorageError (including StartRefused) or CorruptMetadata.
+        Raises StartRefused if another new node was not formatted. Raises FormatError, StorageError or
+        CorruptMetadata.
         """
         config, rng = self.config, self.host.random("formatting")
         owners = load_meta_properties(self._disk, all_directories(config))
@@ -134,7 +136,8 @@ class NodeBase(ABC):
     def controlled_shutdown(self, on_done: Callable[[], None]) -> None:
         """Wait for the controller to move this broker's leaders, resign as controller, then call `on_done`.
 
-        KIP-631, KIP-595. A single broker that is its own controller has no leaders to move.
+        KIP-631, KIP-595. No leaders are moved if this is the only broker and the only voter, or without
+        controlled.shutdown.enable.
         """
         others = self.image.brokers.keys() - {self.node_id}
         hands_over = self.lifecycle.stage is LifecycleStage.UNFENCED and (
@@ -174,7 +177,7 @@ class NodeBase(ABC):
         """Write the appends of this turn. `send_responses` is called before follow-up appends are written."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        """Handle a request (without its size prefix). If it raises WireError, close the connection."""
+        """Handle a request (without its size prefix). Callers must close the connection after WireError."""
         self._dispatcher.dispatch(channel, frame, self.host.now_ms())
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
@@ -236,7 +239,7 @@ class NodeBase(ABC):
         return self._metadata.publisher.image
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""
+        """Return the brokers' endpoints on a listener. Brokers without this listener are omitted."""
         brokers = self.image.brokers
         return [
             Endpoint(node_id, endpoint.host, endpoint.port, broker.rack)

@@ -13,9 +13,9 @@ state that the broker wants, and the response contains the state that the contro
 flight at a time. Failed requests are retried with exponential backoff as in Apache Kafka, but heartbeats are
 sent at least once per heartbeat interval.
 
-If its session times out, the broker is only fenced: the next heartbeat unfences it. If the metadata shows
-that the broker was fenced after failed heartbeats, the broker sends a heartbeat at once. If the controller no
-longer knows the registration, the broker registers again.
+If the session times out, the broker is only fenced: the next heartbeat unfences the broker. If the metadata
+shows that the broker was fenced after failed heartbeats, the broker sends a heartbeat at once. If the
+controller no longer knows the registration, the broker registers again.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class BrokerLifecycleManager:
             self._send_next()
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Report failed and cordoned log directories to the controller. KIP-858."""
+        """Report all failed and all cordoned log directories to the controller. KIP-858, KIP-1066."""
         if any(directory not in self._failed_directories for directory in failed):
             timed_out = partial(self._directories_timed_out, failed)
             self._deadlines.append(
@@ -256,7 +256,11 @@ class BrokerLifecycleManager:
             self._send_next()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Check in new metadata whether this broker was registered, lost its registration, or was fenced."""
+        """Send a request if new metadata makes it necessary.
+
+        It does if this broker was registered or fenced, must register its directory ids, or is not the only
+        broker any more.
+        """
         if self.stage is LifecycleStage.REGISTERED:
             self._check_registration(image)
         elif delta.features_changed and self._lacks_directories(image):

@@ -31,7 +31,7 @@ class ControllerNode(NodeBase):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_unfenced` is called once the controller has started. For `on_fatal`, see `NodeBase`."""
+        """`on_unfenced` is called after the controller has started. For `on_fatal`, see `NodeBase`."""
         log_manager = LogManager(
             disk,
             all_directories(config),

@@ -37,18 +37,17 @@ class ControllerRegistration:
         self._is_stopped = False
 
     def register(self) -> None:
-        """Register now without checking the metadata. A sole voter uses this, because it is active itself."""
+        """Register now without checking the metadata. A sole voter uses this: it is the active controller."""
         self._in_flight = True
         self._controller.submit(self._command, self._handle_reply)
 
     def stop(self) -> None:
-        """Stop sending registrations."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Register if the new metadata shows that it is necessary."""
+        """Register if the new metadata lacks this controller's registration and supports registrations."""
         self._image = image
         if self._is_known():
             self._is_accepted = False  # so that the controller registers again if its registration is removed

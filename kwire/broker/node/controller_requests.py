@@ -74,7 +74,7 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
             )
             return ControllerRequest(COMMANDS, request, _producer_ids)
         case CreateTopics():
-            # The request is sent in an Envelope. On its top-level NOT_CONTROLLER, the caller retries.
+            # The request is sent in an Envelope. If the Envelope's error is NOT_CONTROLLER, callers retry.
             topics = CreateTopicsRequest(
                 topics=list(command.topics),
                 timeout_ms=TOPICS_TIMEOUT_MS,

@@ -44,7 +44,7 @@ MAX_KRAFT_VERSION = 1
 
 
 class FormatError(Exception):
-    """A directory cannot be formatted. The message names the directory and the remedy."""
+    """Directories cannot be formatted. The message names the reason and the remedy."""
 
 
 class AlreadyFormatted(FormatError):
@@ -111,7 +111,10 @@ def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
 
 
 def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
-    """Parse voters of the form `id@host:port:directory,...`. Raises FormatError."""
+    """Parse voters of the form `id@host:port:directory,...`, and sort them by id.
+
+    Raises FormatError if a voter is invalid or the configuration has no controller.listener.names.
+    """
     names = config.controller_listener_names
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
@@ -149,7 +152,7 @@ _ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
 def _host(text: str) -> str:
     """Return a host in the form in which Kafka stores it, which is java.net.InetSocketAddress's form.
 
-    Addresses are written in full. If the zone of an address is an interface name, it is not resolved.
+    IP addresses are written in full. An interface name as the zone of an address is not resolved.
     """
     if not text:
         return "localhost"
@@ -169,7 +172,10 @@ def _host(text: str) -> str:
 
 
 def _ipv4(text: str) -> str | None:
-    """Return the IPv4 address for one to four decimal numbers. The last number fills the remaining bytes."""
+    """Return the IPv4 address for one to four decimal numbers, or None for any other text.
+
+    The last number fills the remaining bytes.
+    """
     numbers = text.split(".")
     if len(text) > 15 or len(numbers) > 4 or not all(part.isascii() and part.isdecimal() for part in numbers):
         return None
@@ -232,8 +238,8 @@ def format_directories(
     """Format all log directories that are not formatted yet. Return one line of output per directory.
 
     `cluster_id` defaults to the id in formatted directories, or a random id if there are none.
-    `initial_metadata` defaults to the feature levels of the newest release. Its voter is this node if the
-    configuration names no voters.
+    `initial_metadata` defaults to the feature levels of the newest release, with this node as the voter if
+    the configuration names no voters.
 
     Raises FormatError if the initial metadata is invalid, a directory belongs to another node or cluster, or
     a directory is already formatted (unless `ignore_formatted`). Raises StorageError if no directory is

@@ -23,8 +23,6 @@ class NodeIsrController:
         changes: Sequence[IsrChange],
         done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
-        """Submit ISR changes. `done` is called once, after this call has returned."""
-
         def on_done(reply: list[AlteredPartition] | ApiError) -> None:
             if isinstance(reply, ApiError):
                 done(reply)

@@ -212,7 +212,7 @@ class NodeMetadata:
         self.publisher.subscribe(self._snapshotter.image_changed)
 
     def _leader_changed(self) -> None:
-        """Send a heartbeat to the new active controller at once."""
+        """Send a heartbeat to the new active controller at once, if it is on another node."""
         if not self.quorum.leads:
             self.lifecycle.send_now()
 
@@ -225,9 +225,9 @@ class NodeMetadata:
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
     def opened(self) -> None:
-        """Request to be unfenced, after the logs were opened and the replicas got their roles.
+        """Request to be unfenced, after the logs were opened and the replicas became leaders or followers.
 
-        Raises StorageError.
+        Raises StorageError if the metadata log cannot be written.
         """
         self.lifecycle.opened()
         self.quorum.settle()
@@ -240,13 +240,13 @@ class NodeMetadata:
         self.quorum.leave(on_resigned)
 
     def complete_delayed_fetches(self) -> None:
-        """Complete all delayed fetches of the metadata log."""
+        """Complete all delayed fetches of the metadata log, and append no more NoOpRecords."""
         self.quorum.end_waits()
 
     def shutdown(self) -> None:
-        """Stop, after the controlled shutdown of a broker that is its own controller. Never raises.
+        """Stop. A sole voter first syncs its records to disk and completes its broker's controlled shutdown.
 
-        All records that this node has appended as a controller are synced to disk.
+        Storage errors are ignored, because the quorum has already reported them.
         """
         if self._snapshotter is not None:
             self._snapshotter.stop()

@@ -1,7 +1,7 @@
 """A broker, or a broker that is also a controller: its logs, coordinators and partitions, and their wiring.
 
 The broker opens its logs once its metadata includes its registration, and is unfenced after that (see
-`broker_lifecycle`). If this node is the active controller itself, it is unfenced before `start` returns.
+`broker_lifecycle`). If this node is the only voter, its broker is unfenced before `start` returns.
 """
 
 from __future__ import annotations

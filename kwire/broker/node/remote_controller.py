@@ -129,7 +129,7 @@ class RemoteController:
     # --- forwarded requests
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """See `ForwardingManager`."""
+        """Return the API versions of the active controller by API key; empty while they are unknown."""
         address = self._quorum.leader_address()
         return {} if address is None else self._host.peers.api_versions(address)
 
@@ -139,7 +139,7 @@ class RemoteController:
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Forward a client's request to the active controller, with retries while there is none.
+        """Forward a client's request to the active controller. Retry while there is none, until the timeout.
 
         If this node is the active controller, `locally` handles the request.
         """
@@ -196,7 +196,10 @@ class RemoteController:
 
 
 class _LocalRequest:
-    """A client's request that this node handles as active controller. It is retried on NOT_CONTROLLER."""
+    """A client's request that this node handles as active controller. It is retried on NOT_CONTROLLER.
+
+    The properties are those of the client's request.
+    """
 
     def __init__(self, context: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
         self._context = context
@@ -204,27 +207,22 @@ class _LocalRequest:
 
     @property
     def header(self) -> RequestHeader:
-        """The header of the client's request. All properties are those of that request."""
         return self._context.header
 
     @property
     def api_version(self) -> int:
-        """See `header`."""
         return self._context.api_version
 
     @property
     def principal(self) -> Principal:
-        """See `header`."""
         return self._context.principal
 
     @property
     def peer_host(self) -> str:
-        """See `header`."""
         return self._context.peer_host
 
     @property
     def listener(self) -> str:
-        """See `header`."""
         return self._context.listener
 
     def complete(self, response: Message) -> None:
@@ -242,5 +240,4 @@ class _LocalRequest:
             self._context.refuse(error)
 
     def close_connection(self) -> None:
-        """Close the client's connection."""
         self._context.close_connection()

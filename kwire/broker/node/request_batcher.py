@@ -24,7 +24,7 @@ class BatchedApi(Protocol[Q]):
 
     @property
     def purpose(self) -> str:
-        """The purpose of the connections that send the requests."""
+        """The purpose of the connections that send the requests, for `Peers.send`."""
 
     def select_batch(self, waiting: list[Q]) -> tuple[list[Q], list[Q]]:
         """Return the items for the next request (may be empty) and the items that must wait longer."""
@@ -46,7 +46,7 @@ class RequestBatcher(Generic[Q]):
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`timeout_ms` returns the current request timeout."""
+        """`address_of` returns None for an unregistered broker. `timeout_ms` returns the request timeout."""
         self._api = api
         self._host = host
         self._address_of = address_of

@@ -56,7 +56,6 @@ class StateTopic:
         self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append to a partition that this broker leads. Raises ApiError if the append is rejected."""
         self._leader_partition(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
@@ -66,7 +65,6 @@ class StateTopic:
         )
 
     def max_batch_bytes(self, index: int) -> int:
-        """Return the largest size of a batch in bytes. Raises ApiError if appends are not possible now."""
         config = self._leader_partition(index).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
@@ -81,11 +79,11 @@ class StateTopic:
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Yield every batch in offset order, including those appended meanwhile.
 
-        A new leader yields the whole log, because it does not know yet up to which offset it is committed.
-        The log is read in parts. A transaction marker that is appended between two parts is yielded too: a
-        coordinator that is still loading learns of it in no other way.
+        A new leader yields the complete log, because it does not know the committed offset yet. The log is
+        read in parts. A transaction marker that is appended between two parts is yielded too, because a
+        coordinator that is still loading gets the marker in no other way.
 
-        Raises ApiError or CorruptBatch.
+        Raises ApiError if this broker is not the leader or cannot read the log, or CorruptBatch.
         """
         log = self._leader_partition(index).log
         self.partition_count()  # fixes the count, because the location of the stored state depends on it
@@ -110,10 +108,6 @@ class StateTopic:
             log = self._leader_partition(index).log  # the replica may have moved to another log directory
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call `on_committed` once everything in the partition's log so far is committed.
-
-        Raises ApiError if this broker is not the leader.
-        """
         self._leader_partition(index).when_committed(_ignore_min_isr(on_committed))
 
     def partition_count(self) -> int | None:
@@ -131,12 +125,10 @@ class StateTopic:
         return self._count
 
     def leader(self, index: int) -> int | None:
-        """Return the broker id of a partition's leader; None if the partition has no leader."""
         partition = self._node.image.partition(self._topic, index)
         return None if partition is None or partition.leader == NO_LEADER else partition.leader
 
     def create_topic(self) -> None:
-        """Let the controller create the topic, unless an earlier request is pending."""
         if self._creating:
             return
         self._creating = True

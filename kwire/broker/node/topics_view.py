@@ -21,19 +21,16 @@ class NodeTopics:
         return self._image().offset
 
     def by_name(self, name: str) -> Topic | None:
-        """Return the topic with this name; None if there is none."""
         return _topic(self._image().topics.get(name))
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """Return the topic with this id; None if there is none."""
         return _topic(self._image().topics_by_id.get(Uuid(topic_id)))
 
     def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
         return self._image().topics.keys()
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
-        """Return the racks of the replicas of each partition, in partition order."""
+        """Return the racks of the replicas of each partition, by partition. Missing racks are omitted."""
         image = self._image()
         found = image.topics.get(topic.name)
         partitions = () if found is None else found.partitions

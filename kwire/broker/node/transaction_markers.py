@@ -53,7 +53,7 @@ class _Marker:
         self.callback = callback
 
     def complete(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Report the results of those partitions that have none yet."""
+        """Report the error codes of those partitions that have no result yet."""
         news = {partition: code for partition, code in codes.items() if partition in self.partitions}
         for partition in news:
             del self.partitions[partition]
@@ -86,9 +86,9 @@ class TransactionMarkerSender:
         coordinator_epoch: int,
         callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Send a marker to a broker. `callback` gets the result of each partition once.
+        """Send a marker to a broker. `callback` gets the error code of each partition once.
 
-        The results may arrive in several calls of `callback`.
+        The error codes may arrive in several calls of `callback`.
         """
         self._batcher.submit(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, callback))
 

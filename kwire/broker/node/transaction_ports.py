@@ -47,7 +47,7 @@ class TransactionNode(StateTopicNode, Protocol):
         """Return the address of a broker; None if the broker is not registered."""
 
     def led_partition(self, topic: str, index: int, /) -> Partition:
-        """Return a partition that this broker leads. Raises ApiError if it is not the leader."""
+        """Return a partition. Raises ApiError if this broker is not its leader or the replica is offline."""
 
 
 class NodeTransactionPorts(StateTopic):
@@ -60,11 +60,9 @@ class NodeTransactionPorts(StateTopic):
         self._txn_manager: AddPartitionsToTxnManager | None = None
 
     def next_producer_id(self) -> int:
-        """Return a new producer id. Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet."""
         return self._node.producer_ids.next()
 
     def transaction_version(self) -> int:
-        """Return the cluster's level of the transaction.version feature."""
         return self._node.image.features.get("transaction.version", 0)
 
     def write_markers(
@@ -74,7 +72,7 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write a transaction marker to partitions that this broker leads, and send it to other leaders."""
+        """Write a marker to the partitions that this broker leads, and send it to the other leaders."""
         here: list[TopicPartition] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -96,7 +94,7 @@ class NodeTransactionPorts(StateTopic):
             self.write_marker(partition, txn_marker, coordinator_epoch, partial(written, partition))
 
     def leaders_changed(self) -> None:
-        """Handle that partitions were deleted or have new leaders."""
+        """Fail the pending markers of partitions that were deleted or have new leaders."""
         if self._marker_sender is not None:
             self._marker_sender.leaders_changed()
 
@@ -129,10 +127,10 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write one marker to a partition that this broker leads, unless the marker is outdated.
+        """Write one marker to a partition that this broker leads. An outdated marker is an error.
 
-        `done` is called exactly once, possibly within this call. After REQUEST_TIMED_OUT, the marker may
-        still be committed.
+        `done` is called exactly once, possibly within this call, with None or the error. After
+        REQUEST_TIMED_OUT, the marker may still be committed.
         """
         groups, host = self._node.groups, self._node.host
         now_ms = host.now_ms()
