@@ -1,8 +1,8 @@
 """UpdateFeatures v0–2, UnregisterBroker v0.
 
 UpdateFeatures: KIP-584, KIP-778 (v1), KIP-1022 (v2). UnregisterBroker (KIP-500) removes a broker from the
-metadata. Apache Kafka lets a running broker be unregistered, and that broker then serves nothing until it is
-restarted. In kwire, a broker that receives the request for itself rejects it.
+metadata. Apache Kafka also unregisters a running broker, which then serves nothing until it is restarted. In
+kwire, a broker rejects a request to unregister itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAST_WITH_RESULTS = 1
 def update_features(
     node: ControllerRole, context: ControllerRequestContext, request: UpdateFeaturesRequest
 ) -> Delayed:
-    """Update all features or none. As in Apache Kafka, version 0 of the request allows no downgrade."""
+    """Update all requested features or none. As in Apache Kafka, v0 of the request allows no downgrade."""
 
     def done(reply: Fault | ApiError | None) -> None:
         response = UpdateFeaturesResponse(error_message=None, results=[])
@@ -54,7 +54,7 @@ def update_features(
             ]
         context.complete(response)
 
-    # If a feature occurs several times, its last level wins.
+    # If a feature occurs several times, its last update wins.
     updates = {
         update.feature: FeatureUpdate(update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
@@ -67,7 +67,7 @@ def update_features(
 def check_not_this_broker(
     node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
 ) -> Delayed:
-    """Reject the request if it names the broker that received it. Otherwise forward the request."""
+    """Forward the request. Raises ApiError INVALID_REQUEST if it would unregister this broker."""
     _check_not_this_broker(node, request)
     return forward(context, request)
 
@@ -75,7 +75,10 @@ def check_not_this_broker(
 def unregister_broker(
     node: ControllerRole, context: ControllerRequestContext, request: UnregisterBrokerRequest
 ) -> Delayed:
-    """Unregister a broker, unless the broker runs in this node."""
+    """Unregister a broker.
+
+    Raises ApiError INVALID_REQUEST if this node is that broker.
+    """
     if request.broker_id in node.image.brokers:
         _check_not_this_broker(node, request)
 

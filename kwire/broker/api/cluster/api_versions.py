@@ -1,8 +1,8 @@
 """ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011.
 
-If the broker does not know the request's version, it returns UNSUPPORTED_VERSION in a v0 body with only the
-supported versions of ApiVersions, so that the client can retry. The response header always has version 0,
-because the client does not know the broker's versions yet.
+A request of an unknown version gets a v0 response with UNSUPPORTED_VERSION, which has only the supported
+versions of ApiVersions, so that the client can retry. The response header always has version 0, because the
+client does not know the broker's versions yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 def api_versions(
     node: CombinedRole, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Return the APIs of this listener and the feature levels of the cluster."""
+    """Return the APIs of this listener and the feature levels. From v3 on, record the client's software.
+
+    Returns INVALID_REQUEST if the name or version of the client software is malformed (KIP-511).
+    """
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:
         name, software_version = request.client_software_name, request.client_software_version
@@ -62,7 +65,10 @@ def api_versions(
 
 
 def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
-    """Return the versions of each API. For forwarded APIs, the active controller must support them too."""
+    """Return the lowest and highest version of each API, by API key.
+
+    The active controller must also support the versions of a forwarded API.
+    """
     offered = {
         key: (served.min_version, served.max_version)
         for key, served in apis_for(role).items()
@@ -79,7 +85,7 @@ def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int
 
 
 def complete_unsupported(context: RequestContext) -> None:
-    """Respond to an ApiVersions request of an unsupported version."""
+    """Respond with UNSUPPORTED_VERSION to an ApiVersions request of an unknown version."""
     served = SUPPORTED_APIS[ApiKey.API_VERSIONS]
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

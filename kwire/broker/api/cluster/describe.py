@@ -29,7 +29,10 @@ TOO_EARLY = "Direct-to-controller communication is not supported with the curren
 def describe_cluster(
     node: CombinedRole, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Return the brokers on a broker listener, and the controllers on a controller listener."""
+    """Return the brokers, or the controllers if the request came to a controller listener.
+
+    Raises ApiError UNSUPPORTED_VERSION for controllers if the metadata version is too old.
+    """
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
     if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)

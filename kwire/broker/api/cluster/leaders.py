@@ -40,7 +40,11 @@ ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 def elect_leaders(
     node: ControllerRole, context: ControllerRequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse | Delayed:
-    """Return one result per partition. An error of the whole request is repeated in each result."""
+    """Elect leaders. Return one result per partition; a null list means all that need an election.
+
+    Raises ApiError REQUEST_TIMED_OUT if the timeout is not positive, or INVALID_REQUEST for an unknown
+    election type.
+    """
     if request.topic_partitions == []:
         return ElectLeadersResponse(replica_election_results=[])
     if request.timeout_ms <= 0:
@@ -65,7 +69,10 @@ def elect_leaders(
 def alter_partition_reassignments(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Delayed:
-    """Return one result per partition, in the order of the request."""
+    """Start or cancel reassignments. Return one result per partition, in the order of the request.
+
+    Raises ApiError REQUEST_TIMED_OUT if the timeout is not positive.
+    """
     requested = [
         (topic.name, partition.partition_index, partition.replicas)
         for topic in request.topics

@@ -2,9 +2,9 @@
 
 DescribeLogDirs: KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned).
 
-AlterReplicaLogDirs (KIP-113) checks the length of the path, the directory and the replica, in this order. If
-a partition occurs twice, its last directory wins. If the broker has no replica of the partition yet, it
-remembers the directory and later creates the replica there.
+AlterReplicaLogDirs (KIP-113) first checks whether the directory name of the moved replica would be too long,
+then the log directory, then the replica. If a partition occurs twice, its last directory wins. If the broker
+has no replica of a partition, it remembers the directory and later creates the replica there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ UNKNOWN_LAG = -1
 def describe_log_dirs(
     node: BrokerRole, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Return the sizes of the requested partitions by directory. A null list of topics means all topics."""
+    """Return the volume sizes and the sizes of the requested replicas, by log directory.
+
+    A null list of topics means all topics. An offline directory gets KAFKA_STORAGE_ERROR.
+    """
     requested = None
     if request.topics is not None:
         requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -84,7 +87,10 @@ def _is_future(node: BrokerRole, log: Log) -> bool:
 
 
 def _offset_lag(node: BrokerRole, log: Log) -> int:
-    """Return the lag of a log behind its high watermark, or of a future replica behind the current one."""
+    """Return how many offsets a log's end is behind the log's high watermark; -1 if unknown.
+
+    For a future replica, return how many offsets its end is behind the end of the current replica.
+    """
     current = node.log_manager.get(log.topic, log.partition)
     if current is None or current.failure is not None:
         return UNKNOWN_LAG
@@ -96,7 +102,10 @@ def _offset_lag(node: BrokerRole, log: Log) -> int:
 def alter_replica_log_dirs(
     node: BrokerRole, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Start to move the replicas. DescribeLogDirs shows the progress."""
+    """Start to move replicas to other log directories. Return one result per partition.
+
+    DescribeLogDirs shows the progress.
+    """
     requested = {
         (topic.name, index): directory.path
         for directory in request.dirs

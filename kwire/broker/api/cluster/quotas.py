@@ -1,7 +1,7 @@
 """DescribeClientQuotas v0–1: the client quotas in the metadata log. KIP-546.
 
-This broker describes quotas, but neither enforces nor alters them. Other brokers of the cluster may do so. It
-supports this API because tools that describe users first request their quotas.
+kwire describes quotas, but neither enforces nor alters them; other brokers of the cluster may do both. kwire
+supports this API because tools that describe users request the users' quotas first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Final = ("user", "client-id", IP)
 
 
 class Match(IntEnum):
-    """The rule by which a filter component matches an entity, with the numbers of the protocol."""
+    """The match types of a filter component, with the numbers of the protocol."""
 
     EXACT = 0
     DEFAULT = 1
@@ -38,7 +38,11 @@ class Match(IntEnum):
 def describe_client_quotas(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Return the quotas of every entity that has all requested types and, if `strict`, no other type."""
+    """Return the quotas of each entity that matches all components of the filter.
+
+    With `strict`, the entity must not have any other type. Raises ApiError INVALID_REQUEST for a malformed
+    filter, or UNSUPPORTED_VERSION for an unknown entity type.
+    """
     requested: dict[str, ComponentData] = {}
     for component in request.components:
         kind = component.entity_type

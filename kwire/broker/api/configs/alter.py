@@ -46,7 +46,10 @@ DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 def alter_configs(
     node: BrokerRole, context: RequestContext, request: Request, forward: Forward
 ) -> Response | Delayed:
-    """Return one result per resource. Forward the resources that this broker neither rejects nor alters."""
+    """Alter configurations on a broker. Return one result per resource.
+
+    Forward the resources that this broker neither rejects nor alters.
+    """
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
     found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
@@ -75,9 +78,12 @@ def alter_configs(
 def alter_configs_on_controller(
     node: ControllerRole, context: ControllerRequestContext, request: Request
 ) -> Delayed:
-    """Alter configurations on the controller. A client may have sent the request to it directly."""
+    """Alter configurations on the controller. Return one result per resource.
+
+    A broker has forwarded the request, or a client has sent it to a controller listener.
+    """
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    # A resource that occurs several times gets one result.
+    # A resource that occurs several times gets one result, an error.
     named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     request.resources = list(named.values())  # type: ignore[assignment]
     changes = _changes(request)
@@ -114,7 +120,7 @@ def _is_incremental(request: Request) -> bool:
 
 
 def _changes(request: Request) -> list[ResourceChange]:
-    """Return the changes of each resource. The only operation of AlterConfigs is to set a key."""
+    """Return the changes of each resource. Those of AlterConfigs have the operation SET."""
     return [
         ResourceChange(
             resource.resource_type,

@@ -1,7 +1,7 @@
 """Checks of AlterConfigs and IncrementalAlterConfigs on the broker, before the request is forwarded. KIP-226.
 
-The checks, in this order: duplicate resources, duplicate keys, missing values, unknown resource types, and
-whether the keys of this broker can be updated while it runs.
+The checks, in this order: duplicate resources, duplicate keys, missing values, unknown resource types; for a
+broker resource also the broker id, the operations, and whether the keys can be updated without a restart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def faults(
     *,
     incremental: bool,
 ) -> list[Fault | None]:
-    """Return the error of each resource, or None. Loggers are valid only in IncrementalAlterConfigs."""
+    """Return the error of each resource; None for a valid resource.
+
+    `incremental` is whether the request is IncrementalAlterConfigs, the only one that accepts loggers.
+    """
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
         _DUPLICATE_RESOURCE
@@ -79,7 +82,7 @@ def _form_fault(resource: ResourceChange) -> Fault | None:
 def _broker_fault(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
 ) -> Fault | None:
-    """Return the error of a broker resource, or None."""
+    """Return the error in the changes of a broker or of the cluster-wide default; None if they are valid."""
     name = resource.resource_name
     if name:
         broker_id = parse_integer(name)
@@ -91,7 +94,7 @@ def _broker_fault(
     for change in resource.changes:
         if change.operation not in _OPERATIONS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-    # An invalid value that is stored already is no reason to reject this change.
+    # An invalid value that is already stored is no reason to reject this change.
     stored = image.config(RESOURCE_BROKER, name) if incremental else {}
     values = rules.usable(stored, per_broker=bool(name))
     for change in resource.changes:
@@ -115,7 +118,7 @@ def _broker_fault(
 
 
 def _edited(current: str, operation: int, value: str) -> str:
-    """Return the list after an append or subtract operation, so that the result can be checked."""
+    """Return the value of a list key after an APPEND or SUBTRACT operation."""
     if operation == AlterOperation.APPEND:
         parts = split_list(current) if current else []
         return ",".join([*parts, *(part for part in split_list(value) if part not in parts)])

@@ -61,11 +61,11 @@ FIRST_WITH_TYPES: Final = 1
 def describe_configs(
     node: ClusterView, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Return one result per resource, which may be an error.
+    """Return one result per resource: its configuration or an error.
 
     Raises ApiError INVALID_REQUEST if a resource has an unknown type.
     """
-    # Kafka first authorizes each resource, and so fails the whole request at an unknown type.
+    # Kafka authorizes all resources first, so an unknown type fails the whole request.
     if any(resource.resource_type not in DESCRIBABLE for resource in request.resources):
         raise ApiError(ErrorCode.INVALID_REQUEST)
     results: list[DescribeConfigsResult] = []
@@ -148,7 +148,10 @@ def _broker_id(name: str) -> int:
 def list_config_resources(
     node: ClusterView, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Return the resources of the requested types. An empty list means all types."""
+    """Return the resources of the requested types. An empty list means all types.
+
+    Returns UNSUPPORTED_VERSION if a type is unknown.
+    """
     wanted = set(request.resource_types) or set(NAMES)
     if context.api_version < FIRST_WITH_TYPES:
         wanted = {RESOURCE_CLIENT_METRICS}
@@ -179,4 +182,7 @@ NAMES: Final[dict[int, Callable[[MetadataImage], Iterable[str]]]] = {
     RESOURCE_BROKER: _brokers,
     RESOURCE_TOPIC: lambda image: image.topics,
 }
-"""The names of the resources of each type. Topics and brokers are included without a configuration, too."""
+"""By resource type, the functions that return the names of its resources.
+
+These are all topics, all brokers that are not fenced, and the groups and client metrics with a configuration.
+"""

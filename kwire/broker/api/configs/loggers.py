@@ -31,7 +31,10 @@ _NAMES: Final = sorted(((level, name) for name, level in LEVELS.items()), revers
 
 
 def describe_loggers(loggers: Loggers, node_id: int, resource_name: str) -> list[ConfigEntry]:
-    """Return every logger with its effective level. Raises ApiError if the resource is another broker."""
+    """Return every logger with its effective level.
+
+    Raises ApiError INVALID_REQUEST if `resource_name` is not the id of this node.
+    """
     if not resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     broker_id = parse_integer(resource_name)
@@ -64,7 +67,7 @@ def alter_loggers(
     *,
     validate_only: bool,
 ) -> Fault | None:
-    """Set or delete the levels of all loggers or of none. Return the error, or None."""
+    """Apply all changes of logger levels, or none if one is invalid. Return the error, or None."""
     broker_id = parse_integer(resource_name)
     if broker_id is None:
         return _invalid(f"Node id must be an integer, but it is: {resource_name}")

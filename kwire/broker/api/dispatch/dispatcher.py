@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 Handler = Callable[["CombinedRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
-"""The APIs of a listener role by API key, and the handlers that have been imported."""
+"""The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE = ApiKey.PRODUCE
-"""A global variable, because it is read for each request, and an Enum lookup takes six times as long."""
+"""A global variable is read for each request, because an Enum lookup takes six times as long."""
 
 
 class Dispatcher:
@@ -54,12 +54,16 @@ class Dispatcher:
         if not slots or channel.interrupt is not None:
             return False
         if int.from_bytes(frame[:2], "big") == _PRODUCE:
-            # No other request follows one that is not a Produce, so only the last slot can be such a request.
+            # Later requests wait for a request other than Produce, so only the last slot can have one.
             return not slots[-1].completed and slots[-1].header.api_key != _PRODUCE
         return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
-        """Handle one frame without its size prefix. If it raises WireError, close the connection."""
+        """Handle one request frame, which is given without its size prefix.
+
+        Raises WireError for a malformed request or an unknown API or version. The caller must then close the
+        connection.
+        """
         authentication = channel.authentication
         if authentication is not None:
             interrupt = channel.interrupt
@@ -68,8 +72,8 @@ class Dispatcher:
                     interrupt()
                 return
         repeated = channel.repeated_request
-        # The fast path needs a connection without pending requests: their responses come first, and a long
-        # poll must end.
+        # The fast path needs a connection without pending requests: their responses come first, and a pending
+        # long poll must end.
         if repeated is not None and not channel.slots:
             response = repeated.respond(frame)
             if response:
@@ -77,7 +81,7 @@ class Dispatcher:
                 channel.open_slot(header, now_ms, len(frame)).complete_encoded([response])
                 return
             if response is not None:
-                # The cached fast path may keep state of a former coordinator alive, so drop it.
+                # Drop the cached request, because its fast path may keep state of a former coordinator alive.
                 channel.repeated_request = None
         header, position = decode_request_header(frame)
         role = channel.role

@@ -95,7 +95,7 @@ BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.alter_configs",
     ApiKey.UNREGISTER_BROKER: "..cluster.administration.check_not_this_broker",
 }
-"""The functions with which a broker checks a request before it forwards the request."""
+"""Functions that check a request on a broker and then forward it to the active controller."""
 
 CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.FETCH: "..quorum.fetch.fetch",
@@ -109,7 +109,7 @@ CONTROLLER_HANDLERS: Final[dict[int, str]] = {
 
 
 def import_handler(name: str) -> Callable[..., Any]:
-    """Import a handler by its name in one of these tables."""
+    """Import and return a handler. `name` is a value from a table of this module."""
     module, _, function = name.rpartition(".")
     handler: Callable[..., Any] = getattr(import_module(module, __package__), function)
     return handler
