@@ -32,7 +32,7 @@ FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
 def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Return the groups that match both filters. An empty filter matches every group."""
+    """Return the groups that match the filters for states and types. An empty filter matches every group."""
     try:
         groups = node.groups.list_groups(request.states_filter, request.types_filter)
     except ApiError as error:
@@ -43,7 +43,7 @@ def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsR
 def describe_groups(
     node: BrokerRole, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Return one description per group."""
+    """Return, for each group, its description or an error."""
     groups = [_described(node, context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
@@ -68,7 +68,10 @@ def _described(node: BrokerRole, context: RequestContext, group_id: str) -> Desc
 def consumer_group_describe(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Delayed:
-    """Return one description per group, once the described state is committed."""
+    """Return, for each group, its description or an error.
+
+    The response is sent after the described state of all groups is committed.
+    """
     if not consumer_groups_enabled(node):
         return ConsumerGroupDescribeResponse(
             groups=[
@@ -96,7 +99,7 @@ def consumer_group_describe(
 
 
 def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Delayed:
-    """Return one result per group, once each group is deleted or rejected."""
+    """Return one result per group, after every group is deleted or the deletion is rejected."""
 
     def done(outcome: dict[str, ErrorCode]) -> None:
         context.complete(

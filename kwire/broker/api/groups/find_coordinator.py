@@ -1,7 +1,8 @@
 """FindCoordinator v0–6: group and transaction coordinators. KIP-98 (key types), KIP-699 (many keys), KIP-932.
 
-The first request for a group creates the offsets topic. Until that topic exists, the response is
-COORDINATOR_NOT_AVAILABLE, on which clients retry.
+The first request for a group or a transactional id creates `__consumer_offsets` or `__transaction_state`.
+Until that topic exists, the response is COORDINATOR_NOT_AVAILABLE, on which clients retry. Share coordinators
+(KIP-932) are not supported: INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MESSAGES = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST],
 }
-"""The error messages of Apache Kafka."""
+"""Apache Kafka's error messages, by error code."""
 
 
 class _Found(NamedTuple):
@@ -42,13 +43,13 @@ class _Found(NamedTuple):
     port: int
 
 
-NOBODY = _Found(NO_NODE, "", -1)
+NO_COORDINATOR = _Found(NO_NODE, "", -1)
 
 
 def find_coordinator(
     node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Return one coordinator before v4, and one coordinator per key from v4 on."""
+    """Return the coordinator of one key, or from v4 on of several keys. Each may be an error."""
     if context.api_version < FIRST_VERSION_WITH_KEYS:
         code, found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -78,7 +79,7 @@ def find_coordinator(
 
 def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
     if key_type not in (GROUP, TRANSACTION):
-        return ErrorCode.INVALID_REQUEST, NOBODY
+        return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
     try:
         leader = (
             node.groups.find_coordinator(key)
@@ -86,7 +87,7 @@ def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) ->
             else node.transactions.find_coordinator(key)
         )
     except ApiError as error:
-        return error.code, NOBODY
+        return error.code, NO_COORDINATOR
     for endpoint in node.endpoints({leader}, context.channel.listener):
         return ErrorCode.NONE, _Found(leader, endpoint.host, endpoint.port)
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR

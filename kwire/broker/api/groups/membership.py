@@ -2,9 +2,9 @@
 
 JoinGroup: KIP-62 (rebalance timeout, v1), KIP-394 (member id required, v4), KIP-345 (instance id, v5),
 KIP-559 (protocol type, v7), KIP-800 (reason, v8), KIP-814 (static leader keeps the assignment, v9). The
-response waits until the whole group has joined. A closed connection does not cancel the join; only a timeout
-removes the member. SyncGroup: KIP-345 (v3), KIP-559 (v5). Heartbeat: KIP-345 (v3). LeaveGroup: KIP-345 (many
-members, v3), KIP-800 (reason, v5).
+response is delayed until all members have joined. A closed connection does not cancel the join; only a
+timeout removes the member. SyncGroup: KIP-345 (v3), KIP-559 (v5). Heartbeat: KIP-345 (v3). LeaveGroup:
+KIP-345 (many members, v3), KIP-800 (reason, v5).
 
 ConsumerGroupHeartbeat is for groups whose assignments the coordinator computes (KIP-848). From v1 on, it
 supports regular expressions, and clients generate their member ids (KIP-1082). It requires the group.version
@@ -42,7 +42,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequest) -> Delayed:
-    """Respond when the join completes, or at once with an error."""
+    """Respond when the rebalance completes, or at once with an error."""
     version = context.api_version
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if version < FIRST_VERSION_WITH_REBALANCE_TIMEOUT:
@@ -79,7 +79,10 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
 def sync_group(
     node: BrokerRole, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Delayed:
-    """Respond when the assignment is committed. KIP-559: from v5 on the request must name the protocol."""
+    """Respond with the member's assignment after the assignments of the group are committed.
+
+    KIP-559: from v5 on, the request must name the protocol type and the protocol.
+    """
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -100,7 +103,10 @@ def sync_group(
 
 
 def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Extend the member's session. Return an error if the member's generation is not the current one."""
+    """Extend the member's session. During a rebalance, also return REBALANCE_IN_PROGRESS.
+
+    Returns UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION if the group does not have this member or generation.
+    """
     code = node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
@@ -112,7 +118,7 @@ def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatReque
 
 
 def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Delayed:
-    """Return one result per member. Before v3, the request has a single member."""
+    """Remove members from a group. Return one result per member; before v3, there is only one member."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 
@@ -129,7 +135,10 @@ def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRe
 def consumer_group_heartbeat(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Delayed:
-    """Respond once the changes by the heartbeat are committed."""
+    """Respond after the changes that the heartbeat causes are committed.
+
+    Returns UNSUPPORTED_VERSION if the consumer group protocol is disabled.
+    """
     if not consumer_groups_enabled(node):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")

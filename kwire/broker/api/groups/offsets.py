@@ -61,7 +61,7 @@ NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP
 def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Delayed:
-    """Return one result per partition, once the offsets are committed."""
+    """Return one result per partition, after the offsets are committed."""
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
@@ -157,7 +157,7 @@ def offset_fetch(
 
 
 class _GroupOffsets:
-    """The handling of one group of an OffsetFetch request, which fills the group's part of the response."""
+    """One group in an OffsetFetch request. The group's offsets are fetched and added to `response`."""
 
     def __init__(
         self,
@@ -281,12 +281,12 @@ def _offsets(
 
 
 def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
-    """Return the partitions with pending transactional offsets; empty unless `require_stable`. KIP-447."""
+    """Return the partitions with pending transactional offsets; none without `require_stable`. KIP-447."""
     return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
 def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Delayed:
-    """Return one result per partition, once the offsets are deleted."""
+    """Return one result per partition, after the offsets are deleted."""
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
     def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:

@@ -1,7 +1,7 @@
 """Envelope v0: a client's request, forwarded by a broker to the active controller. KIP-590.
 
-An error of the envelope itself, or NOT_CONTROLLER, is in the envelope's response, where the broker handles
-it. An error of the client's request is in the client's response, which the envelope's response contains. As
+An error of the envelope itself, or NOT_CONTROLLER, is in the Envelope response, where the broker handles the
+error. An error of the client's request is in the client's response, which the Envelope response contains. As
 in Apache Kafka without an authorizer, any node or client that can connect to the controller's listener may
 send an Envelope.
 """
@@ -38,7 +38,10 @@ def envelope(
     request: EnvelopeRequest,
     handle: Callable[[ControllerRequestContext, Message], None],
 ) -> Delayed:
-    """Pass the enclosed request to `handle`. Raises ApiError; the checks are in Apache Kafka's order."""
+    """Pass the enclosed request to `handle`, which responds. The checks are in Apache Kafka's order.
+
+    Raises ApiError PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST, UNSUPPORTED_VERSION or NOT_CONTROLLER.
+    """
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -102,7 +105,10 @@ class EnvelopedRequest:
         return self._outer.listener
 
     def complete(self, response: Message) -> None:
-        """Send the client's response, enclosed in an Envelope response."""
+        """Send the response for the client, enclosed in an Envelope response.
+
+        NOT_CONTROLLER becomes the error of the Envelope response, as in `refuse`.
+        """
         header = self.header
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -118,7 +124,8 @@ class EnvelopedRequest:
     def refuse(self, error: ApiError) -> None:
         """Send an error response for the client's whole request.
 
-        NOT_CONTROLLER becomes the envelope's error, so that the broker retries with another controller.
+        NOT_CONTROLLER becomes the error of the Envelope response, so that the broker retries with another
+        controller.
         """
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(error)

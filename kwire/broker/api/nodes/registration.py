@@ -1,7 +1,8 @@
 """BrokerRegistration v0–4, BrokerHeartbeat v0–2, AllocateProducerIds v0, ControllerRegistration v0.
 
 KIP-631, KIP-730 (producer id blocks), KIP-919 (controllers). Each request becomes a command for the
-controller, which checks it. Only the cluster id of a BrokerRegistration is checked here.
+controller, which checks it. Only the cluster id of a BrokerRegistration, and the metadata version for a
+ControllerRegistration, are checked here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> None:
-    """Warn, when another broker registers, about finalized features that this node does not support."""
+    """Warn about finalized features that the registering broker may use but this node does not support."""
     features, own = node.image.features, node.node_id in node.image.brokers
     unserved = [name for name, level in features.items() if level and not FEATURES[name].is_served]
     if unserved and own and broker_id != node.node_id:
@@ -52,7 +53,10 @@ def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> No
 def broker_registration(
     node: ControllerRole, context: ControllerRequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse | Delayed:
-    """Register a broker and respond with its new broker epoch."""
+    """Register a broker and respond with its new broker epoch.
+
+    Raises ApiError INCONSISTENT_CLUSTER_ID if the broker belongs to another cluster.
+    """
     if request.cluster_id != node.cluster_id:
         text = f"Expected cluster ID {node.cluster_id}, but got cluster ID {request.cluster_id}"
         raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -75,7 +79,7 @@ def broker_registration(
         _features(request),
         request.rack,
         request.log_dirs,
-        # Requests before version 3 have the default, -1: the broker may have lost records.
+        # Requests before v3 have the default, -1, which means that the broker may have lost records.
         request.previous_broker_epoch,
         request.is_migrating_zk_broker,
         node.quorum.kraft_version,
@@ -134,7 +138,7 @@ def allocate_producer_ids(
 def controller_registration(
     node: ControllerRole, context: ControllerRequestContext, request: ControllerRegistrationRequest
 ) -> Delayed:
-    """Register a controller."""
+    """Register a controller. Raises ApiError UNSUPPORTED_VERSION if the metadata version is too old."""
     if node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         text = "The current MetadataVersion is too old to support controller registrations."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

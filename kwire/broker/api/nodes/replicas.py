@@ -43,7 +43,7 @@ FIRST_WITH_BROKER_EPOCHS = 3
 def alter_partition(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionRequest
 ) -> Delayed:
-    """Return one result per partition, in the order of the request."""
+    """Change the ISR of partitions. Return one result per partition, in the order of the request."""
     has_epochs = context.api_version >= FIRST_WITH_BROKER_EPOCHS
 
     def isr(partition: RequestPartitionData) -> list[tuple[int, int]]:
@@ -96,7 +96,10 @@ def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
 def assign_replicas_to_dirs(
     node: ControllerRole, context: ControllerRequestContext, request: AssignReplicasToDirsRequest
 ) -> Delayed:
-    """Record the log directories of replicas. If a replica occurs twice, its last directory wins."""
+    """Record the log directories of replicas. If a replica occurs twice, its last directory wins.
+
+    Raises ApiError UNSUPPORTED_VERSION if the metadata version is too old.
+    """
     if node.image.metadata_version < DIRECTORIES_LEVEL:
         text = "Directory assignment is not supported yet."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

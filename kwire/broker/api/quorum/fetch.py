@@ -1,11 +1,11 @@
 """Fetch v4–18 of the metadata log from its leader. KIP-595, KIP-630, KIP-853 (v17), KIP-1166 (v18).
 
 Order of checks: cluster id, partition, offset and epochs, leader epoch, divergence. A Fetch that would return
-no records is delayed until more records are committed. From v18 on, a Fetch with a lower high watermark than
-the leader's is not delayed.
+no records is delayed until there are more. From v18 on, a Fetch with a lower high watermark than the leader's
+is not delayed.
 
-A voter gets all written records, because its next Fetch helps to commit them. An observer gets only committed
-records. In Kafka, an observer gets all written records, and the high watermark later.
+A voter gets all written records, because the voter's next Fetch helps to commit these. An observer gets only
+committed records. In Apache Kafka, an observer gets all written records, and the high watermark later.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRole
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""The largest response in bytes, as in Kafka's controllers, even if the request allows more."""
+"""The limit for the records in a response, as in Kafka's controllers, even if the request allows more."""
 FIRST_WITH_ENDPOINTS: Final = 17
 FIRST_WITH_REPLICA_STATE: Final = 15
 
 
 def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
-    """Respond at once, or wait for more records until `max_wait_ms` is over."""
+    """Respond at once, or when there are more records, at the latest after `max_wait_ms`."""
     return respond_when_durable(node, context, lambda: _fetch(node, context, request))
 
 
@@ -67,7 +67,10 @@ def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest)
 
 
 def _partition(request: FetchRequest) -> FetchPartition | None:
-    """Return the metadata partition if the request has no other; None otherwise, or without topic ids."""
+    """Return the metadata partition from the request; None if the request has any other partition.
+
+    A request without topic ids (before v13) also returns None.
+    """
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
     partitions = request.topics[0].partitions
@@ -88,7 +91,7 @@ class _Fetch:
         self._is_voter = False
 
     def read(self) -> tuple[FetchResponse, bool]:
-        """Read the log. Return the response, and whether to send it at once."""
+        """Read the log. Return the response, and whether to send it without waiting for more records."""
         quorum, requested, log = self._node.quorum, self._requested, self._node.quorum.log
         code = leader_error(quorum, requested.current_leader_epoch)
         if code != ErrorCode.NONE:
@@ -102,7 +105,7 @@ class _Fetch:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
             key = ReplicaKey(replica_id, requested.replica_directory_id)
             self._is_voter = quorum.is_voter(key)
-            # This Fetch may advance the high watermark. The response includes the new one.
+            # This Fetch may advance the high watermark. The response has the new high watermark.
             if replica_id >= 0:
                 quorum.is_fetched(key, requested.fetch_offset)
                 if leader_error(quorum, requested.current_leader_epoch) != ErrorCode.NONE:
@@ -157,13 +160,13 @@ class _Fetch:
         return self._response(data)
 
     def wait(self) -> None:
-        """Wait for more records until `max_wait_ms` is over."""
+        """Delay the response until there are more records, at most for `max_wait_ms`."""
         self._node.quorum.wait(self.complete, for_written=self._is_voter)
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def complete(self) -> None:
-        """Read the log again and respond with the result."""
+        """Read the log again and respond, unless the request is already completed."""
         self._node.quorum.wait_no_more(self.complete)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
 """FetchSnapshot v0–1: a part of a metadata snapshot from the leader. KIP-630, KIP-853 (v1).
 
 Order of checks: cluster id, partition, leader epoch, snapshot id, position. A leader never sends the
-bootstrap snapshot of a newly formatted directory, because its records are also in the log.
+bootstrap snapshot of a newly formatted directory, because the snapshot's records are also in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIRST_WITH_ENDPOINTS = 1
 def fetch_snapshot(
     node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
 ) -> Message | Delayed:
-    """Return the next bytes of the snapshot, up to `max_bytes`."""
+    """Return the bytes of the snapshot from the requested position on, at most `max_bytes`."""
     return respond_when_durable(node, context, lambda: _fetch_snapshot(node, context, request))
 
 
@@ -75,7 +75,7 @@ def _fill(
     requested: RequestPartitionSnapshot,
     data: ResponsePartitionSnapshot,
 ) -> ErrorCode:
-    """Add the requested bytes to the response. Return the error, or NONE."""
+    """Add the requested bytes of the snapshot to `data`. Return the error, or NONE."""
     code = leader_error(node.quorum, requested.current_leader_epoch)
     if code != ErrorCode.NONE:
         return code

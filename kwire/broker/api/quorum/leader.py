@@ -1,4 +1,4 @@
-"""Leader checks and leader fields, which several quorum APIs use."""
+"""Checks of the quorum leader and leader fields of responses, which several quorum APIs use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
-    """Return NONE if this node is the leader in this epoch, otherwise the error."""
+    """Return NONE if this node is the leader in this epoch and is not shutting down; otherwise an error."""
     if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > quorum.epoch:
@@ -29,7 +29,10 @@ def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
 def respond_when_durable(
     node: ControllerRole, context: ControllerRequestContext, respond: Callable[[], Message | Delayed]
 ) -> Message | Delayed:
-    """Call `respond` and send its result, once all votes and epochs of this node are synced to disk."""
+    """Return the result of `respond` if all votes and epochs of this node are synced to disk.
+
+    Otherwise call `respond` after the sync, send its result, and return DELAYED now.
+    """
 
     def later() -> None:
         try:
@@ -44,7 +47,7 @@ def respond_when_durable(
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:
-    """Return the leader's id and its address on a listener; None while either is unknown."""
+    """Return the leader's id and the leader's address on a listener; None while either is unknown."""
     quorum = node.quorum
     address = quorum.leader_endpoint(listener) if quorum.told_leader_id >= 0 else None
     if address is not None and not address.host:

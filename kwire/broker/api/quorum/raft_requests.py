@@ -3,8 +3,9 @@
 Elections: Vote v0–2, BeginQuorumEpoch v0–1, EndQuorumEpoch v0–1 (KIP-595, KIP-996, KIP-853). Voter changes:
 AddRaftVoter v0–1, RemoveRaftVoter v0, UpdateRaftVoter v0 (KIP-853).
 
-The raft state machine does all checks, including that of the cluster id. It responds to a Vote once the vote
-is synced to disk, and to a voter change once the change is committed or, for some requests, in the log.
+The raft state machine does all checks, including that of the cluster id. It responds to a Vote after the vote
+is synced to disk, and to a voter change after the change is committed. UpdateRaftVoter, and AddRaftVoter with
+AckWhenCommitted=false, get the response when the change is in the log.
 """
 
 from __future__ import annotations
