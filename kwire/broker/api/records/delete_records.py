@@ -31,7 +31,7 @@ INVALID_LOW_WATERMARK = -1
 def handle(
     node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse | Delayed:
-    """Delete the records before each offset. Respond once all live replicas did so, or at the timeout."""
+    """Delete the records before each offset. Respond after all live replicas did so, or at the timeout."""
     # If a partition occurs twice, its last offset wins. A topic without partitions gets no result.
     offsets = {
         (topic.name, partition.partition_index): partition.offset
@@ -64,7 +64,10 @@ class _DelayedDeleteRecords:
         self._response: DeleteRecordsResponse | None = None
         self._timer: Timer | None = None
         self._deleted: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
-        """The partitions whose followers have not reached the deletion offset yet."""
+        """The partitions whose followers have not reached the deletion offset yet.
+
+        With each partition: its followers at the time of the request, the deletion offset, and its result.
+        """
 
     @property
     def is_over(self) -> bool:
@@ -74,7 +77,10 @@ class _DelayedDeleteRecords:
     def delete(
         self, partition: Partition, offset: int, partition_result: DeleteRecordsPartitionResult
     ) -> None:
-        """Delete the records before the offset in this broker's replica. Raises ApiError."""
+        """Delete the records before the offset in this broker's replica.
+
+        Raises ApiError OFFSET_OUT_OF_RANGE if the offset is beyond the high watermark, or below -1.
+        """
         log = partition.log
         if offset == UP_TO_HIGH_WATERMARK:
             offset = partition.high_watermark
@@ -91,7 +97,7 @@ class _DelayedDeleteRecords:
             self._deleted.append((partition, partition.remote_replicas, offset, partition_result))
 
     def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
-        """Wait for the followers until `timeout_ms` is over."""
+        """Delay the response until the followers have deleted the records, at most for `timeout_ms`."""
         self._response = response
         for _, led, _, _ in self._deleted:
             led.low_watermark_listeners[self._check] = None
@@ -132,7 +138,10 @@ class _DelayedDeleteRecords:
 
 
 def _to_delete_from(node: BrokerRole, topic: str, index: int) -> Partition:
-    """Return the partition if this broker leads it and its records may be deleted. Raises ApiError."""
+    """Return a partition that this broker leads. Raises ApiError otherwise.
+
+    Also raises ApiError for internal topics and for topics that are only compacted.
+    """
     if is_internal(topic) and node.partition_exists(topic, index):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."

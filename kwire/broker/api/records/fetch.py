@@ -4,8 +4,9 @@ KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), 
 KIP-516 (topic ids), KIP-951 (current leader).
 
 Order of checks: isolation level, session; then for each partition topic id and existence, leader epoch,
-leader, offset range. A fetch that finds less than `min_bytes` and no error is delayed up to `max_wait_ms`,
-and then reads again. Records are sent from the segment files without being copied in Python.
+leader, offset range. A fetch that finds less than `min_bytes` and no error is delayed until there is enough,
+at most for `max_wait_ms`, and then reads again. Records are sent from the segment files without being copied
+in Python.
 
 A session may have thousands of partitions. Most of them are quiet, which means that they have nothing new.
 For a quiet partition, nothing is read, allocated or looked up.
@@ -71,7 +72,7 @@ class FetchBroker(BrokerRole, Protocol):
 
 
 def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
-    """Respond at once, or wait until the partitions have grown or `max_wait_ms` is over.
+    """Respond at once, or when the partitions have grown enough, at the latest after `max_wait_ms`.
 
     Raises ApiError INVALID_REQUEST for an unknown isolation level.
     """
@@ -138,12 +139,12 @@ class _Fetch:
         self._positions: list[tuple[int, int] | None] = []
         """For each partition in `_watched`, the position of its fetch offset in the log.
 
-        A position is the base offset of the segment and the byte position in it. It is None until it is
-        needed, because there was nothing to read.
+        A position is the base offset of a segment and the byte position in that segment. An entry is None for
+        a quiet partition; its position is looked up when it is needed.
         """
         self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
         self._timer: Timer | None = None
-        # If a partition does not exist now, the delayed response has the error, even if it exists by then.
+        # A partition that does not exist now gets an error, even if it is created before a delayed response.
         # Such partitions come last in the response.
         self._unknown: FetchedPartitions = []
         self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
@@ -163,7 +164,10 @@ class _Fetch:
                 self._targets.append((target, partition_refusal(node, context.api_version, target, code)))
 
     def read(self) -> tuple[FetchedPartitions, bool]:
-        """Read all partitions. Return the results, and whether to respond at once."""
+        """Read all partitions. Return the results, and whether to respond at once.
+
+        The reason to respond is `min_bytes` of records, or an error or another result that cannot wait.
+        """
         fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         left_bytes = self._max_bytes
@@ -203,7 +207,7 @@ class _Fetch:
         return fetched + self._unknown, enough
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
-        """Return whether a read would find no error, and nothing that the session has not sent yet."""
+        """Return whether a read would find neither an error nor anything that the session has not sent."""
         log, offset = partition.log, target.fetch_offset
         high_watermark = log.high_watermark
         start_offset = log.log_start_offset
@@ -278,7 +282,10 @@ class _Fetch:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
     def is_satisfied(self) -> bool:
-        """Return whether to respond without waiting, after a read that did not find enough."""
+        """Return whether to respond without waiting, after a `read` that did not find `min_bytes`.
+
+        This also sets the positions that `partition_grew` needs. Call it exactly once, before `wait`.
+        """
         known = True
         counts = self._min_bytes > 1
         try:
@@ -299,7 +306,7 @@ class _Fetch:
         return not known and self._has_enough()
 
     def wait(self) -> None:
-        """Wait for the partitions to grow, until `max_wait_ms` is over."""
+        """Delay the response until the partitions have grown enough, at most for `max_wait_ms`."""
         for partition, _, _ in self._watched:
             partition.delayed_fetches[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
@@ -311,9 +318,9 @@ class _Fetch:
             self.complete()
 
     def _has_enough(self) -> bool:
-        """Return whether to respond.
+        """Return whether the partitions together have at least `min_bytes` of new records.
 
-        The reason may also be an error of a partition, or that its records continue in the next segment.
+        Also return True if a partition has an error, or if its new records are in more than one segment.
         """
         total_bytes = 0
         for (partition, target, _), position in zip(self._watched, self._positions, strict=True):
@@ -340,7 +347,7 @@ class _Fetch:
         return total_bytes >= self._min_bytes
 
     def complete(self) -> None:
-        """Read the partitions again and respond with the result."""
+        """Read the partitions again and respond, unless the request is already completed."""
         for partition, _, _ in self._watched:
             partition.delayed_fetches.pop(self, None)
         if self._timer is not None:

@@ -32,7 +32,7 @@ FetchedPartitions = list[tuple[FetchTarget, PartitionData]]
 
 
 def replica_to_fetch(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
-    """Return this broker's replica of a target. Raises ApiError, also if `from_leader` and not the leader."""
+    """Return this broker's replica for a target with a known topic. See `find_replica`."""
     assert target.topic is not None
     return find_replica(
         node,
@@ -55,7 +55,8 @@ def find_replica(
 ) -> Partition:
     """Return this broker's replica of a partition. With `from_leader`, the broker must be the leader.
 
-    The leader epoch is checked before the leader (KIP-320). Raises ApiError.
+    The leader epoch is checked before the leader (KIP-320). Raises ApiError for a wrong topic id, epoch or
+    leader, or if the replica is missing or offline.
     """
     partition = node.partition(topic, index)
     if partition is None:
@@ -71,7 +72,10 @@ def find_replica(
 
 
 def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
-    """Return where the fetcher's log diverges from this log, or None. Raises ApiError. KIP-595."""
+    """Return where the fetcher's log diverges from this log, or None. KIP-595.
+
+    Raises ApiError OFFSET_OUT_OF_RANGE if this log does not have the fetcher's epoch or offset any more.
+    """
     if target.last_fetched_epoch < 0:
         return None
     epoch, end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
@@ -83,12 +87,15 @@ def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
 
 
 def partition_error(target: FetchTarget, code: ErrorCode) -> PartitionData:
-    """Return the response with an error for a partition that was not read."""
+    """Return the response for a partition with an error, without the current leader."""
     return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
 
 
 def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode) -> PartitionData:
-    """Return the response for a partition that cannot be read. KIP-951: some errors name the leader."""
+    """Return the response for a partition that exists but cannot be read.
+
+    KIP-951: from v16 on, NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH include the current leader.
+    """
     if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     data = partition_error(target, code)
@@ -106,7 +113,7 @@ def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code:
 def build_response(
     node: BrokerRole, context: RequestContext, session: FetchContext, fetched: FetchedPartitions
 ) -> FetchResponse:
-    """Build the response from the partitions that were read. In a session, it has only what is new.
+    """Build the response from the partitions that were read. In a session, it has only what has changed.
 
     Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """

@@ -1,11 +1,11 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
-A session remembers which partitions a consumer or follower fetches, and what was last sent for each. So
-requests and responses contain only changes. The cache has a fixed number of slots.
+A session remembers which partitions a consumer or follower fetches, and what was last sent for each
+partition. So requests and responses contain only changes. The cache has a fixed number of slots.
 
 A follower's session has thousands of partitions, of which few change between two fetches. So the session
-keeps a separate list of the partitions that may have changed, and reads only these. A partition on the leader
-adds itself to that list.
+keeps a separate list of the partitions that may have changed, and reads only these. The leader's replica of a
+partition adds the partition to that list.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FetchTarget:
 
 
 class FollowerTarget(FetchTarget):
-    """One partition in a follower's fetch. The partition on the leader notifies it of changes."""
+    """One partition in a follower's fetch. The leader's replica of the partition calls `changed`."""
 
     __slots__ = ("log_start_offset", "session")
 
@@ -70,11 +70,11 @@ class FollowerTarget(FetchTarget):
 
     @property
     def fetched_ms(self) -> int:
-        """The time at which the session was last used."""
+        """The monotonic time in ms at which the session was last used."""
         return self.session.last_used_ms
 
     def changed(self, *, wake: bool) -> None:
-        """Add the partition to those that may have changed. With `wake`, also wake a delayed fetch."""
+        """Add the partition to the session's `maybe_changed`. With `wake`, also wake a delayed fetch."""
         session = self.session
         key = _key(self, session.uses_topic_ids)
         if session.targets.get(key) is self:  # false if the session has dropped or replaced this target
@@ -142,7 +142,7 @@ class WaitingFetch(Protocol):
 
 
 class FollowerSession(FetchSession):
-    """A follower's session. A fetch outside of any session uses a temporary one with id 0."""
+    """A follower's session. A follower's fetch without a session uses a temporary session with id 0."""
 
     __slots__ = ("maybe_changed", "waiting_fetch")
 
@@ -155,7 +155,7 @@ class FollowerSession(FetchSession):
         self.waiting_fetch: WaitingFetch | None = None
 
     def begin(self, targets: OrderedDict[TargetKey, FetchTarget]) -> None:
-        """Set the targets of a new session. Nothing was sent for any of them."""
+        """Set the targets of a new session. All of them must be read."""
         self.targets, self.maybe_changed = targets, targets.copy()
         self.has_unknown_topics = _has_unknown_topics(targets)
 
@@ -168,19 +168,19 @@ class FollowerSession(FetchSession):
             self.maybe_changed.move_to_end(key)
 
     def mark_quiet(self, target: FetchTarget) -> None:
-        """Remove a target from those that may have changed. Its partition adds it again on a change."""
+        """Remove a target from `maybe_changed`, until its partition calls `changed`."""
         self.maybe_changed.pop(_key(target, self.uses_topic_ids), None)
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the next session epoch. It wraps to 1, because 0 means a new session."""
+    """Return the next session epoch, which wraps to 1, because 0 means a new session. -1 (final) stays -1."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == 0x7FFFFFFF else epoch + 1
 
 
 class FetchContext:
-    """The partitions that one request fetches, and its session; the session is None if it has none."""
+    """The partitions that one Fetch request reads, and the session of the request, if it has one."""
 
     __slots__ = ("_creates", "_epoch", "_session", "_uses_topic_ids", "follower", "targets")
 
@@ -195,7 +195,7 @@ class FetchContext:
     ) -> None:
         self.targets = targets
         self.follower = follower
-        """The targets of a follower's fetch, with or without a session; None for a consumer's fetch."""
+        """The session of a follower, possibly a temporary one; None for a consumer's fetch."""
         self._creates = cache if session is None else None
         self._session = session
         self._epoch = session.epoch if session is not None else 0
@@ -209,9 +209,10 @@ class FetchContext:
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
-        """Return the session id and the partitions for the response.
+        """Return the session id and the partitions for the response, and record them as sent.
 
-        Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session meanwhile.
+        A full fetch with epoch 0 creates a session; the id is 0 if the cache has no free slot. Raises
+        ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
         """
         session = self._session
         if session is not None:
@@ -258,7 +259,7 @@ def size_of(records: object) -> int:
 
 
 def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
-    """Return whether an incremental response must contain this partition, and record what it contains."""
+    """Return whether an incremental response must contain this partition, and record `data` as sent."""
     news = data.records is not None and size_of(data.records) > 0
     if target.sent_high_watermark != data.high_watermark:
         news = True
@@ -309,7 +310,7 @@ def _eviction_key(session: FetchSession) -> tuple[bool, int, int]:
 
 
 class FetchSessionCache:
-    """The fetch sessions of this broker. Their number is limited to `slots`."""
+    """The fetch sessions of this broker, at most `slots`."""
 
     def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
         self._slots = slots
@@ -322,7 +323,7 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def context(self, request: FetchRequest, version: int, name_of: NameOf, now_ms: int) -> FetchContext:
-        """Apply a request to its session, and return the partitions that it fetches.
+        """Apply a request to its session, and return the partitions that the request fetches.
 
         Raises ApiError with a session error, which becomes the top-level error of the response:
         FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
@@ -414,10 +415,11 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Return whether a slot is available for a session of `size` partitions; evict another if necessary.
+        """Return whether a slot is available for a session of `size` partitions, after evicting another.
 
-        The least recently used session is evicted if it was unused for more than `eviction_ms`. Otherwise the
-        evictable session with the lowest key is evicted, if the key of the new session is higher.
+        If all slots are in use, the least recently used session is evicted if it was unused for more than
+        `eviction_ms`. Otherwise the evictable session with the lowest key is evicted, if the key of the new
+        session is higher.
         """
         sessions = self._sessions
         if len(sessions) < self._slots:

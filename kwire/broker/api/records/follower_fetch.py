@@ -1,6 +1,6 @@
 """Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
 
-A follower reads up to the end of the leader's log. Its fetch offset shows that the follower has all earlier
+A follower reads up to the end of the leader's log. The fetch offset shows that the follower has all earlier
 records. So a fetch may advance the high watermark and may expand the ISR.
 
 A fetch in a session reads only the partitions that the request names or that have changed. The first
@@ -50,7 +50,7 @@ A delayed fetch ignores such an error if the partition had it before.
 def handle(
     node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
 ) -> FetchResponse | Delayed:
-    """Respond at once, or wait until a partition has grown or `max_wait_ms` is over."""
+    """Respond at once, or when the partitions have grown enough, at the latest after `max_wait_ms`."""
     fetch = _FollowerFetch(node, context, request, session)
     fetched, enough = fetch.read(is_new=True)
     if enough or request.max_wait_ms <= 0:
@@ -92,11 +92,11 @@ class _FollowerFetch:
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._sends_high_watermark_at_once = node.config.replica_selector_class is not None
-        """Whether consumers may fetch from followers and so wait for their high watermark. KIP-392."""
+        """Whether consumers may fetch from followers, so that they wait for the followers' high watermark."""
         self._timer: Timer | None = None
         self._is_woken = False
         self._unknown: set[FollowerTarget] = set()
-        """The targets whose partitions did not exist when the request arrived."""
+        """The targets whose partition did not exist when the request arrived."""
 
     def read(self, *, is_new: bool = False) -> tuple[FetchedPartitions, bool]:
         """Read all targets. Return the results, and whether to respond at once.
@@ -214,7 +214,7 @@ class _FollowerFetch:
         return response
 
     def wait(self) -> None:
-        """Wait for the partitions to grow, until `max_wait_ms` is over."""
+        """Delay the response until the partitions have grown enough, at most for `max_wait_ms`."""
         session = self._session.follower
         assert session is not None
         session.waiting_fetch = self
@@ -222,7 +222,7 @@ class _FollowerFetch:
         self._context.channel.interrupt = self.complete
 
     def wake(self) -> None:
-        """Check at the end of the turn whether to respond, as a partition has grown or has a new leader."""
+        """Check at the end of this turn of the event loop whether to respond, because a partition changed."""
         if not self._is_woken:
             self._is_woken = True
             self._node.host.call_soon(self._check)
@@ -233,7 +233,7 @@ class _FollowerFetch:
             self._finish(only_with_enough=True)
 
     def complete(self) -> None:
-        """Read the targets again and respond with the result."""
+        """Read the targets again and respond, unless the request is already completed."""
         self._finish(only_with_enough=False)
 
     def _finish(self, *, only_with_enough: bool) -> None:

@@ -1,7 +1,8 @@
 """ListOffsets v1–11. KIP-79, KIP-207, KIP-320, KIP-405 (tiered offsets), KIP-734 (max timestamp), KIP-1005.
 
-A negative timestamp requests a special offset: latest, earliest, that of the record with the maximum
-timestamp, or a limit of the local or tiered log. Offsets that the client may not fetch yet are not returned.
+A negative timestamp requests a special offset: the latest, the earliest, the offset of the record with the
+maximum timestamp, or a limit of the local or tiered log. A client does not get offsets that it may not fetch
+yet.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def handle(
     node: BrokerRole, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return, per partition, the largest epoch up to the requested one and its end offset; -1, -1 if none."""
+    """Return, for each partition, the largest epoch up to the requested epoch and its end offset.
+
+    Both are -1 if there is no such epoch.
+    """
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -14,8 +14,8 @@ def preferred_read_replica(
 ) -> int | None:
     """Return the follower from which the consumer should fetch; None means the leader.
 
-    The follower is in the ISR, is not fenced and has the fetch offset. If several followers qualify, the one
-    with the highest end offset is returned.
+    The follower is in the consumer's rack, is in the ISR, is not fenced and has the fetch offset. If several
+    followers qualify, the follower with the highest end offset is returned. `led` has the followers' state.
     """
     if not rack:
         return None

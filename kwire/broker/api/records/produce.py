@@ -1,8 +1,8 @@
 """Produce v3–13 (v0–2 are advertised but rejected, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
 
 Order of checks per partition: topic id and existence, a single batch of magic 2, acks, internal topic,
-leader, and then in the log size, CRC, records and sequence. The response waits until every partition meets
-`acks`.
+leader; then the log checks size, CRC, records and sequence. The response waits until every append meets
+`acks` or has failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 
 
 def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Delayed:
-    """Append to each partition. Respond once every append meets `acks` or has failed."""
+    """Append to each partition. Respond after every append meets `acks` or has failed."""
     produce = _Produce(node, context, request)
     try:
         # These checks come first. If one fails, the whole request fails.
@@ -68,7 +68,7 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
 
 
 def _check_named_once(request: ProduceRequest, count: int) -> None:
-    """Raise ApiError INVALID_REQUEST if a partition occurs twice, as its batches would be ambiguous."""
+    """Check that no partition occurs twice. Raises ApiError INVALID_REQUEST."""
     named = {
         (topic.name, topic.topic_id, data.index)
         for topic in request.topic_data
@@ -101,7 +101,11 @@ class _Produce:
         self.all_sent = False
 
     def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
-        """Append the batches of all partitions. `headers` has the decoded header of each batch."""
+        """Append the batches of all partitions.
+
+        `headers` has the decoded header of each batch, in the order of the request; None if the batch is
+        missing or incomplete.
+        """
         node = self._node
         read = iter(headers)
         for topic in self._request.topic_data:
@@ -131,7 +135,7 @@ class _Produce:
         self.maybe_finish()
 
     def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
-        """Return the response with the error for every partition. With acks=0, close the connection."""
+        """Return a response with the error for every partition. With acks=0, close the connection instead."""
         if self._request.acks == 0:
             self._context.close_connection()
             return DELAYED
@@ -162,7 +166,10 @@ class _Produce:
         header: BatchHeader | None,
         response: PartitionProduceResponse,
     ) -> None:
-        """Append the batch of one partition. Raises ApiError."""
+        """Append the batch of one partition, after verifying its transaction. Raises ApiError.
+
+        If `partition` is an error, raise it after the checks that come before it.
+        """
         records = data.records
         assert records is None or isinstance(records, memoryview)
         records = check_produced(records, header, self._version)
@@ -257,7 +264,7 @@ class _Produce:
         if isinstance(error, ErrorWithMessage):
             response.error_message = error.message
         if isinstance(error, RecordErrors):
-            # As in Kafka, only errors about single records have a message (KIP-467).
+            # As in Kafka, other errors have a message only if they are about single records (KIP-467).
             response.error_message = error.message
             response.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
@@ -272,7 +279,7 @@ class _Produce:
             self._add_node_endpoint(leader_id)
 
     def _add_node_endpoint(self, leader_id: int) -> None:
-        """Add the address of the new leader to the response, unless the response has it. KIP-951."""
+        """Add the leader's address to the response, unless the response already has it. KIP-951."""
         endpoints = self._response.node_endpoints
         if all(endpoint.node_id != leader_id for endpoint in endpoints):
             endpoints += [
@@ -283,7 +290,7 @@ class _Produce:
             ]
 
     def maybe_finish(self) -> None:
-        """Respond once every append has met `acks` or failed."""
+        """Respond if every append has met `acks` or has failed."""
         if self._waiting or not self.all_sent:
             return
         if self._request.acks != 0:
@@ -328,4 +335,4 @@ _AFTER_APPEND = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors after the append, while the request waits for followers: the response has the batch's offset."""
+"""Errors while an append waits for followers. The response still has the batch's offset."""
