@@ -34,10 +34,10 @@ class Delayed:
 
 
 DELAYED: Final = Delayed()
-"""The result of a handler that delays its operation, and later completes the request context."""
+"""The result of a handler that completes the request context itself, now or later."""
 
 MAX_CLIENT_ID_LENGTH: Final = 255
-"""The longest client id that a connection keeps. Requests may have client ids of up to 32 KiB."""
+"""The longest client id, in characters, that a connection keeps. Requests may have one of up to 32 KiB."""
 
 MAX_FRAME_BYTES: Final = 2**31 - 1
 
@@ -58,14 +58,14 @@ class ChannelAuthentication(Protocol):
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
         """Handle a frame of the authentication. Return False if the frame is for the API handlers.
 
-        Raises WireError.
+        Raises WireError if the client violates the protocol; the caller must then close the connection.
         """
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
         """Fail a running authentication because of a frame of invalid size.
 
-        Return False if no authentication is running. If True, the connection will be closed after the delay
-        for failed authentication.
+        Return False if no authentication is running. Otherwise the connection is closed after the delay for
+        failed authentication.
         """
 
 
@@ -126,7 +126,7 @@ class Channel:
         self.authentication: ChannelAuthentication | None = None
         """The SASL authentication; None if the listener requires none."""
         self.max_frame_bytes = MAX_FRAME_BYTES
-        """The largest frame in bytes. A larger frame closes the connection."""
+        """The largest frame in bytes, without the size prefix. A larger frame closes the connection."""
         self.on_ready = on_ready
         self.logger = logger
         self.request_metrics = request_metrics
@@ -152,7 +152,7 @@ class Channel:
         self.interrupt: Callable[[], None] | None = None
         """The function that completes the pending long poll, which later requests wait for; or None."""
         self.repeated_request: RepeatedRequest | None = None
-        """The last request, with its response, if it is expected to be repeated byte for byte."""
+        """The last request that the client may repeat byte for byte, with its response; or None."""
 
     @property
     def pending(self) -> int:
@@ -161,11 +161,14 @@ class Channel:
 
     @property
     def client_id(self) -> str | None:
-        """The client id of the last request; None before that request, or without `request_metrics`."""
+        """The client id of the last request, ignoring overlong ones; None without `request_metrics`."""
         return self._client_id
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
-        """Append a slot for a request of `size_bytes`. Responses are sent in the order of slots."""
+        """Append a slot for a request. Responses are sent in the order of slots.
+
+        `arrived_ms` is wall-clock time. `size_bytes` is the size of the request without its size prefix.
+        """
         request_metrics = self.request_metrics
         number = 0 if request_metrics is None else self.log_request(request_metrics, header, size_bytes)
         context = RequestContext(header, self, arrived_ms, size_bytes, number)
@@ -185,9 +188,9 @@ class Channel:
         return request_metrics.log.begin(header, client, self.id, size_bytes, self.received_s)
 
     def take_ready(self) -> list[Buffer | Region]:
-        """Remove the completed responses from the head of the queue, and return their pieces to send.
+        """Remove the completed requests at the head of `slots`, and return the pieces of their responses.
 
-        Requests after one that closes the connection get no response.
+        Requests after a request that closes the connection get no response.
         """
         slots = self.slots
         pieces: list[Buffer | Region] = []
@@ -311,7 +314,10 @@ class RequestContext:
         return self.state == _READY
 
     def complete(self, response: Message) -> None:
-        """Encode the response, which is sent after all earlier responses. Call this exactly once."""
+        """Encode the response, which is sent after all earlier responses.
+
+        Each request must be completed exactly once, by one of the methods of this class.
+        """
         channel = self.channel
         if channel.closed or channel.closing:
             self.state = _READY
@@ -327,9 +333,8 @@ class RequestContext:
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
         except Exception:
-            # The response does not fit its version. The usual reason is a string of more than 32767 bytes. A
-            # client can cause that with names that an error message quotes. It must not affect other
-            # requests.
+            # The usual reason is a string of more than 32767 bytes. A client can cause that with names that
+            # an error message quotes. Other requests must not be affected.
             self.channel.logger.exception(
                 "Cannot encode the response to request %s from %s",
                 header,
@@ -345,7 +350,7 @@ class RequestContext:
         self.complete(self.error_response(error))
 
     def error_response(self, error: ApiError) -> Message:
-        """Return an error response for the whole request. Raises WireError if the API has none."""
+        """Return an error response for the whole request. Raises WireError for a Produce with acks=0."""
         return error_response(self.header.api_key, self.header.api_version, self.request, error)
 
     def _complete_with_error(self, code: ErrorCode) -> None:
@@ -367,7 +372,7 @@ class RequestContext:
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
-        """Complete the request with an encoded response, including its size prefix."""
+        """Complete the request with an encoded response. The pieces start with the response's size prefix."""
         assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
@@ -385,7 +390,7 @@ class RequestContext:
             channel.on_ready(channel)
 
     def complete_without_reply(self) -> None:
-        """Complete the request without a response (Produce with acks=0)."""
+        """Complete the request without a response, for example a Produce with acks=0."""
         assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
@@ -400,7 +405,7 @@ class RequestContext:
         self.complete(response)
 
     def close_connection(self) -> None:
-        """Complete the request without a response. Close the connection after all earlier responses."""
+        """Complete the request without a response. Close the connection after sending earlier responses."""
         self.closes = True
         self.channel.ending = True
         self.complete_without_reply()

@@ -1,8 +1,8 @@
 """Error responses for a whole request, for a handler that fails or a response that cannot be encoded.
 
 Most responses have no field for a single error. So each item of the request (each topic, partition, group or
-resource) gets the error. `ITEM_ERRORS` has the fields with these items. If the response also has a top-level
-error field, it is set as well. `tests/broker/api/data` has the error responses of Apache Kafka's own classes.
+resource) gets the error. `ITEM_ERRORS` has the fields with these items. A top-level error field of the
+response is set as well. `tests/broker/api/data` has the error responses of Apache Kafka's own classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ class ItemErrors(NamedTuple):
     request_field: str
     response_field: str
     key_fields: tuple[str, ...]
-    """The fields that identify an item. If a request item is a plain value, the first field gets it."""
+    """The fields that identify an item. Their values are copied from the request item.
+
+    `a=b` means that field `a` in the response has the value of field `b` in the request. A request item that
+    is a plain value becomes the value of the field.
+    """
     inner: ItemErrors | None = None
     """The items nested in each item, or None. If there are nested items, these get the error instead."""
     other_fields: Mapping[str, object] = {}
@@ -116,7 +120,7 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: ItemErrors("group_ids", "groups", ("group_id",)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ItemErrors("topics", "topics", ("name",)),
 }
-"""The items that get an error, by API key. All other APIs have only a top-level error."""
+"""By API key, the items that get an error. Except for `SPECIAL`, other APIs have only a top-level error."""
 
 WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.FIND_COORDINATOR,
@@ -140,7 +144,10 @@ FIRST_OFFSET_FETCH_OF_GROUPS: Final = 8
 
 
 def error_response(api_key: int, version: int, request: Any, error: ApiError) -> Message:
-    """Return a response with `error` in the fields that clients check. Raises WireError if there is none."""
+    """Return a response with `error` in the fields that clients check.
+
+    Raises WireError for a Produce with acks=0, which gets no response.
+    """
     message = error.message
     if message is None and api_key in WITH_DEFAULT_MESSAGE:
         message = DEFAULT_MESSAGES.get(error.code)
@@ -305,4 +312,4 @@ SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
 }
-"""The APIs whose error response depends on the version, or is not a list of the request's items."""
+"""Functions that fill error responses that depend on the version or do not list the request's items."""

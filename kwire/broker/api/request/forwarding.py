@@ -23,7 +23,7 @@ Forward = Callable[["ControllerRequestContext", Any], Delayed]
 
 
 class PartialRequest:
-    """Some items of a request. The response for them is merged into that to the original request."""
+    """A request for some items of an original request, whose response also has the results of these items."""
 
     def __init__(
         self, original: RequestContext, request: Message, on_response: Callable[[Any], None]

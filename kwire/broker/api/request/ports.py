@@ -57,7 +57,7 @@ class ControllerRequestContext(Protocol):
 
     @property
     def header(self) -> RequestHeader:
-        """The request header. The response has the same API version."""
+        """The request header."""
 
     @property
     def api_version(self) -> int:
@@ -90,11 +90,11 @@ class ForwardingManager(Protocol):
 
     def forward(
         self,
-        asked: ControllerRequestContext,
+        context: ControllerRequestContext,
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Forward the request. While this node is the active controller, call `locally` instead."""
+        """Forward the request of `context`. If this node is the active controller, call `locally` instead."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Return the API versions of the active controller by API key; empty while they are unknown."""
@@ -141,10 +141,10 @@ class QuorumPort(Protocol):
     def leader_id(self) -> int: ...
     @property
     def told_leader_id(self) -> int:
-        """The leader of the current epoch that responses name.
+        """The id of the quorum leader for responses; -1 if it is unknown.
 
-        If this node was the leader of the epoch, responses name it even after it has resigned, or while it is
-        a candidate in a later epoch.
+        If this node was the leader, this is its id even after it has resigned, or while it is a candidate in
+        a later epoch.
         """
 
     @property
@@ -161,13 +161,13 @@ class QuorumPort(Protocol):
     def kraft_version(self) -> int: ...
     @property
     def high_watermark(self) -> int:
-        """The high watermark of the metadata log; -1 as long as a new leader does not know it."""
+        """The high watermark of the metadata log; -1 while a new leader does not know it."""
 
     def asked(self, request: Message, asker: ControllerRequestContext) -> None:
-        """Handle Vote, Begin/EndQuorumEpoch or a voter change. Respond to `asker` now or later."""
+        """Handle Vote, Begin/EndQuorumEpoch or a voter change. Complete the context `asker` now or later."""
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Return whether all votes and epochs are synced to disk. If not, call `answer` once they are."""
+        """Return whether all votes and epochs are synced to disk. If not, call `answer` after the sync."""
 
     def describe(self) -> Description | None:
         """Return the state of all voters and observers; None if this node is not the leader."""
@@ -185,9 +185,9 @@ class QuorumPort(Protocol):
         """Record that the replica was sent a part of a snapshot."""
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once, when more records are committed or the leader resigns.
+        """Call `waiter` one time, when more records are committed or the leader changes.
 
-        With `for_written`, also call it when more records are written.
+        With `for_written`, already call it when more records are written.
         """
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
@@ -201,7 +201,7 @@ class ControllerRole(ClusterView, Protocol):
     def quorum(self) -> QuorumPort: ...
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller on this node. It returns NOT_CONTROLLER while another node is the active one."""
+        """The controller on this node. Its result is NOT_CONTROLLER unless it is the active controller."""
 
 
 class BrokerPartitions(Protocol):
@@ -231,16 +231,16 @@ class BrokerPartitions(Protocol):
         """
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """Return the leader's id and the leader epoch from the metadata; (-1, -1) if there is none."""
+        """Return the leader's id and leader epoch in the metadata; (-1, -1) if the partition is unknown."""
 
     def write_marker(
         self,
         partition: tuple[str, int],
-        ending: TransactionMarker,
+        txn_marker: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write the marker that ends a transaction to one of the transaction's partitions."""
+        """Write a marker to a partition that this broker leads. `done` may be called within this call."""
 
     def add_or_verify_partition(
         self,
@@ -251,21 +251,27 @@ class BrokerPartitions(Protocol):
         adds: bool,
         callback: Callable[[ErrorCode], None],
     ) -> None:
-        """Verify that a partition is part of a transaction. With `adds`, also add it. KIP-890."""
+        """Verify that a partition is part of a transaction; with `adds`, add it if necessary. KIP-890."""
 
 
 class LogDirMover(Protocol):
     """Moves replicas between the broker's log directories."""
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Start to move a replica. Without a replica, remember the directory for later. Raises ApiError."""
+        """Start to move a replica to the log directory `path`. Raises ApiError.
+
+        If this broker has no replica of the partition, remember the directory for a later replica.
+        """
 
 
 class ProducerIdManager(Protocol):
     """The producer ids in the blocks that the controller has allocated to this broker."""
 
     def next(self) -> int:
-        """Return an unused producer id. Raises ApiError while no block is available."""
+        """Return an unused producer id.
+
+        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS while no block is available.
+        """
 
 
 class BrokerRole(ClusterView, BrokerPartitions, Protocol):

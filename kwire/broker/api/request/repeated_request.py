@@ -1,8 +1,8 @@
 """Requests that a connection repeats byte for byte, such as heartbeats, and their cached responses.
 
 With ten thousand group members, most requests are heartbeats, which differ only in their correlation id. If a
-handler can cheaply check that a repeated request has the same effect, it sets a `FastPath`. For a repeated
-request, the broker then neither decodes the request nor encodes the response again.
+handler can cheaply check that a repeated request has the same effect, the handler sets a `FastPath`. For a
+repeated request, the broker then neither decodes the request nor encodes the response again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kwire.wire.primitives import Buffer
 from kwire.wire.registry import RequestHeader
 
 _CORRELATION_ID = 4
-"""The position of the correlation id, which follows API key and version, or the size of a response."""
-_BEHIND_IT = 8
+"""The byte position of the correlation id, after API key and version or after a response's size prefix."""
+_AFTER_CORRELATION_ID = 8
 _INT32 = Struct(">i")
 
 MAX_REPEATED_BYTES = 1024
-"""The limit for cached requests. Each connection may cache one, and tagged fields can have any length."""
+"""The size limit for cached requests. Each connection may cache one; tagged fields can have any length."""
 
 FastPath = Callable[[], bool]
 """A function that performs the request again. It returns False if the request must be handled normally."""
@@ -36,8 +36,8 @@ class RepeatedRequest:
         self.size_bytes = len(frame)
         """The size of the request in bytes, without its size prefix."""
         self._before = bytes(frame[:_CORRELATION_ID])
-        self._behind = bytes(frame[_BEHIND_IT:])
-        self._response = bytes(response[:_CORRELATION_ID]), bytes(response[_BEHIND_IT:])
+        self._behind = bytes(frame[_AFTER_CORRELATION_ID:])
+        self._response = bytes(response[:_CORRELATION_ID]), bytes(response[_AFTER_CORRELATION_ID:])
         self._fast_path = fast_path
 
     def header_of(self, frame: memoryview) -> RequestHeader:
@@ -46,10 +46,9 @@ class RepeatedRequest:
         return self._header._replace(correlation_id=correlation_id)
 
     def respond(self, frame: memoryview) -> bytes | None:
-        """Perform the request again and return its response, with its size prefix.
+        """Perform the request again and return the response, including its size prefix.
 
-        Return None if the frame does not repeat the request, and empty bytes if the request must be handled
-        normally.
+        Return None if the frame is another request, and empty bytes if it must be handled normally.
         """
         request = frame.tobytes()
         if (
@@ -61,4 +60,4 @@ class RepeatedRequest:
         if not self._fast_path():
             return b""
         before, behind = self._response
-        return before + request[_CORRELATION_ID:_BEHIND_IT] + behind
+        return before + request[_CORRELATION_ID:_AFTER_CORRELATION_ID] + behind

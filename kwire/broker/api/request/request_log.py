@@ -1,7 +1,7 @@
 """The log of a node's last requests, in a ring of slots of equal size.
 
-The log has a request from before it is handled. Duration and response size are added when the response is
-sent. The slots are in the memory of the process, or in a mapped file that survives the process
+A request is logged before it is handled. Duration and response size are added when the response is sent. The
+slots are in the memory of the process, or in a mapped file that survives the process
 (`broker.observe.ring_file`).
 """
 
@@ -37,7 +37,7 @@ class LoggedRequest(NamedTuple):
     received_s: float
     """The time at which the request was received, in seconds of the node's clock."""
     seconds: float | None
-    """The time from then until the response was queued for sending; None if there was no response."""
+    """The time from then until the request was completed and its response queued; None before that."""
     connection: int
     correlation_id: int
     api_key: int
@@ -60,7 +60,7 @@ def request_id(connection: int, correlation_id: int) -> str:
 
 
 def client_bytes(client_id: str | None, peer_host: str) -> bytes:
-    """Return the client id and the address in the form that slots contain."""
+    """Return the client id and the address as slots contain them: each truncated, the client id padded."""
     client = (client_id or "").encode()[:CLIENT_BYTES]
     return client.ljust(CLIENT_BYTES, b"\0") + peer_host.encode()[:PEER_BYTES]
 
@@ -87,7 +87,10 @@ class RequestLog:
     def begin(
         self, header: RequestHeader, client: bytes, connection: int, size_bytes: int, received_s: float
     ) -> int:
-        """Log a request before it is handled. Return its number. `client` is from `client_bytes`."""
+        """Log a request before it is handled. Return the request's number.
+
+        `client` is the result of `client_bytes`.
+        """
         self._count = number = self._count + 1
         api_key, api_version, correlation_id, _, _ = header
         _SLOT.pack_into(
@@ -107,7 +110,7 @@ class RequestLog:
         return number
 
     def finish(self, number: int, response_bytes: int, seconds: float) -> bool:
-        """Log the response to a request. Return False if a later request has reused the slot."""
+        """Log the end of a request. Return False if a later request has reused the request's slot."""
         if self._count - number >= SLOTS:
             return False
         at = self._at + number % SLOTS * _SLOT_BYTES + _RESPONSE_OFFSET
@@ -115,13 +118,13 @@ class RequestLog:
         return True
 
     def has_requests_of_others(self, client_id: str, since: float) -> bool:
-        """Return whether the log has a request from any other client id that was received after `since`."""
+        """Return whether a request with another client id was received after `since`, on the node's clock."""
         ours = client_bytes(client_id, "")
         for number in range(self._count, max(0, self._count - SLOTS), -1):
             _, _, _, received_s, _, _, _, _, _, client = _SLOT.unpack_from(
                 self._slots, self._at + number % SLOTS * _SLOT_BYTES
             )
-            # The slots are not in order of time: a slow request whose slot was reused is logged twice.
+            # The slots are not in order of time: a slow request whose slot was reused is logged again.
             if received_s > since and not client.startswith(ours):
                 return True
         return False

@@ -22,7 +22,7 @@ RESERVOIR_SIZE: Final = 1_000
 """The number of durations per API version that quantiles are computed from, about as many as in Kafka."""
 
 FETCH_FOLLOWER: Final = -1
-"""A pseudo API key for fetches of followers. Their waiting times would distort the figures of consumers."""
+"""A pseudo API key for fetches of followers, whose waiting times would distort the figures of consumers."""
 NEVER_SLOW: Final = frozenset(
     {
         ApiKey.FETCH,
@@ -49,7 +49,7 @@ class Peer(Protocol):
 
 
 class ApiTimes:
-    """The durations of one version of an API."""
+    """The durations of the requests of one API version."""
 
     __slots__ = ("count", "recent")
 
@@ -67,7 +67,7 @@ class RequestMetrics:
         """`clock` returns seconds since an arbitrary time."""
         self.clock = clock
         self.apis: dict[tuple[int, int], ApiTimes] = {}
-        """The durations by API key and version. Fetches of followers have the key `FETCH_FOLLOWER`."""
+        """The durations by API key and version. Fetches of followers have the API key `FETCH_FOLLOWER`."""
         self.log = RequestLog()
         self._slow_seconds = math.inf
         self._on_slow: Callable[[LoggedRequest], None] = lambda logged: None
@@ -89,7 +89,7 @@ class RequestMetrics:
         """Record the end of a request, with or without a response. `number` is from the request log."""
         seconds = self.clock() - received_s
         if not self.log.finish(number, response_bytes, seconds):
-            # The slot was reused, so more than a thousand requests have completed since: log this one again.
+            # The slot was reused, because `SLOTS` later requests have arrived: log this request again.
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)
             self.log.finish(number, response_bytes, seconds)

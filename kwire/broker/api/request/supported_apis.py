@@ -1,8 +1,8 @@
 """The supported APIs: their versions, and whether the broker or the controller handles them.
 
 ApiVersions responses are generated from `SUPPORTED_APIS`. As in Apache Kafka, a request for another API or
-version closes the connection. The roles follow Kafka's message definitions (`listeners`), KafkaApis,
-ControllerApis and KIP-590. The handler functions are in `dispatch.handlers`.
+version closes the connection, unless it is ApiVersions. The roles follow Kafka's message definitions
+(`listeners`), KafkaApis, ControllerApis and KIP-590. The handler functions are in `dispatch.handlers`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
 
 
 def apis_for(role: ListenerRole) -> dict[int, SupportedApi]:
-    """Return the APIs of controller listeners, or those of broker listeners including the forwarded ones."""
+    """Return the APIs that listeners of this role accept, including those that brokers forward."""
     return {
         key: one
         for key, one in SUPPORTED_APIS.items()
