@@ -2,7 +2,7 @@
 
 Checks, in this order: whether the client may request tokens; for a new token, whether its renewers are users;
 then the controller's checks (`broker.controller.delegation_tokens`). A client must not request tokens on a
-listener without authentication, or if it has authenticated with a token. For a forwarded request, the
+listener without authentication, or if the client has authenticated with a token. For a forwarded request, the
 controller does not repeat the listener check, because the Envelope may have arrived on a listener with
 another security protocol.
 
@@ -72,7 +72,10 @@ def check_create_delegation_token(
     request: CreateDelegationTokenRequest,
     forward: Forward,
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Check a request on a broker, then forward it."""
+    """Forward a request of a client that may request tokens, if all renewers are users.
+
+    Otherwise return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED or INVALID_PRINCIPAL_TYPE.
+    """
     owner = _owner(context, request)
     if not _may_request_tokens(node, context):
         return _creation_error(context, owner, NOT_ALLOWED)
@@ -84,7 +87,7 @@ def check_create_delegation_token(
 def create_delegation_token_directly(
     node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Handle a request that a client has sent to a controller listener."""
+    """Handle a CreateDelegationToken request that a client has sent to a controller listener."""
     if not _may_request_tokens(node, context):
         return _creation_error(context, _owner(context, request), NOT_ALLOWED)
     return create_delegation_token(node, context, request)
@@ -93,7 +96,7 @@ def create_delegation_token_directly(
 def create_delegation_token(
     node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Create a token for the requester, or from v3 on for another owner."""
+    """Create a token on the controller, for the requester or, from v3 on, for another owner."""
     owner, requester = _owner(context, request), context.principal
     if requester.token_authenticated:
         return _creation_error(context, owner, NOT_ALLOWED)
@@ -151,14 +154,14 @@ def _creation_error(
 def check_change_expiry(
     node: BrokerRole, context: ControllerRequestContext, request: ExpiryRequest, forward: Forward
 ) -> ExpiryResponse | Delayed:
-    """Check a request on a broker, then forward it."""
+    """Forward a request to renew or expire a token, if the client may request tokens."""
     return forward(context, request) if _may_request_tokens(node, context) else _not_allowed(request)
 
 
 def change_expiry_directly(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """Handle a request that a client has sent to a controller listener."""
+    """Handle a request to renew or expire a token that a client has sent to a controller listener."""
     return (
         change_expiry(node, context, request) if _may_request_tokens(node, context) else _not_allowed(request)
     )
@@ -167,7 +170,7 @@ def change_expiry_directly(
 def change_expiry(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """Renew or expire a token. Only its owner and its renewers may do so."""
+    """Renew or expire a token on the controller. Only the token's owner and renewers may do so."""
     principal, hmac, now_ms = context.principal, bytes(request.hmac), node.host.now_ms()
     if principal.token_authenticated:
         return _not_allowed(request)
@@ -205,7 +208,10 @@ def _expiry_response(request: ExpiryRequest, code: ErrorCode, expires_ms: int) -
 def describe_delegation_token(
     node: BrokerRole, context: ControllerRequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """Return the tokens of the listed owners, requesters and renewers. A null list means all tokens."""
+    """Return the tokens of which a listed principal is owner, requester or renewer. Null means all tokens.
+
+    Raises ApiError DELEGATION_TOKEN_REQUEST_NOT_ALLOWED or DELEGATION_TOKEN_AUTH_DISABLED.
+    """
     if not _may_request_tokens(node, context):
         raise ApiError(NOT_ALLOWED)
     hmacs = node.token_hmacs

@@ -1,7 +1,7 @@
 """Error responses to SaslHandshake v0–1 and SaslAuthenticate v0–2 out of order. KIP-43, KIP-152.
 
 While a connection authenticates, `api.security.sasl_session` handles these requests. They reach the handlers
-in this module only on a listener without SASL, or after an authentication whose session does not expire.
+in this module on a listener without SASL, and after authentication if they do not start a re-authentication.
 """
 
 from __future__ import annotations

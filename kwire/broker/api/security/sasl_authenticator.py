@@ -6,11 +6,10 @@ or, for clients before KIP-152,
     SaslHandshake v0    names the mechanism
     raw tokens          frames without a request or response header, in both directions
 
-A re-authentication (KIP-368) starts with another SaslHandshake, before the session expires. Principal and
-mechanism must stay the same.
+A re-authentication (KIP-368) starts with another SaslHandshake. Principal and mechanism must stay the same.
 
-Authentication fails in three ways, as in Apache Kafka's SaslServerAuthenticator. Clients can distinguish
-these:
+Authentication fails in three ways, which clients can distinguish, as in Apache Kafka's
+SaslServerAuthenticator:
 - `FailAuthentication`: the credentials are wrong, or the client sends another request instead of a token.
   After a delay the client gets an error response, if the protocol has one, and the connection is closed.
 - `CloseConnection`: the connection is closed at once, without an error response.
@@ -78,14 +77,17 @@ class AuthenticatedPrincipal(NamedTuple):
 
 
 class SendResponse(NamedTuple):
-    """Send a response and continue. A `reply` of bytes is a raw token, sent with only a size prefix."""
+    """The step to send a response and continue.
+
+    A `reply` of bytes is a raw token, which is sent with only a size prefix.
+    """
 
     header: RequestHeader
     reply: Message | bytes
 
 
 class HandleApiVersions(NamedTuple):
-    """Send the ApiVersions response for this request.
+    """The step to respond to an ApiVersions request.
 
     If the request is valid, the caller must then call `SaslServerAuthenticator.api_versions_handled`.
     """
@@ -96,7 +98,7 @@ class HandleApiVersions(NamedTuple):
 
 
 class FailAuthentication(NamedTuple):
-    """Wait for the failure delay, then send the response (if it is not None) and close the connection."""
+    """The step to wait for the failure delay, send `reply` if it is not None, and close the connection."""
 
     header: RequestHeader
     reply: Message | None
@@ -104,7 +106,7 @@ class FailAuthentication(NamedTuple):
 
 
 class CloseConnection(NamedTuple):
-    """Close the connection at once, without a response."""
+    """The step to close the connection at once, without a response."""
 
     header: RequestHeader
     reason: str
@@ -150,7 +152,10 @@ class SaslServerAuthenticator:
         return AuthenticatedPrincipal(self._server.outcome.principal, self._mechanism)
 
     def handle_frame(self, frame: memoryview, now_ms: int) -> Step:
-        """Handle a frame and return what to do next. `now_ms` is wall-clock time. Raises WireError."""
+        """Handle a frame and return the step that the caller must take. `now_ms` is wall-clock time.
+
+        Raises WireError if the client violates the protocol.
+        """
         assert self.state not in (SaslState.COMPLETE, SaslState.FAILED)
         try:
             step = self._handle_frame(frame, now_ms)
@@ -162,7 +167,7 @@ class SaslServerAuthenticator:
         return step
 
     def fail(self, reason: str) -> FailAuthentication:
-        """Fail the authentication because of a frame that cannot be received."""
+        """Fail the authentication because of a frame of invalid size."""
         self.state = SaslState.FAILED
         return FailAuthentication(RAW_TOKEN_HEADER, None, reason)
 

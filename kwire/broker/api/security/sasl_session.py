@@ -2,8 +2,8 @@
 
 A `SaslSession` gets all frames before the API handlers, and passes frames to the API handlers only after the
 client has authenticated (`sasl_authenticator`). If the session can expire, the client must re-authenticate
-over the same connection before that, but at most once per second. A request after the session has expired
-closes the connection.
+over the same connection before the session expires, but at most once per second. A request other than
+SaslHandshake after that time closes the connection.
 
 As in Apache Kafka (Selector, KafkaChannel, SocketServer), a client that fails authentication gets its error
 after `connection.failed.authentication.delay.ms`, which slows down password guessing. During the delay, no
@@ -47,7 +47,7 @@ class AuthenticationCounts:
     def __init__(self) -> None:
         self.successful_authentication = 0
         self.successful_authentication_no_reauth = 0
-        """The part of `successful_authentication` by clients that do not support re-authentication."""
+        """The part of `successful_authentication` from clients that do not support re-authentication."""
         self.successful_reauthentication = 0
         self.failed_authentication = 0
         self.failed_reauthentication = 0
@@ -80,7 +80,7 @@ class SaslSessions:
         self.node.host.schedule(self.node.config.connection_failed_authentication_delay_ms, due)
 
     def send_delayed_failures(self) -> None:
-        """Send all delayed errors now, because the node shuts down."""
+        """Send the errors of all failed authentications now, because the node shuts down."""
         failing, self._delayed_failures = self._delayed_failures, {}
         for send in failing.values():
             send()
@@ -125,7 +125,7 @@ class SaslSession:
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
         """Handle a frame of the authentication. Return False if the frame is for the API handlers.
 
-        Raises WireError.
+        Raises WireError if the client violates the protocol; the caller must then close the connection.
         """
         authenticator = self._authenticator
         if authenticator is None:

@@ -36,7 +36,7 @@ UNKNOWN_USER: Final = "Attempt to describe a user credential that does not exist
 def describe_user_scram_credentials(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Return one result per user. An empty or null list means all users."""
+    """Return one result per user. An empty or null list means all users with credentials."""
     image = node.image
     if request.users:
         times = Counter(user.name for user in request.users)

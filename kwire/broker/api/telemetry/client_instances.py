@@ -38,7 +38,7 @@ RETRIABLE_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPO
 
 
 class ClientMetadata(NamedTuple):
-    """The metadata that a request contains about its client."""
+    """The metadata of a client, from a request and its connection."""
 
     client_id: str
     """The client id. It is empty if the request had none."""
@@ -103,7 +103,10 @@ class ClientInstance:
         return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
     def record_get(self, now_ms: int) -> bool:
-        """Record a request for the subscription. Return whether the push interval has passed."""
+        """Record a request for the subscription. Return whether to accept the request.
+
+        It must not come before the push interval has passed, except after a `RETRIABLE_AT_ONCE` error.
+        """
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return self.last_error in RETRIABLE_AT_ONCE
         self.last_get_ms = now_ms
@@ -112,8 +115,8 @@ class ClientInstance:
     def record_push(self, now_ms: int) -> bool:
         """Record a push. Return whether the push interval has passed.
 
-        The first push after the instance got its subscription is always accepted, because clients add jitter
-        to it.
+        The first push after the instance got its subscription always returns True, because clients send it
+        with jitter.
         """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
@@ -143,7 +146,7 @@ class ClientInstances:
         return len(self._instances)
 
     def subscribe(self, name: str, subscription: ClientMetricsSubscription | None) -> None:
-        """Set a subscription; None deletes it. Clients get the change on their next request."""
+        """Set a subscription; None deletes it. Client instances get the change on their next request."""
         if subscription is not None:
             self._subscriptions[name] = subscription
         elif self._subscriptions.pop(name, None) is None:
@@ -151,7 +154,10 @@ class ClientInstances:
         self._version += 1
 
     def get(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """Return the instance with its subscription. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
+        """Return the instance with its subscription. An `instance_id` of 0 creates an instance.
+
+        Raises ApiError THROTTLING_QUOTA_EXCEEDED if the request comes too early.
+        """
         instance = self._instance(self._new_id() if instance_id == ZERO_UUID else instance_id, client, now_ms)
         if not instance.record_get(now_ms):
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
@@ -169,10 +175,11 @@ class ClientInstances:
         compression: int,
         is_too_large: bool,
     ) -> ClientInstance:
-        """Check whether a push can be accepted. Return its instance.
+        """Check whether a push can be accepted. Return the client instance.
 
-        Raises ApiError INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
-        UNSUPPORTED_COMPRESSION_TYPE or TELEMETRY_TOO_LARGE.
+        `of_subscription` is the subscription id in the push. Raises ApiError INVALID_REQUEST,
+        THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE or
+        TELEMETRY_TOO_LARGE.
         """
         if instance_id in (ZERO_UUID, ONE_UUID):
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -197,7 +204,10 @@ class ClientInstances:
         return instance
 
     def disconnected(self, connection: int) -> Uuid | None:
-        """Remove the instance whose first request came over this connection. Return its id, or None."""
+        """Remove the instance that was created or updated over this connection. Return its id, or None.
+
+        An instance is updated by the first request after the subscriptions have changed.
+        """
         gone = self._by_connection.pop(connection, None)
         if gone is not None:
             self._instances.pop(gone, None)
@@ -218,7 +228,7 @@ class ClientInstances:
         return made
 
     def _instance(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """Return the instance, after applying the current subscriptions."""
+        """Return the instance with this id, with the current subscriptions. Create it if necessary."""
         known = self._instances.get(instance_id)
         if known is not None and known.expires_ms <= now_ms:
             self._forget(known)

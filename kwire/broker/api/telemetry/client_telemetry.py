@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 """The accepted compression codecs, in Kafka's order of preference."""
 MAX_FIELDS: Final = 50_000
-"""The limit for fields per push. Decoding these takes about 0.05 s. Real clients push at most half of it."""
+"""The limit for fields per push. Decoding so many takes about 0.05 s. Real clients push at most half."""
 
 
 class ClientTelemetry:
-    """The client telemetry of a broker."""
+    """The client instances of a broker and their pushed metrics."""
 
     def __init__(
         self, config: BrokerConfig, host: Host, image: MetadataImage, *, has_receiver: Callable[[], bool]
@@ -55,7 +55,7 @@ class ClientTelemetry:
         return self._config.telemetry_max_bytes
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Apply the subscriptions that have changed."""
+        """Apply the client metrics subscriptions that have changed."""
         for resource_type, name in sorted(delta.changed_configs):
             if resource_type == RESOURCE_CLIENT_METRICS:
                 self._subscribe(name, image.config(resource_type, name))
@@ -69,7 +69,7 @@ class ClientTelemetry:
     def get(
         self, asked: GetTelemetrySubscriptionsRequest, client: ClientMetadata
     ) -> GetTelemetrySubscriptionsResponse:
-        """Return the subscription of a client instance. Raises ApiError."""
+        """Return the subscription of a client instance. See `ClientInstances.get` for errors."""
         instance = self.instances.get(asked.client_instance_id, client, self._host.monotonic_ms())
         return GetTelemetrySubscriptionsResponse(
             client_instance_id=instance.id,
@@ -82,7 +82,10 @@ class ClientTelemetry:
         )
 
     def push(self, pushed: PushTelemetryRequest, client: ClientMetadata) -> None:
-        """Process the metrics that a client instance pushes. Raises ApiError."""
+        """Process the metrics that a client instance pushes.
+
+        Raises ApiError INVALID_RECORD if they cannot be decoded. See `ClientInstances.push` for other errors.
+        """
         now_ms = self._host.monotonic_ms()
         instance = self.instances.push(
             pushed.client_instance_id,
@@ -114,7 +117,7 @@ class ClientTelemetry:
             self.pushed_metrics.take(pushed.client_instance_id, client, points, until_ms=until_ms)
 
     def disconnected(self, connection: int) -> None:
-        """Remove the client instance of a closed connection."""
+        """Remove the client instance of a closed connection. Its metrics are kept for a minute."""
         gone = self.instances.disconnected(connection)
         if gone is not None:
             self.pushed_metrics.end_client(gone, self._host.monotonic_ms())

@@ -31,7 +31,7 @@ class TelemetryBroker(Protocol):
 def get_telemetry_subscriptions(
     node: TelemetryBroker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Return the metrics that the client must push."""
+    """Return the metrics that the client must push, and the push interval."""
     return node.telemetry.get(request, _client(context))
 
 

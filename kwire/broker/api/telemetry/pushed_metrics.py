@@ -58,7 +58,11 @@ class PushedMetrics:
     def take(
         self, instance_id: Uuid, client: ClientMetadata, points: Iterable[Point], *, until_ms: int
     ) -> None:
-        """Replace the metrics of an instance, until `until_ms`. If `points` raises, the old ones stay."""
+        """Replace the metrics of a client instance, and keep the new metrics until `until_ms`.
+
+        If `points` raises MetricsLimitExceeded, the earlier points are taken. After any other exception, the
+        old metrics stay.
+        """
         known = self.clients.get(instance_id)
         before: Mapping[Series, float] = {} if known is None else known.values
         room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._size + len(before))
@@ -83,13 +87,13 @@ class PushedMetrics:
             self.clients.pop(instance_id, None)
 
     def end_client(self, instance_id: Uuid, now_ms: int) -> None:
-        """Schedule the metrics of a terminated client to be dropped."""
+        """Keep the metrics of a terminated client for at most `KEPT_AFTER_END_MS` more."""
         known = self.clients.get(instance_id)
         if known is not None:
             known.until_ms = min(known.until_ms, now_ms + KEPT_AFTER_END_MS)
 
     def expire(self, now_ms: int) -> None:
-        """Drop the metrics whose time is over."""
+        """Drop the metrics whose `until_ms` has passed."""
         for instance_id in [one for one, known in self.clients.items() if known.until_ms <= now_ms]:
             self._size -= len(self.clients.pop(instance_id).values)
 

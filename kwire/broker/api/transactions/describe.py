@@ -1,6 +1,7 @@
 """DescribeProducers v0, DescribeTransactions v0, ListTransactions v0–2. KIP-664, KIP-994, KIP-1152.
 
-An empty filter matches everything. State names in a filter that are unknown are returned in the response.
+An empty filter of ListTransactions matches everything. Unknown state names in a filter are returned in the
+response.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def describe_producers(
     node: BrokerRole, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Return, for each partition, its producers or an error."""
+    """Return, for each partition, its active producers or an error."""
     topics = []
     for topic in request.topics:
         fault = _topic_fault(node, topic.name)
@@ -96,7 +97,7 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
 def describe_transactions(
     node: BrokerRole, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Return, for each transactional id, its state or an error."""
+    """Return, for each transactional id, its transaction and producer, or an error."""
     return DescribeTransactionsResponse(
         transaction_states=[_state(node, transactional_id) for transactional_id in request.transactional_ids]
     )
@@ -124,7 +125,7 @@ def _state(node: BrokerRole, transactional_id: str) -> DescribedTransaction:
 def list_transactions(
     node: BrokerRole, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Return the producer and the state of each matching transaction."""
+    """Return the producer id and the state of each transaction that matches all filters."""
     titles = {state.title: state for state in TransactionState}
     states = {titles[name] for name in request.state_filters if name in titles}
     unknown = list(dict.fromkeys(name for name in request.state_filters if name not in titles))

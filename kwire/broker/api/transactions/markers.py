@@ -30,7 +30,7 @@ Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Delayed:
-    """Respond when every marker is written or rejected. Results for the same producer are merged."""
+    """Respond when every marker is written or rejected. Results with the same producer id are merged."""
     results: Results = {}
     left = 1
 

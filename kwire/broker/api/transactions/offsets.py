@@ -34,7 +34,7 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 def txn_offset_commit(
     node: BrokerRole, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Delayed:
-    """Return one result per partition, once the offsets are written."""
+    """Return one result per partition, after the offsets are written."""
     response = TxnOffsetCommitResponse()
     existing: list[TxnOffsetCommitResponsePartition] = []
     """The results of existing partitions. If there are any, the coordinator checks group and member.

@@ -5,10 +5,10 @@ with epoch 0, even if the producer already has an id.
 
 AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3 with one transaction, and brokers send v4–5 with
 several. Either all partitions of a transaction are added or none. If a partition does not exist, the other
-ones get OPERATION_NOT_ATTEMPTED. AddOffsetsToTxn adds a group's partition of the offsets topic.
+partitions get OPERATION_NOT_ATTEMPTED. AddOffsetsToTxn adds a group's partition of the offsets topic.
 
-EndTxn (KIP-98, KIP-890) commits or aborts. From v5 on, the response has the producer epoch of the next
-transaction.
+EndTxn (KIP-98, KIP-890) commits or aborts. From v5 on, the response has the next transaction's
+producer id and epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRST_INIT_WITH_FENCED = 4
 FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
 CLIENT_VERSION, BROKER_VERSION = 0, 2
-"""The transaction versions of clients. For version 2, the broker adds a partition at the first Produce."""
+"""The transaction versions of clients that send AddPartitionsToTxn, and of those whose broker sends it."""
 OnTopicResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
@@ -49,7 +49,10 @@ FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 def init_producer_id(
     node: BrokerRole, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Delayed:
-    """Return a producer id, or COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block."""
+    """Return a producer id and epoch. With a transactional id, the transaction coordinator assigns them.
+
+    Returns COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block of producer ids.
+    """
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if knows_id != knows_epoch:
@@ -86,7 +89,7 @@ def _refusal(code: int) -> InitProducerIdResponse:
 def add_partitions_to_txn(
     node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Delayed:
-    """Respond when the added partitions of every transaction are committed."""
+    """Add or verify partitions. Respond after every addition is committed to the log or is rejected."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
         def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
@@ -225,7 +228,7 @@ def _for_version(
 
 
 def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
-    """Return INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for request versions before KIP-588."""
+    """Return INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for versions below `since`. KIP-588."""
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -248,7 +251,7 @@ def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOf
 
 
 def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Delayed:
-    """Respond when the decision to commit or abort is stored. The markers are written after that."""
+    """Respond when the decision to commit or abort is in the log. The markers are written after that."""
     version = context.api_version
 
     def done(result: ProducerIdAndEpoch | ApiError) -> None:

@@ -19,7 +19,7 @@ from kwire.wire.primitives import TopicPartition
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
 
-_NOT_THERE = (
+_COORDINATOR_UNAVAILABLE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
@@ -51,8 +51,8 @@ def verify_transaction(
 
     `done` may be called within this call. With `adds`, the partition is added to the transaction if
     necessary. `supports_abortable` is whether the client supports TRANSACTION_ABORTABLE. `header` is the
-    header of the batch if the batch's sequence matters. The coordinator is then queried again for a while if
-    the producer's previous transaction is still ending.
+    header of the batch if the batch's sequence matters. With `adds` and `header`, the coordinator is queried
+    again for a while if the producer's previous transaction is still ending.
     """
     if not adds and not node.config.transaction_partition_verification_enable:
         done(None)
@@ -133,14 +133,17 @@ def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
 
 
 def _refusal(code: ErrorCode, *, adds: bool, supports_abortable: bool) -> ApiError:
-    """Return the error in the form that the client's version knows, retriable if a retry makes sense."""
+    """Return the error for the client, given an error code of the transaction coordinator.
+
+    If the coordinator is unavailable, it is the retriable NOT_ENOUGH_REPLICAS.
+    """
     if code == ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
         code = ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.INVALID_TXN_STATE:
         return ErrorWithMessage(code, "TopicPartition was not added to the transaction", code)
-    if code in _NOT_THERE or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+    if code in _COORDINATOR_UNAVAILABLE or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         return ErrorWithMessage(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. Underlying error: "
