@@ -304,7 +304,7 @@ class OnlineMigration:
     # --- the classic protocol in a consumer group
 
     def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup for a consumer group with members: take the next step of the new or known member."""
+        """Handle JoinGroup for a consumer group with members: add the member, or take its next step."""
         try:
             return self._join(group, join, done)
         except ApiError as error:

@@ -22,7 +22,7 @@ from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, Memb
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_VERSION = 3
-"""The version of GroupMetadataValue that Kafka has written since 2.3."""
+"""The version of GroupMetadataValue that Kafka has written since version 2.3."""
 
 
 class ClassicGroupState(Enum):
@@ -50,7 +50,7 @@ VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]
 
 
 class ClassicGroup:
-    """A classic group."""
+    """The state of a classic group."""
 
     __slots__ = (
         "_protocol_counts",
@@ -113,7 +113,10 @@ class ClassicGroup:
         return ClassicGroupState.PREPARING_REBALANCE in VALID_TRANSITIONS[self.state]
 
     def next_generation(self, now_ms: int) -> None:
-        """Complete the join phase, and start a generation with the current members."""
+        """Complete the join phase, and start a generation with the current members.
+
+        Without members, the group becomes Empty.
+        """
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
@@ -130,7 +133,7 @@ class ClassicGroup:
     # --- members
 
     def add(self, member: ClassicGroupMember) -> None:
-        """Add a member. The first member is the leader until the join phase ends."""
+        """Add a member. The first member becomes the leader."""
         if member.instance_id is not None:
             assert member.instance_id not in self.static_member_ids, (
                 "a static member is replaced, not added again"
@@ -172,7 +175,10 @@ class ClassicGroup:
             timer.cancel()
 
     def replace_static(self, instance_id: str, new_member_id: str) -> ClassicGroupMember:
-        """Replace a restarted static member, and fence the waiting requests of its old member id."""
+        """Give a restarted static member a new member id, and return the new member.
+
+        Waiting requests of the old member id get FENCED_INSTANCE_ID.
+        """
         old = self.members.pop(self.static_member_ids[instance_id])
         self.complete_join(
             old, JoinGroupResponse(member_id=old.id, error_code=ErrorCode.FENCED_INSTANCE_ID, members=[])
@@ -198,7 +204,11 @@ class ClassicGroup:
         return new
 
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """Return the member that sent a request. Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member that sent a request.
+
+        Raises ApiError: UNKNOWN_MEMBER_ID if the member or instance id is unknown; FENCED_INSTANCE_ID if
+        another member has the instance id.
+        """
         if instance_id is not None:
             current = self.static_member_ids.get(instance_id)
             if current is None:
@@ -227,7 +237,7 @@ class ClassicGroup:
 
     @property
     def joined_count(self) -> int:
-        """The number of members that wait for the join phase to end."""
+        """The number of members whose JoinGroup waits for the join phase to end."""
         return sum(member.join_done is not None for member in self.members.values())
 
     @property
@@ -288,7 +298,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols can join: all members must support at least one of them."""
+        """Whether a member with these protocols can join: all members must support one of `protocols`."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -413,7 +423,7 @@ class ClassicGroup:
     def describe(self) -> DescribedGroup:
         """Describe the group for DescribeGroups.
 
-        The protocol and the metadata are included only while the group is Stable.
+        The group's protocol and the members' metadata are included only while the group is Stable.
         """
         stable = self.state is ClassicGroupState.STABLE
         return DescribedGroup(

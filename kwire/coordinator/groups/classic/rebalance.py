@@ -84,7 +84,11 @@ class ClassicGroups:
     # --- requests
 
     def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup. `done` is called once, when the join phase ends."""
+        """Handle JoinGroup. `done` is called once: at the end of the join phase, or earlier.
+
+        An early response has an error, a new member id (MEMBER_ID_REQUIRED), or the current generation for a
+        member that rejoins without a rebalance.
+        """
         group = self.groups.get(join.group_id)
         is_new_group = group is None
         if group is None:
@@ -118,7 +122,10 @@ class ClassicGroups:
             group.complete_join(member, _join_error(response_error(error)))
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup: return the member's assignment, and store the assignments from the leader."""
+        """Handle SyncGroup: store the leader's assignments, or return the stored assignment of the member.
+
+        Responses wait until the leader's assignments are committed.
+        """
         group = self.groups.get(sync.group_id)
         if group is None or group.state is State.EMPTY:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -164,7 +171,7 @@ class ClassicGroups:
         return ErrorCode.NONE
 
     def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
-        """Return the fast path for a repeated heartbeat of a member in a stable group."""
+        """Return the fast path for a repeated heartbeat of a member, or None if there is no such member."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
@@ -186,7 +193,7 @@ class ClassicGroups:
     def leave(
         self, group_id: str, leaving: Sequence[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """Handle LeaveGroup. Admin clients remove static members by instance id alone."""
+        """Handle LeaveGroup. Admin clients remove static members by instance id, without a member id."""
         group = self.groups.get(group_id)
         if group is None:
             return EMPTY_RESULT, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, members=[])
@@ -221,14 +228,17 @@ class ClassicGroups:
         return group
 
     def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
-        """Add a group converted from a consumer group. If `rebalance` has a reason, start a rebalance."""
+        """Add a group converted from a consumer group.
+
+        `rebalance` is the reason to start a rebalance, or None for no rebalance.
+        """
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
         return EMPTY_RESULT if rebalance is None else self._rebalance(group, rebalance)
 
     def on_loaded(self) -> None:
-        """Start a full session for every member of the loaded groups."""
+        """Start a full session for every loaded member. Groups above group.max.size rebalance."""
         for group in list(self.groups.values()):
             for member in list(group.members.values()):
                 self.renew_session(group, member)
@@ -245,7 +255,7 @@ class ClassicGroups:
                 group.complete_sync(member, SyncGroupResponse(error_code=code))
 
     def remove_group(self, group: ClassicGroup) -> None:
-        """Remove a group from memory and stop all its timers."""
+        """Remove a group from memory, as Dead, and stop all its timers."""
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
         group.state = State.DEAD
@@ -260,7 +270,10 @@ class ClassicGroups:
     def renew_session(
         self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
     ) -> None:
-        """Restart the session of a member that has sent a request."""
+        """Restart the session of a member that has sent a request.
+
+        `timeout_ms` defaults to the member's session timeout.
+        """
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms
         session = member.session
@@ -398,7 +411,7 @@ class ClassicGroups:
     # --- rebalancing
 
     def _rebalance(self, group: ClassicGroup, reason: str) -> CoordinatorResult:
-        """Start a rebalance. If one has started already, end its join phase once all members have joined."""
+        """Start a rebalance, or end the join phase of the current rebalance if all members have joined."""
         if not group.can_rebalance:
             return self._maybe_complete_join(group)
         if group.state is State.COMPLETING_REBALANCE:
@@ -447,7 +460,10 @@ class ClassicGroups:
         return self._complete_join(group) if group.all_joined else EMPTY_RESULT
 
     def _complete_join(self, group: ClassicGroup) -> CoordinatorResult:
-        """Complete the join phase. Dynamic members that have not joined are removed; static members stay."""
+        """Complete the join phase. Dynamic members that have not joined are removed; static members stay.
+
+        If only static members remain and none has joined, the phase starts again.
+        """
         self._stop_join_timer(group)
         for member in list(group.members.values()):
             if member.join_done is None and not member.is_static:

@@ -1,7 +1,8 @@
 """The consumer embedded protocol: subscriptions and assignments in the opaque fields of the classic protocol.
 
-Each starts with a version of two bytes. A version above the latest supported version is decoded as the latest
-supported version, since new versions only append fields. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+The data of each field starts with a version of two bytes. A version above the latest supported version is
+decoded as the latest supported version, since new versions only append fields. KIP-429 (v1), KIP-792 (v2),
+KIP-881 (v3).
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class MalformedProtocolError(Exception):
 
 
 def decode_version(data: bytes) -> int:
-    """Return the version of a subscription or assignment, at most the latest supported one.
+    """Return the version of a subscription or assignment, limited to the latest supported version.
 
-    Raises MalformedProtocolError.
+    Raises MalformedProtocolError if the version is missing or negative.
     """
     if len(data) < VERSION.size:
         raise MalformedProtocolError("it is too short to contain a version")
@@ -55,7 +56,7 @@ def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
 
 
 def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
-    """Return the partitions that a consumer reports as owned, of topics that exist."""
+    """Return the partitions of existing topics that a consumer reports as owned."""
     owned: dict[bytes, list[int]] = {}
     for named in subscription.owned_partitions:
         topic = topics.by_name(named.topic)
@@ -65,7 +66,7 @@ def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: Topi
 
 
 def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
-    """Return the partitions of an assignment, of topics that exist.
+    """Return the partitions of existing topics in an assignment.
 
     Raises MalformedProtocolError or CustomAssignorError.
     """
@@ -84,7 +85,7 @@ def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
 
 
 def encode_assignment(partitions: Mapping[bytes, Collection[int]], version: int, topics: TopicsView) -> bytes:
-    """Return an assignment in this version."""
+    """Serialize the partitions of existing topics as an assignment in this version."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
     for topic_id, numbers in partitions.items():
         topic = topics.by_id(topic_id)

@@ -66,7 +66,7 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """A consumer group."""
+    """The state of a consumer group."""
 
     __slots__ = (
         "_logger",
@@ -120,7 +120,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The current state of the group."""
+        """The group's state, from its epochs and the progress of its members."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -177,21 +177,21 @@ class ConsumerGroup:
         self.refresh_epoch = 0
 
     def preferred_assignor(self) -> str | None:
-        """Return the assignor that most members name, or None.
+        """Return the assignor that most members name, or None if no member names an assignor.
 
         On a tie, the alphabetically last name wins.
         """
         return _most_named(self.assignor_counts)
 
     def preferred_assignor_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> str | None:
-        """Return `preferred_assignor` with member `old` replaced by `new`."""
+        """Return what `preferred_assignor` returns after member `new` has replaced member `old`."""
         counts = dict(self.assignor_counts)
         _count(counts, old.assignor, -1)
         _count(counts, new.assignor, 1)
         return _most_named(counts)
 
     def counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> SubscriptionCounts:
-        """Return `counts` with member `old` replaced by `new`."""
+        """Return `counts` as they are after member `new` has replaced member `old`."""
         counts = dict(self.counts)
         _subscribe(counts, old.subscribed, by_name=-1)
         _subscribe(counts, new.subscribed, by_name=1)
@@ -211,7 +211,7 @@ class ConsumerGroup:
         return counts
 
     def counts_resolved(self, resolved: Mapping[str, ResolvedRegex]) -> SubscriptionCounts:
-        """Return `counts` with new matches of these regular expressions."""
+        """Return `counts` as they are after these regular expressions were resolved again."""
         counts = dict(self.counts)
         for expression, found in resolved.items():
             _subscribe(counts, self.matched(expression), by_regex=-1)
@@ -219,7 +219,7 @@ class ConsumerGroup:
         return counts
 
     def regex_counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> dict[str, int]:
-        """Return `regex_counts` with member `old` replaced by `new`."""
+        """Return `regex_counts` as they are after member `new` has replaced member `old`."""
         counts = dict(self.regex_counts)
         _count(counts, old.regex, -1)
         _count(counts, new.regex, 1)
@@ -239,7 +239,7 @@ class ConsumerGroup:
     # --- records
 
     def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-        """Return the record of a group epoch and of the hash of the topics that it is based on."""
+        """Return the record of a group epoch and of the hash of the topics at this epoch."""
         return CoordinatorRecord(
             ConsumerGroupMetadataKey(group_id=self.id),
             ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
@@ -286,7 +286,7 @@ class ConsumerGroup:
     def tombstones(self, member_ids: Iterable[str] | None = None) -> list[CoordinatorRecord]:
         """Return tombstones for all records of the group.
 
-        `member_ids` are the members in the log. The default is `members`.
+        `member_ids` are the members whose records are in the log. The default is all current members.
         """
         ids = list(self.members if member_ids is None else member_ids)
         of_members = [removal_records(self.id, member_id) for member_id in ids]
@@ -436,7 +436,10 @@ REPLAY: Final[Mapping[type[Message], Callable[[ConsumerGroup, Any, Any], None]]]
 def is_homogeneous(
     regex_counts: Mapping[str, int], counts: Mapping[str, tuple[int, int]], members: int
 ) -> bool:
-    """Whether all members have the same subscription: all by name, or all by the same regular expression."""
+    """Whether all members (their number is `members`) have the same subscription.
+
+    Either all subscribe by name, or all by the same regular expression.
+    """
     if not regex_counts:
         return all(by_name == members for by_name, _ in counts.values())
     if next(iter(regex_counts.values())) != members:

@@ -102,7 +102,7 @@ class ConsumerGroups:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
-        """Return the records of a valid request, and the response to send once they are committed.
+        """Return the records of a valid request, and the response to send after they are committed.
 
         Raises ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR.
@@ -189,7 +189,10 @@ class ConsumerGroups:
     def heartbeat_fast_path(
         self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> HeartbeatFastPath | None:
-        """Return the fast path for repeated keep-alives, until the group's dynamic configuration changes."""
+        """Return the fast path for repetitions of this keep-alive, or None if there is none.
+
+        The caller must drop the fast path when the group's dynamic configuration changes.
+        """
         if request.member_epoch <= JOINING_EPOCH or not self._is_keep_alive(request, client):
             return None
         group = self.groups[request.group_id]
@@ -240,7 +243,7 @@ class ConsumerGroups:
             )
 
     def new_member_id(self) -> str:
-        """Return a new member id."""
+        """Return a random UUID in Kafka's base64 form."""
         while True:
             text = uuid_to_text(Uuid(bytes.fromhex(self._context.new_uuid().replace("-", ""))))
             if not text.startswith("-"):
@@ -256,9 +259,10 @@ class ConsumerGroups:
         *,
         is_classic: bool = False,
     ) -> ConsumerGroupMember:
-        """Return the static member that joins, in place of the member that left with its instance id.
+        """Return the static member that joins, and add the records that replace the previous member.
 
-        A member of the classic protocol (`is_classic`) also replaces a member that has not left.
+        Raises ApiError UNRELEASED_INSTANCE_ID if the previous member with this instance id has not left, and
+        both members use the consumer protocol. With `is_classic`, the joining member uses the classic one.
         """
         existing = group.static_member(instance_id)
         if existing is None:
@@ -291,11 +295,11 @@ class ConsumerGroups:
         homogeneous: bool | None,
         records: list[CoordinatorRecord],
     ) -> tuple[int, Partitions]:
-        """Return the member's target assignment and its epoch.
+        """Return the epoch of the target assignment, and the target of `updated`, which replaces `member`.
 
-        A new target assignment is computed if the group epoch was bumped and the assignment interval has
-        passed. Raises ApiError UNKNOWN_SERVER_ERROR if most members name an assignor that is no longer
-        configured.
+        A new target assignment is computed if the group epoch `epoch` is higher than the assignment epoch and
+        the assignment interval has passed. Raises ApiError UNKNOWN_SERVER_ERROR if the assignor fails, or if
+        most members name an assignor that is no longer configured.
         """
         if group.assignment_epoch < epoch:
             now_ms = self._context.now_ms()
@@ -343,7 +347,10 @@ class ConsumerGroups:
         owned: Owned | None,
         records: list[CoordinatorRecord],
     ) -> ConsumerGroupMember:
-        """Return the member after its next step towards its target, and add the records to `records`."""
+        """Return the member after its next step towards its target, and add the record to `records`.
+
+        `owned` are the partitions that the member reports as owned. Raises the errors of `next_step`.
+        """
         found = map(self._topics.by_name, group.subscribed_topics(member))
         updated = next_step(
             Situation(
@@ -411,7 +418,10 @@ class ConsumerGroups:
         return result, LeaveGroupResponse(members=responses)
 
     def remove(self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]) -> CoordinatorResult:
-        """Remove members, which frees their partitions and bumps the group epoch."""
+        """Remove members, which frees their partitions and bumps the group epoch.
+
+        If only classic members remain, the group becomes a classic group, if possible.
+        """
         downgrade = self.migration.downgrade(group, members)
         if downgrade is not None:
             return downgrade
@@ -427,7 +437,7 @@ class ConsumerGroups:
     # --- timers
 
     def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """Restart the session of a member, with `timeout_ms` or else the group's session timeout."""
+        """Restart the session of a member. `timeout_ms` defaults to the group's session timeout."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
         if not self._session_timers.postpone(group_id, member_id, timeout_ms):
@@ -468,7 +478,7 @@ class ConsumerGroups:
         self.migration.stop_timers(group_id, member_id)
 
     def on_loaded(self) -> None:
-        """Start a full session for every member of the loaded groups."""
+        """Start a full session, and the revocation timer if necessary, of every loaded member."""
         for group in self.groups.values():
             for member in group.members.values():
                 self.start_session(group.id, member.id)
@@ -503,9 +513,10 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerG
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return the member with this instance id. The member must have the id `member_id`.
+    """Return the static member with this instance id and member id.
 
-    Raises ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+    Raises ApiError: UNKNOWN_MEMBER_ID if the instance id is unknown; FENCED_INSTANCE_ID if another member has
+    the instance id.
     """
     member = group.static_member(instance_id)
     if member is None:

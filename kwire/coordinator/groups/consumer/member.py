@@ -48,7 +48,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def from_value(cls, value: int) -> MemberState:
-        """Return the state with this number."""
+        """Return the state with this number in a record."""
         return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
 
 
@@ -65,23 +65,23 @@ class ConsumerGroupMember(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     subscribed: frozenset[str] = frozenset()
-    """The topics that it subscribes to by name."""
+    """The topics that the member subscribes to by name."""
     regex: str | None = ""
     """The regular expression that the member also subscribes to. None or empty if there is none."""
     assignor: str | None = None
     assigned: Assigned = NONE_ASSIGNED
     pending_revocation: Assigned = NONE_ASSIGNED
-    """The partitions that it must revoke."""
+    """The partitions that the member must revoke."""
     classic: ClassicMemberMetadata | None = None
     """Set for a member of the classic protocol."""
 
     @property
     def is_classic(self) -> bool:
-        """Whether it uses the classic protocol."""
+        """Whether the member uses the classic protocol."""
         return self.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether its assignment is the target assignment of this epoch."""
+        """Whether the member's assignment is the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
@@ -94,7 +94,7 @@ class ConsumerGroupMember(NamedTuple):
     def advance_to(
         self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned
     ) -> ConsumerGroupMember:
-        """Return the member with a new epoch, state and assignment."""
+        """Return the member with a new epoch, state and assignment. The member must revoke `pending`."""
         return self._replace(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -117,7 +117,7 @@ class ConsumerGroupMember(NamedTuple):
     # --- records
 
     def metadata_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of its identity and subscription."""
+        """Return the record of the member's identity and subscription."""
         return CoordinatorRecord(
             ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.id),
             ConsumerGroupMemberMetadataValue(
@@ -134,7 +134,7 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def assignment_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of its current assignment."""
+        """Return the record of the member's current assignment."""
         return CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.id),
             ConsumerGroupCurrentMemberAssignmentValue(
@@ -163,7 +163,7 @@ class ConsumerGroupMember(NamedTuple):
     def with_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue, logger: NodeLogger
     ) -> ConsumerGroupMember:
-        """Return the member with the current assignment of a record."""
+        """Return the member with the epoch, state and current assignment of a record."""
         return self._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
@@ -224,8 +224,8 @@ def _stored(assigned: Assigned) -> list[TopicPartitions]:
 def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLogger) -> Assigned:
     """Return the partitions of a record.
 
-    Records from before KIP-1251 have no assignment epochs. The member's epoch is used then, or 0 if it is
-    negative.
+    Records from before KIP-1251 have no assignment epochs. The member epoch is used instead, or 0 if the
+    member epoch is negative.
     """
     default_epoch = max(member_epoch, 0)
     assigned: dict[bytes, Mapping[int, int]] = {}

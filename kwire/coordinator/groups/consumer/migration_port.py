@@ -20,23 +20,25 @@ class Migration(Protocol):
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible,
-        UNKNOWN_SERVER_ERROR.
+        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible;
+        UNKNOWN_SERVER_ERROR if the group has no generation yet, or a member does not support the group's
+        assignment protocol.
         """
 
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
     ) -> CoordinatorResult | None:
-        """Remove members and convert the group to a classic group.
+        """Remove the members `leaving` and convert the group to a classic group.
 
-        Returns None if the downgrade is not allowed, or not possible with the remaining members.
+        Returns None, and changes nothing, if the downgrade is not allowed, or not possible with the remaining
+        members.
         """
 
     def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup for a consumer group with members."""
+        """Handle JoinGroup for a consumer group with members. Errors are in the response."""
 
     def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup for a consumer group."""
+        """Handle SyncGroup for a consumer group. Errors are in the response."""
 
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
@@ -44,7 +46,7 @@ class Migration(Protocol):
         """Handle Heartbeat for a consumer group, and return its error code."""
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Stop the timers of a member."""
+        """Stop a member's timers for JoinGroup and SyncGroup."""
 
     def on_unloaded(self) -> None:
         """Stop all timers."""

@@ -19,10 +19,10 @@ FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 
 
 def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional: bool) -> None:
-    """Check the sender and epoch of a commit.
+    """Check the sender and the member epoch of a commit.
 
-    Raises ApiError for the whole commit: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH.
-    Classic members and transactions get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
+    Raises ApiError for the whole commit: UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for
+    classic members and transactions); UNSUPPORTED_VERSION for members with the consumer protocol before v9.
     """
     epoch, member_id = commit.generation, commit.member_id
     if epoch < 0 and not group.members:
@@ -46,7 +46,7 @@ def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Check the member id and epoch of an offset fetch. A client outside of the group sends neither.
+    """Check the member id and member epoch of an OffsetFetch. Clients outside of the group send neither.
 
     Raises ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for classic members).
     """

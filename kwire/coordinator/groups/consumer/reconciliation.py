@@ -28,11 +28,11 @@ class Situation(NamedTuple):
     target_epoch: int
     target: Partitions
     subscribed: Collection[bytes]
-    """The existing topics that it subscribes to."""
+    """The ids of the existing topics that the member subscribes to."""
     subscription_changed: bool
     """Whether this request changed the subscription."""
     owned: Owned | None
-    """The partitions that it reports as owned, or None if the request has none."""
+    """The partitions that the member reports as owned, or None if the request does not have this field."""
     owner_epoch: Callable[[bytes, int], int]
     """Returns the epoch of the member that owns a partition, or NO_EPOCH if no member does."""
 
@@ -121,7 +121,10 @@ def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
 
 
 def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
-    """Revoke the partitions that are not in the target, then add the free partitions of the target."""
+    """Revoke the partitions that are not in the target, or add the target's free partitions.
+
+    `epoch` is the member's epoch until the member has confirmed the revocation.
+    """
     member = now.member
     kept: dict[bytes, Mapping[int, int]] = {}
     lost: dict[bytes, Mapping[int, int]] = {}

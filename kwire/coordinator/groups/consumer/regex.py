@@ -29,7 +29,7 @@ FAULTS: Final = {
     "trailing \\": "trailing backslash at end of expression",
     "unexpected )": "regexp/syntax: internal error",
 }
-"""The error messages of RE2, without the colon and the position, and the messages of RE2/J for them."""
+"""RE2's error messages, without the colon and the position, and RE2/J's messages for the same errors."""
 
 TOKEN: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)"
@@ -40,7 +40,7 @@ TOKEN: Final = re.compile(
     r"|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}",
     re.DOTALL,
 )
-"""Tokens to check or skip in an expression that RE2 accepts."""
+"""Matches the tokens that `check` must inspect or skip in an expression that RE2 accepts."""
 
 
 def check(pattern: str) -> None:
@@ -69,7 +69,7 @@ def check(pattern: str) -> None:
 
 
 def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that a checked expression matches completely."""
+    """Return the names that an expression, which `check` has accepted, matches completely."""
     compiled = _compiled(pattern)
     return frozenset(name for name in names if compiled.fullmatch(name) is not None)
 

@@ -1,4 +1,7 @@
-"""Validation of ConsumerGroupHeartbeat requests, as far as it needs no group state. KIP-848."""
+"""The fields of ConsumerGroupHeartbeat requests: validation without group state, and changes of the member.
+
+KIP-848.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ NOT_SET = -1
 
 
 class ClientIdentity(NamedTuple):
-    """The client id and host that sent a request."""
+    """The client id and host of a request's sender."""
 
     client_id: str
     client_host: str
@@ -30,7 +33,10 @@ class ClientIdentity(NamedTuple):
 def check_request(
     request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
-    """Check the fields of a request. Raises ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Check the fields of a request.
+
+    Raises ApiError: INVALID_REQUEST; UNSUPPORTED_ASSIGNOR if the request's assignor is not in `assignors`.
+    """
     epoch = request.member_epoch
     if api_version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
         _check_not_blank(request.member_id, "MemberId")
@@ -60,7 +66,7 @@ def check_request(
 
 
 def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
-    """Return the partitions that the member reports as owned, or None if the request has none."""
+    """Return the partitions that the member reports as owned, or None if the request lacks the field."""
     if request.topic_partitions is None:
         return None
     owned: dict[bytes, list[int]] = {}
@@ -70,7 +76,7 @@ def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 
 
 def is_full_request(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the request has all fields, as from a member that may have missed a response."""
+    """Whether the request has all fields. A member that may have missed a response sends all fields."""
     return (
         request.rebalance_timeout_ms != NOT_SET
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -98,7 +104,10 @@ def changes_nothing(
 def updated_member(
     member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
 ) -> ConsumerGroupMember:
-    """Return the member with the fields of the request. Null fields change nothing."""
+    """Return the member with the fields of the request. Null fields change nothing.
+
+    A classic member becomes a member with the consumer protocol.
+    """
     changes: dict[str, Any] = {}
     if request.instance_id is not None:
         changes["instance_id"] = request.instance_id

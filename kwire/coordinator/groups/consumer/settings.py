@@ -9,7 +9,7 @@ from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 
 
 class ConsumerDefaults(Protocol):
-    """The configuration keys of the broker that are the defaults of groups."""
+    """The broker's configuration keys that are the defaults for consumer groups."""
 
     @property
     def group_consumer_assignment_interval_ms(self) -> int: ...
@@ -20,7 +20,7 @@ class ConsumerDefaults(Protocol):
 
 
 def assignor_names(configured: Iterable[str]) -> list[str]:
-    """Return the short names of assignors. The configuration may contain Kafka's class names."""
+    """Return the short names of assignors, such as `range`. `configured` may contain Kafka's class names."""
     return [KNOWN_ASSIGNORS[name] for name in configured]
 
 

@@ -42,8 +42,9 @@ class SubscriptionChange(NamedTuple):
     """The effect of a request on a member's subscription."""
 
     subscription: bool
+    """Whether the subscription changed."""
     raises_epoch: bool
-    """Whether the group epoch is bumped. False until a new regular expression is resolved."""
+    """Whether the group epoch must be bumped now. A new regular expression bumps it when it is resolved."""
 
 
 class Subscriptions:
@@ -76,7 +77,10 @@ class Subscriptions:
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
     ) -> SubscriptionChange:
-        """Add the record of a changed member to `records`. Raises ApiError INVALID_REGULAR_EXPRESSION."""
+        """Add the records of a request that changes `member` to `updated`, and return the change.
+
+        Raises ApiError INVALID_REGULAR_EXPRESSION.
+        """
         names_changed = False
         if updated != member:
             records.append(updated.metadata_record(group.id))
@@ -93,7 +97,10 @@ class Subscriptions:
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
     ) -> tuple[bool, bool]:
-        """Return whether the member's regular expression changed, and whether the new one is resolved."""
+        """Return whether the member's regular expression changed, and whether the change takes effect now.
+
+        A new expression takes effect only after it was resolved.
+        """
         old, new = member.regex, updated.regex
         changed = old != new
         resolved = must_resolve = False
@@ -146,7 +153,10 @@ class Subscriptions:
         *,
         raise_epoch: bool,
     ) -> tuple[int, bool]:
-        """Check the topics, and return the group epoch and whether all members have the same subscription."""
+        """Return the group epoch, and whether all members have the same subscription.
+
+        The epoch is bumped if `raise_epoch` is set or the hash of the subscribed topics has changed.
+        """
         counts = group.counts_after(member, updated)
         members = len(group.members)
         if updated.id not in group.members and (updated.instance_id or "") not in group.static_member_ids:
@@ -166,7 +176,10 @@ class Subscriptions:
     def removal_records(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
-        """Return the records for removed members: their regular expressions and the next group epoch."""
+        """Return the records for the removal of members: the next group epoch, and tombstones.
+
+        The tombstones are those of regular expressions that no other member uses.
+        """
         leaving: dict[str, int] = {}
         for member in members:
             if member.regex:
@@ -181,7 +194,7 @@ class Subscriptions:
     # --- regular expressions
 
     def _resolve(self, group_id: str, expressions: Collection[str]) -> CoordinatorResult:
-        """Match a group's regular expressions against all topics. A changed result bumps the group epoch."""
+        """Match a group's regular expressions against all topics. Changed matches bump the group epoch."""
         self._resolving.discard(group_id)
         group = self._groups.get(group_id)
         if group is None:

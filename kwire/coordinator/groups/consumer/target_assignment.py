@@ -1,4 +1,4 @@
-"""Target assignments of consumer groups: an assignor computes them, and the differences are stored."""
+"""Target assignments of consumer groups: an assignor computes them, and the changed ones are stored."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def build_target_assignment(
     topics: TopicsView,
     now_ms: int,
 ) -> tuple[list[CoordinatorRecord], Partitions]:
-    """Compute the target assignment at `epoch`, with one member updated.
+    """Compute the target assignment at `epoch`, with `updated` as a new or changed member.
 
-    Returns the records of the changes, and that member's target. A static member that replaces another member
-    inherits the target of that member. Raises ApiError if the assignor failed.
+    Returns the records of the changes, and the target of `updated`. A static member that replaces another
+    member inherits its target. Raises ApiError UNKNOWN_SERVER_ERROR if the assignor fails.
     """
     specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}

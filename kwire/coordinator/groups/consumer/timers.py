@@ -32,7 +32,7 @@ class MemberTimers:
     def postpone(self, group_id: str, member_id: str, delay_ms: int) -> bool:
         """Reschedule the member's timer to `delay_ms` from now, and return whether that was possible.
 
-        Returns False, and changes nothing, if the member has no timer, or if its timer would run later.
+        Returns False, and changes nothing, if the member has no timer, or if the timer is due later already.
         """
         known = self._timers.get((group_id, member_id))
         return known is not None and known.postpone(delay_ms)

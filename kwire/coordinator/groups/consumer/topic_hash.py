@@ -21,7 +21,7 @@ LONG: Final = struct.Struct("<q")
 
 
 def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence[str]]) -> int:
-    """Return the signed hash of an existing topic, from the racks of each partition's replicas in any order.
+    """Return the signed hash of an existing topic. The order of a partition's racks does not matter.
 
     Topics that do not exist are not part of a group's hash.
     """
@@ -39,7 +39,7 @@ def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence
 
 
 def group_hash(hashes: Mapping[str, int]) -> int:
-    """Return the signed hash of a group's topics from their hashes by name. The hash is 0 without topics."""
+    """Return the signed hash of a group's topics, from their hashes by name. It is 0 without topics."""
     if not hashes:
         return 0
     return _xxh3(b"".join(LONG.pack(hashes[name]) for name in sorted(hashes, key=string_sort_key)))

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class _Snapshot(NamedTuple):
-    """The part of a group's state that a record may change and that descriptions contain."""
+    """The part of a group's state that the next record may change and that descriptions contain.
+
+    `group` is None if the group does not exist. `member_id` is the record's member, if it has one.
+    """
 
     group: ConsumerGroup | None
     epoch: int = 0
@@ -31,13 +34,13 @@ class _Snapshot(NamedTuple):
 
 
 class UncommittedChanges:
-    """The earlier states by group, oldest first."""
+    """The earlier states of each group, oldest first."""
 
     def __init__(self) -> None:
         self._previous: dict[str, deque[_Snapshot]] = {}
 
     def record_pending(self, group_id: str, key: Message, group: ConsumerGroup | None) -> None:
-        """Remember the state of a group, if it exists, before a record with this key is replayed."""
+        """Remember the state of a group before a record with `key` is replayed. A new group has no state."""
         before = _Snapshot(None)
         if group is not None:
             member_id: str | None = getattr(key, "member_id", None)
@@ -58,9 +61,9 @@ class UncommittedChanges:
         return group_id in self._previous
 
     def committed_group(self, group_id: str, logger: NodeLogger) -> ConsumerGroup | None:
-        """Return a copy of a group as committed, or None if it did not exist.
+        """Return a copy of a group without uncommitted changes, or None if its creation is not committed.
 
-        The group must be `is_pending`.
+        `is_pending` must be true for the group.
         """
         before = self._previous[group_id]
         first = before[0]
