@@ -1,9 +1,9 @@
 """The pages of a node's HTTP port: health, readiness and metrics.
 
-There is no authentication, so no page changes anything. The console has rules of its own. Any program on the
-machine may read the pages, but a web site must not read them through a browser on the machine (DNS
-rebinding). So on a loopback port, requests whose Host header is not a local name are rejected. On other ports
-only the console checks the Host header, because it shows records.
+There is no authentication, so no page changes anything. The console is another application, with rules of its
+own. Any program on the machine may read the pages, but a web site must not read them through a browser on the
+machine (DNS rebinding). So on a loopback port, requests whose Host header is not a local name are rejected.
+On other ports only the console checks the Host header, because the console shows records.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
 SERVICE_UNAVAILABLE = 503
 
 
-def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str] = ()) -> ASGIApp:
-    """Return the application. With `only_local_names`, requests with another Host header are rejected.
+def pages(running: RunningNode, *, only_local_names: bool, other_paths: Sequence[str] = ()) -> ASGIApp:
+    """Return the ASGI application with the pages of a node.
 
-    `beside` lists the paths of other applications on the port, for the index page.
+    With `only_local_names`, requests whose Host header is not a local name are rejected. `other_paths` are
+    the paths of other applications on the port, for the index page.
     """
 
     async def healthz(request: Request) -> Response:
@@ -45,7 +46,7 @@ def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str]
         return Response(out.text(), headers={"content-type": CONTENT_TYPE})
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_page)]
-    listed = "".join(f"{path}\n" for path in (*(route.path for route in routes), *beside))
+    listed = "".join(f"{path}\n" for path in (*(route.path for route in routes), *other_paths))
 
     async def index(request: Request) -> Response:
         return PlainTextResponse(listed)

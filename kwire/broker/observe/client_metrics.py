@@ -2,8 +2,8 @@
 
 A metric has OpenTelemetry's name with underscores, as in OpenTelemetry's exporters for Prometheus. The names
 of Kafka clients' own metrics begin with `org.apache.kafka.`. All other names get a prefix, so that a client
-cannot push a metric with the name of one of the node's metrics. Labels identify the client instance. The
-receiver adds these labels, as KIP-714 requires, and they override labels of the client.
+cannot push a metric with the name of one of the node's metrics. As KIP-714 requires, labels identify the
+client instance. They override labels with the same names that the client has sent.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"
 OTHERS: Final = "client_"
 LONGEST_TEXT: Final = 256
-"""The limit for names that a client chooses: each series repeats the client id, which may have 32 KiB."""
+"""The maximum length of a text from a client: each series repeats the client id, which may have 32 KiB."""
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 RESERVED: Final = re.compile("^__+")
 
 
 def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
-    """Write the pushed metrics. The iterator yields regularly so that the event loop can run."""
+    """Write the pushed metrics to `out`. The iterator yields regularly so that the event loop can run."""
     received = telemetry.pushed_metrics
     out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
     out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
@@ -66,7 +66,7 @@ def _identity(instance_id: Uuid, pushed: InstanceMetrics) -> dict[str, object]:
 def _write(
     series: Series, value: float, identity: dict[str, object], names: set[str], out: Exposition
 ) -> None:
-    """Write a value, unless another series of the client has already written the same Prometheus name."""
+    """Write a value, unless another series of the client has the same Prometheus name and labels."""
     name = NOT_IN_NAMES.sub("_", series.name)
     if not name.startswith(OURS):
         name = OTHERS + name

@@ -22,9 +22,9 @@ from kwire.http.connections import ConnectionServer
 CONSOLE_REQUEST: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
 PEEK_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
-"""The time to wait for a request line. Without any byte, the connection is closed then.
+"""The time to wait for the first byte, and then for the complete request line.
 
-If only a part of the line has arrived, the broker serves the connection.
+A connection without any byte is closed. If only a part of the line has arrived, that part decides the route.
 """
 PEEK_PAUSE_SECONDS: Final = 0.02
 """The pause before peeking again at an incomplete line. The pause doubles each time."""
@@ -35,7 +35,7 @@ TOO_MANY_PAGES: Final = (
 
 
 class ConnectionRouter:
-    """Routes each connection of the HTTP port to the broker or to the console."""
+    """The router of the HTTP port, which passes each connection to the broker's pages or to the console."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConnectionRouter:
         self._rate_limit = rate_limit
 
     async def route(self, stream: trio.SocketStream) -> None:
-        """Serve a connection, or pass it to the console process."""
+        """Serve a connection until it ends, or pass it to the console process."""
         app = self._app
         async with stream:
             if self._console is not None:
@@ -69,7 +69,11 @@ class ConnectionRouter:
 
 
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
-    """Peek at the first line, or at its first `PEEK_BYTES`. Raises OSError or TooSlowError."""
+    """Peek at the first line, or at its first `PEEK_BYTES`.
+
+    Raises TooSlowError if no byte arrives within `FIRST_BYTES_SECONDS`. Raises OSError if the connection is
+    lost.
+    """
     with trio.fail_after(FIRST_BYTES_SECONDS):
         found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     pause_seconds = PEEK_PAUSE_SECONDS

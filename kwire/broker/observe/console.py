@@ -49,8 +49,9 @@ class ConsoleProcess:
     ) -> None:
         """With `may_write`, the console may change the cluster through a listener without authentication.
 
-        With `writes_as_broker`, it may also do so with the broker's credentials. With `only_local_names`,
-        requests with another Host header are rejected.
+        If all listeners require authentication, the console uses the broker's credentials, and may change the
+        cluster with `writes_as_broker`. With `only_local_names`, requests whose Host header is not a local
+        name are rejected.
         """
         self._running = running
         self._may_write = may_write
@@ -61,7 +62,10 @@ class ConsoleProcess:
         self._started_s = -math.inf
 
     def hand_over(self, fd: int) -> str:
-        """Pass a connection to the console. Return an error message, or "". The caller closes `fd`."""
+        """Pass the connection with descriptor `fd` to the console. Return "", or an error for the client.
+
+        The caller closes `fd`.
+        """
         if not self._running.bootstrap:
             return NOT_SERVING_YET
         for _ in range(2):  # a second attempt restarts a process that has exited in the meantime
@@ -89,9 +93,10 @@ class ConsoleProcess:
             process.wait()
 
     def _ensure_started(self) -> socket.socket | None:
-        """Return the socket to the process, and start the process if necessary.
+        """Return the socket to the process, and start the process if it does not run.
 
-        Return None if the last start was less than `START_SECONDS` ago. Raises OSError.
+        Return None if it must be started and the last start was less than `START_SECONDS` ago. Raises OSError
+        if the start fails.
         """
         if self._process is not None:
             if self._process.poll() is None:
@@ -139,7 +144,10 @@ class ConsoleProcess:
         return self._running.loop.logger("kwire.http")
 
     def _connection_settings(self) -> tuple[str, Credentials | None]:
-        """Return the console's bootstrap servers, and the broker's credentials if all listeners need some."""
+        """Return the console's bootstrap servers, and the broker's credentials.
+
+        The credentials are None if a listener without authentication exists. The console then uses it.
+        """
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
         if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
@@ -151,9 +159,9 @@ class ConsoleProcess:
 
 @contextmanager
 def _pipe_with(text: str) -> Iterator[int]:
-    """Open a pipe that contains a text for a child process.
+    """Yield the read end of a pipe that contains `text`, for a child process.
 
-    A pipe is used because other users can see the arguments and the environment of a process.
+    A pipe is used because other users can see the arguments of a process.
     """
     reader, writer = os.pipe()
     try:

@@ -19,7 +19,7 @@ READER_ID: Final = "kwire-console"
 BURST: Final = 10
 SECONDS_PER_PAGE: Final = 1.0
 MAX_WAITING: Final = 10
-"""The limit for waiting page requests; more are rejected. The clients of waiting requests may be gone."""
+"""The limit for waiting page requests; more are rejected. Requests of disconnected clients count, too."""
 RECENT_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 0.5
 """The interval at which a waiting request checks whether the broker still serves other clients."""
@@ -34,7 +34,7 @@ class ConsoleRateLimit:
         """The time at which the next page would be due if bursts were not allowed."""
 
     async def acquire(self) -> bool:
-        """Wait until a page may be served. Return False at once if too many requests wait already."""
+        """Wait until a page may be served; return True. If too many requests wait, return False at once."""
         begins_s = max(self._next_s, trio.current_time() - (BURST - 1) * SECONDS_PER_PAGE)
         if begins_s - trio.current_time() > MAX_WAITING * SECONDS_PER_PAGE and self._serves_others():
             return False

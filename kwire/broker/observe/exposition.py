@@ -17,7 +17,7 @@ class MetricType(Enum):
 
 
 def labels(**values: object) -> str:
-    """Format the labels of a series."""
+    """Format the labels of a series, for example `{topic="orders"}`. Without labels, return ""."""
     if not values:
         return ""
     series_labels = ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items())
@@ -35,7 +35,7 @@ class Exposition:
         self._add(name, MetricType.GAUGE, value, series_labels)
 
     def counter(self, name: str, value: float, series_labels: str = "") -> None:
-        """Add the value of a counter. Its name must end with `_total` or another counter suffix."""
+        """Add the value of a counter. The name must end with `_total` or another suffix of counters."""
         self._add(name, MetricType.COUNTER, value, series_labels)
 
     def _add(self, name: str, kind: MetricType, value: float, series_labels: str) -> None:

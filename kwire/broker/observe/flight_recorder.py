@@ -31,14 +31,17 @@ MAX_PENDING: Final = 1_000
 
 
 class FlightRecorder:
-    """Writes the last requests of one node to a file."""
+    """The flight recorder of one node."""
 
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._ring: RingFile | None = None
 
     def begin(self) -> None:
-        """Write the requests of a previous process that was killed, then start a ring file. Never raises."""
+        """Write the requests of a previous process that was killed, then create a new ring file.
+
+        I/O errors are logged, not raised.
+        """
         running = self._running
         remove_orphans()
         for directory in running.node.config.log_dirs:
@@ -63,7 +66,10 @@ class FlightRecorder:
                 )
 
     def _report_killed(self, path: str) -> bool:
-        """Write the requests of a ring file. Return whether the ring file may be removed. Raises OSError."""
+        """Write the requests of a ring file. Return whether the ring file may be removed.
+
+        Raises OSError if the ring file cannot be read.
+        """
         try:
             requests = _in_order((time_ms, logged, None) for time_ms, logged in read_ring(path))
         except (ValueError, OverflowError):  # the file has timestamps that kwire does not write
@@ -72,15 +78,16 @@ class FlightRecorder:
         return not requests or self._write([*self._head(KILLED), *requests], logging.INFO) is not None
 
     def end(self) -> None:
-        """Remove the ring file, after its requests were written or the node has stopped without a failure."""
+        """Remove the ring file: its requests were written, or the node has stopped without a failure."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
-        """Write a file to the first writable log directory. Return its path, or None if none is writable.
+        """Write the last requests to a file in the first writable log directory.
 
-        Never raises.
+        `reason` describes the failure of the node; `trace` is a stack trace. Return the path of the file, or
+        None if it cannot be written. Never raises.
         """
         now_ms = self._running.clock.now_ms()
         try:
@@ -128,13 +135,13 @@ class FlightRecorder:
         return [line | ({"trace": trace} if trace else {})]
 
     def _remembered(self) -> list[LoggedRequest]:
-        """Return the requests of the log, and pending requests that the log no longer contains."""
+        """Return the pending requests that the request log no longer contains, then those in the log."""
         found = self._running.server.request_metrics.log.all()
         known = {(one.request_id, one.received_s) for one in found}
         return [one for one in self._pending() if (one.request_id, one.received_s) not in known] + found
 
     def _pending(self) -> Iterator[LoggedRequest]:
-        """Return the pending requests, including the request whose handler is running."""
+        """Yield up to `MAX_PENDING` pending requests, including the request whose handler is running."""
         left = MAX_PENDING
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
@@ -145,13 +152,17 @@ class FlightRecorder:
 
 
 def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> list[dict[str, Any]]:
-    """Return the lines of the requests, with the pending requests last."""
+    """Return the lines of the requests, with the pending requests last.
+
+    Each element of `requests` has the wall-clock time in ms, the request, and the age of a pending request in
+    ms, or None if the age is not known.
+    """
     ordered = sorted(requests, key=lambda one: one[1].seconds is None)
     return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in ordered]
 
 
 def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
-    """Return the line of a request. `waits_ms` is the age of a pending request, or None if not known."""
+    """Return the line of a request. `waits_ms` is the age of a pending request; None if it is not known."""
     from kwire.broker.observe.slow_requests import api_name
 
     line = {

@@ -1,4 +1,4 @@
-"""Liveness and readiness checks of a node. A check returns a sentence if it fails, and "" otherwise."""
+"""Liveness and readiness checks of a node. A check that fails returns the reason; otherwise it returns ""."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TURN_TIMEOUT_SECONDS = 5.0
 
 
 async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
-    """Return why the node should be restarted; empty if its event loop runs.
+    """Return why the node should be restarted; "" if its event loop runs and it has not failed.
 
     The event loop and this check share a thread. If that thread is blocked, the check never returns.
     """
@@ -25,7 +25,7 @@ async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIME
 
 
 def why_not_ready(running: RunningNode) -> str:
-    """Return why clients should not use this node; empty if they may."""
+    """Return why clients should not use this node; "" if they can."""
     node = running.node
     if running.failure.reason:
         return f"the broker is stopping after a failure: {running.failure.reason}"

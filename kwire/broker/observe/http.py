@@ -1,10 +1,10 @@
 """The HTTP port of a node, served in the same trio run as the node's event loop. It is off by default.
 
     port = HttpPort("8080", read_socket_settings(config))
-    async with serve(config, beside=[port.serve]): ...
+    async with serve(config, background=[port.serve]): ...
 
 Hypercorn and Starlette are in the extra `console`, and are imported only with an HTTP port. A scrape of the
-metrics runs in the event loop's thread, so each delays the other.
+metrics runs in the event loop's thread, so scrapes and Kafka requests delay each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HttpUnavailable(Exception):
 
 
 def http_address(text: str) -> tuple[str, int]:
-    """Parse `[HOST:]PORT`. The default host is 127.0.0.1. Raises ValueError with the expected form."""
+    """Parse `[HOST:]PORT`. The default host is 127.0.0.1. Raises ValueError for any other text."""
     found = ADDRESS.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -47,15 +47,16 @@ def http_address(text: str) -> tuple[str, int]:
 
 
 class HttpPort:
-    """A bound socket that serves the pages once the node runs."""
+    """The HTTP port: a socket that is bound before the node starts, and that serves pages afterwards."""
 
     def __init__(
         self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
     ) -> None:
-        """Bind to `[HOST:]PORT`. Raises ValueError, BindError or HttpUnavailable.
+        """Bind to `[HOST:]PORT`. With `console`, the port also serves the console.
 
-        With `console`, the port also serves the console. The console may change the cluster on a loopback
-        port, and on other ports with `console_writes`.
+        The console may change the cluster on a loopback port, and on other ports with `console_writes`.
+        Raises ValueError for a malformed address, BindError if the address cannot be bound, and
+        HttpUnavailable if a package is missing.
         """
         made_of = (*PACKAGES, *CONSOLE_PACKAGES) if console else PACKAGES
         missing = [name for name in made_of if find_spec(name) is None]
@@ -96,7 +97,9 @@ class HttpPort:
                 writes_as_broker=self._console_writes,
                 only_local_names=self._is_local,
             )
-        app = pages(running, only_local_names=self._is_local, beside=[CONSOLE] if console is not None else [])
+        app = pages(
+            running, only_local_names=self._is_local, other_paths=[CONSOLE] if console is not None else []
+        )
         connections = ConnectionServer(running.loop.logger("kwire.http"))
         router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running))
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))

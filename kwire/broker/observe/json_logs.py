@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a line with `time`, `level`, `logger`, `message`, and optional `node`, `request`, `error`."""
+    """A formatter of JSON lines: `time`, `level`, `logger`, `message`; optional `node`, `request`, `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

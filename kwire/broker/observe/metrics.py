@@ -1,4 +1,4 @@
-"""The metrics page, with the names that Prometheus' JMX exporter gives to Apache Kafka's metrics.
+"""The metrics page, with the metric names that Prometheus' JMX exporter gives to Apache Kafka's metrics.
 
 The names follow from Kafka's MBeans and the exporter's rules for brokers (kafka-2_0_0.yml), so existing
 dashboards and alerts for Kafka work. A metric that has no meaning in kwire, for example the size of a request
@@ -6,7 +6,7 @@ queue, is omitted.
 
 Most values are read from the node during a scrape. The node itself keeps only counts
 (`broker.replication.broker_topic_metrics`, `broker.api.request.request_metrics`). Writing a page for many
-partitions takes long, so `metrics` yields after each slice to let the event loop run.
+partitions takes long, so `metrics` yields after each slice of partitions to let the event loop run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "D
 
 
 def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
-    """Write all metrics of a node. The iterator yields regularly so that the event loop can run."""
+    """Write all metrics of a node to `out`. The iterator yields regularly so that the event loop can run."""
     node = running.node
     process_metrics(out)
     request_metrics(running.server.request_metrics, out)
@@ -76,7 +76,7 @@ def _connections(running: RunningNode, out: Exposition) -> None:
     known = {} if sessions is None else sessions.counts
     prefix, expired = "kafka_server_socket_server_metrics", 0
     for listener, count in counts.items():
-        # networkProcessor is Kafka's number of a network thread. kwire has only one.
+        # networkProcessor is Kafka's number of a network thread. kwire has only one network thread.
         series_labels = labels(listener=listener, networkProcessor=0)
         out.gauge(f"{prefix}_connection_count", count, series_labels)
         of = known.get(listener)
@@ -123,7 +123,7 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
 
 
 class _Counts:
-    """Counts of replicas, summed over all partitions."""
+    """Counts of this broker's replicas and of their delayed requests, summed over all partitions."""
 
     def __init__(self) -> None:
         self.roles: Counter[Role] = Counter()

@@ -1,4 +1,4 @@
-"""Protocols of the node and the process, with the parts that this package uses."""
+"""Protocols for the parts of a node that this package uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Quorum(Protocol):
-    """The metadata quorum as a node sees it."""
+    """The state of the metadata quorum, as this node knows it."""
 
     @property
     def log(self) -> MetadataLog: ...
@@ -53,7 +53,7 @@ class ObservedNode(Protocol):
     def log_manager(self) -> LogManager: ...
     @property
     def sessions(self) -> SaslSessions | None:
-        """The SASL sessions; None until a client has connected to a SASL listener."""
+        """The sessions of SASL listeners; None until a client has connected to a SASL listener."""
 
     @property
     def stopping(self) -> bool: ...
@@ -64,7 +64,7 @@ class BrokerLifecycle(Protocol):
 
     @property
     def kafka_state(self) -> int:
-        """The broker's state as a number of Kafka's BrokerState."""
+        """The broker's state, as the number in Kafka's BrokerState."""
 
     @property
     def not_ready_reason(self) -> str:

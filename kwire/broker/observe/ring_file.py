@@ -1,9 +1,9 @@
 """The ring file: the request log in a mapped file, which the kernel keeps when the process is killed.
 
-The ring file records requests for a process that is killed, not for a machine that fails. The next process
-with the same data directory reads the file. Logging a request needs no system call.
+The ring file survives the end of the process, but not of the machine. The next process with the same log
+directory reads the file. Logging a request needs no system call.
 
-The file is in shared memory and not in the data directory. In the data directory, the kernel would write the
+The file is in shared memory and not in the log directory. In the log directory, the kernel would write the
 file's pages to disk together with those of the logs, and each page would then cause another page fault. In a
 busy broker, this took a fifth of the CPU time.
 """
@@ -31,15 +31,15 @@ MEMORY: Final = "/dev/shm"
 """Linux's in-memory file system."""
 MAGIC: Final = b"kwirering4"
 ANY_MAGIC: Final = MAGIC[:-1]
-"""The magic without the version. The header is the same in all versions."""
+"""The magic without the version. The header has the same form in all versions."""
 DIRECTORY_BYTES: Final = 512
 _HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
-"""The header: magic, wall-clock time, node clock, and the data directory if it is short enough."""
+"""The header: magic, wall-clock time (ms), node clock (s), and the log directory if it is short enough."""
 _BYTES: Final = _HEAD.size + SLOTS_BYTES
 
 
 def ring_path(directory: str) -> str:
-    """Return the path of a data directory's ring file. Raises OSError if the directory does not exist."""
+    """Return the path of a log directory's ring file. Raises OSError if the directory does not exist."""
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
         return os.path.join(directory, "kwire-flight.ring")
@@ -48,7 +48,7 @@ def ring_path(directory: str) -> str:
 
 
 def remove_orphans(memory: str = MEMORY) -> None:
-    """Remove ring files of killed processes whose data directories no longer exist, as after tests."""
+    """Remove ring files of killed processes whose log directories were deleted, for example after tests."""
     with suppress(OSError):
         for name in os.listdir(memory):
             if name.startswith(PREFIX):
@@ -57,7 +57,7 @@ def remove_orphans(memory: str = MEMORY) -> None:
 
 
 def _remove_orphan(path: str) -> None:
-    """Remove a ring file whose data directory no longer exists.
+    """Remove a ring file if its log directory no longer exists.
 
     Raises OSError if another process has locked the file: the directory may exist in another container.
     """
@@ -76,9 +76,10 @@ class RingFile:
     def __init__(
         self, path: str, requests: RequestLog, *, now_ms: int, clock: float, directory: str = ""
     ) -> None:
-        """Create the file and move the request log into it. `clock` is the node's clock at `now_ms`.
+        """Create the file and move the request log into it.
 
-        Raises OSError.
+        `clock` is the time of the node's clock in seconds at the wall-clock time `now_ms`. `directory` is the
+        log directory. Raises OSError if the file exists or memory is short.
         """
         self.path = path
         self._requests = requests
@@ -110,7 +111,7 @@ class RingFile:
 def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
     """Return a dead process's requests with their wall-clock times in ms, the newest one last.
 
-    The result is empty if the file is not a ring file. Raises OSError.
+    The result is empty if the file is not a ring file of this version. Raises OSError if it cannot be read.
     """
     with _open_own(path) as file:
         content = file.read(_BYTES + 1)
@@ -124,7 +125,7 @@ def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
 
 @contextmanager
 def _open_own(path: str) -> Iterator[BinaryIO]:
-    """Open a ring file that belongs to this user. Raises OSError."""
+    """Open a ring file. Raises OSError if the file does not belong to this user."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         found = os.fstat(fd)

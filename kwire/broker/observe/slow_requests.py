@@ -14,7 +14,7 @@ MAX_PER_SECOND: Final = 10
 
 
 class SlowRequests:
-    """Logs slow requests, at most `MAX_PER_SECOND` per second, and the number of those it did not log."""
+    """The logger of slow requests: at most `MAX_PER_SECOND` per second, and the number of the others."""
 
     def __init__(self, logger: NodeLogger, clock: Callable[[], float]) -> None:
         """`clock` returns seconds since an arbitrary time."""
@@ -24,7 +24,7 @@ class SlowRequests:
         self._count = 0
 
     def __call__(self, logged: LoggedRequest) -> None:
-        """Log a slow request."""
+        """Log a slow request, or only count it if the limit is reached."""
         assert logged.seconds is not None
         second = int(self._clock())
         if second != self._second:
@@ -47,6 +47,6 @@ class SlowRequests:
 
 
 def api_name(key: int) -> str:
-    """Return Kafka's name of an API, or its key if it is unknown."""
+    """Return the name of an API key, or the key as text if kwire does not know the API."""
     api = API_VERSIONS.get(key)
     return api.name if api is not None else str(key)

@@ -21,7 +21,7 @@ WATCHDOG: Final = "WATCHDOG=1"
 
 
 class SystemdNotifier:
-    """Sends notifications to systemd. It does nothing if systemd has not started the process."""
+    """The sender of notifications to systemd. It does nothing if NOTIFY_SOCKET is not set."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """`environ` is the process environment, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
@@ -51,7 +51,8 @@ class SystemdNotifier:
     async def run_watchdog(self, running: RunningNode) -> None:
         """Notify the watchdog twice per timeout as long as the node's event loop runs.
 
-        Without these notifications, systemd kills the process with SIGABRT and restarts it.
+        Without these notifications, systemd kills the process with SIGABRT and restarts it. Return at once if
+        the watchdog is off.
         """
         if not self.watchdog_seconds:
             return
