@@ -53,7 +53,7 @@ ASSIGNORS: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
-"""The assignors of consumer groups, by their names and by Kafka's class names."""
+"""The names of the assignors of consumer groups, by name and by Kafka's class name."""
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """The only supported replica selector, by Kafka's class name. KIP-392."""
@@ -170,7 +170,7 @@ class BrokerConfig:
     transactional_id_expiration_ms: int
 
     log_dirs: list[str]
-    """The value of log.dirs, or else of log.dir."""
+    """The normalized paths in log.dirs, or else in log.dir."""
     controller_listener_names: list[str]
     process_roles: list[str]
     inter_broker_listener_name: str
@@ -235,10 +235,10 @@ class BrokerConfig:
         return [listener for listener in self._listeners if listener.name not in controllers]
 
     def running_listeners(self) -> list[ListenerEndpoint]:
-        """Return the broker listeners that are active.
+        """Return the broker listeners in the effective configuration that the broker can serve.
 
-        A listener does not move: a new address applies when the listener is added again or the broker
-        restarts.
+        The addresses are the configured ones. If an address changes, an open listener keeps its old address
+        until it is removed and added again, or the broker restarts.
         """
         return [one for one in self._state.listeners.broker_endpoints() if one.name in self._active_listeners]
 
@@ -261,12 +261,12 @@ class BrokerConfig:
         ]
 
     def protocol(self, listener: str) -> str:
-        """Return the security protocol of a listener."""
+        """Return the security protocol of a listener. Raises KeyError if no protocol is configured."""
         active = self._active_listeners.get(listener)
         return self._protocols[listener] if active is None else active.protocol
 
     def listener_sasl(self, listener: str) -> ListenerSasl | None:
-        """Return the SASL settings of an active listener, or None without SASL."""
+        """Return the SASL settings of a listener; None if it is not active or does not use SASL."""
         active = self._active_listeners.get(listener)
         return None if active is None else active.sasl
 
@@ -312,7 +312,10 @@ class BrokerConfig:
             self._apply("broker")
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
-        """Raise ConfigError if these cannot be the dynamic settings of this broker, or of the cluster."""
+        """Raise ConfigError if `settings` cannot replace the dynamic settings of this broker.
+
+        Without `per_broker`, `settings` are to replace the cluster-wide dynamic settings.
+        """
         settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)

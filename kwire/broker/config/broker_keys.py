@@ -1,4 +1,4 @@
-"""All keys of a broker, and the keys that can change while it runs. KIP-226."""
+"""All keys of a broker, and the keys that can change while the broker runs. KIP-226."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 
 Value = bool | int | float | str | list[str] | None
-"""A parsed value."""
+"""The parsed value of a key."""
 
 
 class ConfigType(IntEnum):
@@ -107,7 +107,7 @@ class Key(NamedTuple):
 
     @property
     def default_value(self) -> Value:
-        """The parsed default."""
+        """The parsed default; None if the key is unset by default or must be set."""
         if self.default is None or self.default == REQUIRED:
             return None
         return parse(self.name, self.type, self.default)
@@ -130,7 +130,7 @@ _MAX_DIGITS: Final = 19
 
 
 def parse_integer(text: str, bits: int = 31) -> int | None:
-    """Parse an integer of `bits` and a sign, as Java does. Returns None if the text is not an integer.
+    """Parse an integer of `bits` bits and a sign, as Java does. Return None if it is invalid or too large.
 
     Digits of any script are valid if each is one UTF-16 unit. Whitespace and underscores are not.
     """
@@ -144,7 +144,7 @@ def parse_integer(text: str, bits: int = 31) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Parse a floating-point number, as Java does. Returns None if the text is not a number."""
+    """Parse a floating-point number, as Java does. Return None if the text is not a number."""
     match = _DOUBLE.match(text)
     if match is None:
         return None
@@ -158,7 +158,7 @@ def parse_double(text: str) -> float | None:
 
 
 def parse(name: str, config_type: ConfigType, text: str) -> Value:
-    """Parse a value of a type. Raises ConfigError if the value is invalid."""
+    """Parse the value `text` of the key `name`. Raises ConfigError if the text does not fit the type."""
     trimmed = text.strip(BLANKS)
     if config_type in _BOUNDS:
         number = parse_integer(trimmed, _BOUNDS[config_type])
@@ -273,7 +273,7 @@ class ListValidator:
         self._can_be_empty = can_be_empty
 
     def validate(self, name: str, entries: list[str]) -> None:
-        """Raise ConfigError for the first invalid entry."""
+        """Raise ConfigError for the first invalid entry, or if the list must not be empty but is."""
         if not entries and not self._can_be_empty:
             allowed = f"[{', '.join(self._allowed)}]" if self._allowed else "any non-empty value"
             raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {allowed}")

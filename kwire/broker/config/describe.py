@@ -38,7 +38,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A key and source that set a value, or would set it without the synonyms before it."""
+    """A setting that can determine a key's value. In a list of synonyms, the first one is in effect."""
 
     name: str
     value: str | None
@@ -178,7 +178,7 @@ def inherited_source(config: BrokerConfig, name: str) -> ConfigSource:
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """Describe all keys of a topic with these overrides."""
+    """Describe all keys of a topic with these overrides. Invalid overrides have no effect on the values."""
     values = topic_values(config, overrides)
     for name, key in TOPIC_KEYS_BY_NAME.items():
         if key.internal and name not in overrides:

@@ -87,7 +87,7 @@ REMOTE_THREADS: Final = "remote.log.manager.thread.pool.size"
 TOPIC_DEFAULTS: Final = frozenset(
     source.name for sources in BROKER_SYNONYMS.values() for source in sources
 ) | {"cordoned.log.dirs"}
-"""The keys that the logs depend on."""
+"""The broker keys that affect partition logs."""
 SAME_AS_RETENTION: Final = -2
 """The value of the local retention that stands for the retention of the log."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
@@ -106,7 +106,7 @@ def dynamic_key(name: str) -> Key | None:
 
 
 def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raise ConfigError if these settings are invalid for one broker, or as cluster-wide defaults."""
+    """Raise ConfigError if a setting is invalid: for one broker, or without `per_broker`, cluster-wide."""
     _refuse("Cannot update these configs dynamically", _non_dynamic(settings))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
@@ -193,7 +193,10 @@ def _per_broker_only(names: Iterable[str]) -> list[str]:
 
 
 def merge_layers(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Merge layers of settings; later layers win. A key also replaces its synonyms of earlier layers."""
+    """Merge layers of settings; later layers win.
+
+    As in Kafka, a key in any layer but the first also removes the synonyms that were merged before the key.
+    """
     settings: dict[str, str] = {}
     for layer in layers:
         for name, text in layer.items():
@@ -314,7 +317,7 @@ def _first_set_ms(values: Values, *names: tuple[str, int]) -> int:
 
 
 def _retention_ms(values: Values) -> int:
-    """Return the log retention; -1 means no limit."""
+    """Return the log retention in ms; -1 means no limit."""
     found = _first_set_ms(
         values,
         ("log.retention.ms", 1),
@@ -429,7 +432,7 @@ def _thread_count(state: EffectiveSettings, name: str) -> int:
 
 
 def _thread_count_error(name: str, old: int, new: int) -> str | None:
-    """Return an error if the new number of threads is below half or above double the old number."""
+    """Return an error if the new number of threads is below 1, below half or above double the old number."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new == old:
         return None

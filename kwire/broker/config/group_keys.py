@@ -1,7 +1,7 @@
 """Keys of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071).
 
-Names, types and defaults are those of Apache Kafka 4.3.1. The default of a key is the broker's value of the
-key with the prefix `group.`.
+Names, types and defaults are those of Apache Kafka 4.3.1. If the broker has the key with the prefix `group.`,
+the broker's value is the default.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class LoginModule(NamedTuple):
 
 
 class LoginContext(NamedTuple):
-    """The login modules of a mechanism: the users that it accepts, and this node's own login.
+    """The login modules of a mechanism. They contain the users of PLAIN, and this node's own login.
 
     Kafka's login modules only hold options. If several modules set an option, the first one wins.
     """
@@ -184,7 +184,7 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _read_quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the quoted word that starts at `at`, and the position after it. A line end ends it, too."""
+    """Return the quoted word that starts at `at`, and the position after it. A line end also ends a word."""
     quote = text[at]
     at += 1
     word: list[str] = []

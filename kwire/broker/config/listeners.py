@@ -1,8 +1,8 @@
 """Listeners: addresses to bind and to advertise, security protocols, and dynamic changes. KIP-226.
 
 The rules and messages for a running broker are those of Apache Kafka 4.3.1 in KRaft mode. A running broker
-adds and removes listeners, which are identified by their names. It neither moves a listener nor registers
-again: its advertised addresses are those of its start.
+adds and removes listeners, which are identified by their names. The broker does not change the address of a
+listener, and does not register again, so the advertised addresses are those at the start.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ SINGLE_NODE_DEFAULTS: Final = {
 }
 """The configuration of a node without a properties file, as in Kafka's container image.
 
-One node is enough for the internal topics, and the first group does not wait for members.
+One node is enough for the internal topics, and new groups do not wait for further members.
 """
 
 REMOVED_KEYS: Final = frozenset(
@@ -61,13 +61,13 @@ REMOVED_KEYS: Final = frozenset(
 
 
 _PREFIXES: Final = (LISTENER_PREFIX, f"{PROVIDERS}.")
-"""The prefixes of keys that contain a name."""
+"""The prefixes of keys that contain the name of a listener or provider."""
 
 _JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
 
 
 def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
-    """Load a broker's configuration, and log a warning for each key without an effect.
+    """Load a broker's configuration, and log a warning for each setting without an effect.
 
     `properties` is the path of a properties file. Raises ConfigError for an invalid value, or for an unknown
     key in `overrides`. Raises OSError if the file cannot be read.
@@ -105,7 +105,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
 
 
 def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
-    """Read the JAAS file that KAFKA_OPTS names, as the JVM would."""
+    """Read the JAAS file that KAFKA_OPTS names. Return None if it names none."""
     paths = _JAAS_FILE.findall(environ.get("KAFKA_OPTS", ""))
     if not paths:
         return None

@@ -20,7 +20,7 @@ PROVIDERS: Final = "config.providers"
 ReadFile = Callable[[str], str]
 """Returns the text of a file. Raises OSError if the file cannot be read."""
 Provider = Callable[[str, str], str | None]
-"""Returns the value of a key at a path, or None. Raises ConfigError if the path cannot be read."""
+"""Returns the value of a placeholder (path, key), or None. Raises ConfigError if the path is invalid."""
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -29,7 +29,10 @@ _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 def resolve_placeholders(
     settings: Mapping[str, str], read: ReadFile, environ: Mapping[str, str], logger: NodeLogger
 ) -> dict[str, str]:
-    """Return the settings with their placeholders resolved. Raises ConfigError if a provider fails."""
+    """Return the settings with their placeholders resolved.
+
+    Raises ConfigError if a provider has an unsupported class or invalid parameters, or cannot read a file.
+    """
     providers: dict[str, Provider] = {}
     for name in settings.get(PROVIDERS, "").split(","):
         key = f"{PROVIDERS}.{name}.class"
@@ -61,7 +64,7 @@ def resolve_placeholders(
 
 
 def _file_provider(read: ReadFile) -> Provider:
-    """Return a provider of the keys in properties files."""
+    """Return a provider for which the path is a properties file, and the key is a key in that file."""
 
     def look_up(path: str, key: str) -> str | None:
         try:
@@ -73,7 +76,7 @@ def _file_provider(read: ReadFile) -> Provider:
 
 
 def _directory_provider(read: ReadFile) -> Provider:
-    """Return a provider of the files in a directory, by their names."""
+    """Return a provider for which the path is a directory, and the key is the name of a file in it."""
 
     def look_up(path: str, key: str) -> str | None:
         if "/" in key:

@@ -50,7 +50,7 @@ _CLIENT_CALLBACK_HANDLER: Final = "sasl.client.callback.handler.class"
 
 
 class SaslSettings(Settings, Protocol):
-    """The effective settings, and their texts. The texts include all keys with a prefix."""
+    """The effective settings as values and as text (`settings`). Only the latter have keys with a prefix."""
 
     @property
     def settings(self) -> Mapping[str, str]: ...
@@ -74,7 +74,7 @@ class ListenerSasl(NamedTuple):
     mechanisms: tuple[str, ...]
     """The enabled mechanisms."""
     plain_users: Mapping[str, str]
-    """The users of PLAIN in its JAAS configuration: name -> password."""
+    """The users in the JAAS configuration of PLAIN: name -> password."""
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
     """The maximum session lifetime of each mechanism; 0 means no limit."""
@@ -100,7 +100,8 @@ def enabled_mechanisms(state: SaslSettings, listener: str) -> tuple[str, ...]:
 def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
     """Read the SASL settings of a listener.
 
-    Raises ConfigError if the listener cannot work with these settings.
+    Raises ConfigError if a setting is invalid, or if no mechanism is enabled, or if an enabled mechanism is
+    not supported or has no valid JAAS configuration.
     """
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
@@ -127,9 +128,9 @@ def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None
 
 
 def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
-    """Return the mechanism with which this node connects on a listener, or None without SASL.
+    """Return the mechanism with which this node connects to `listener` of other nodes; None without SASL.
 
-    Raises ConfigError.
+    Raises ConfigError if the mechanism is not supported.
     """
     listeners = state.listeners
     if listeners.protocols.get(listener) not in SASL_PROTOCOLS:
@@ -143,7 +144,7 @@ def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
 def login_context(state: SaslSettings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
     """Return a mechanism's JAAS configuration, from the settings or else from the file.
 
-    Raises ConfigError.
+    Raises ConfigError if it is missing or malformed, or needs a Java class that kwire does not have.
     """
     own = f"listener.name.{listener.lower()}."
     for key in (
@@ -170,7 +171,10 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
 
 
 def _context_from_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
-    """Return the listener's context in the file, or else the context of all listeners, and its name."""
+    """Return the file's context for the listener, or else for all listeners, with the name of the context.
+
+    `missing` is the key that would replace the file, for the error text.
+    """
     contexts = {}
     if file is not None:
         try:
@@ -199,7 +203,7 @@ def _check_served(name: str, mechanism: str) -> None:
 
 
 def check_inter_broker(state: SaslSettings) -> None:
-    """Raise ConfigError if the inter-broker listener is ambiguous, or if its mechanism is not enabled."""
+    """Raise ConfigError if two keys set the inter-broker listener, or if its mechanism is not enabled."""
     if INTER_BROKER_NAME in state.settings and INTER_BROKER_PROTOCOL in state.settings:
         raise ConfigError(f"Only one of {INTER_BROKER_NAME} and {INTER_BROKER_PROTOCOL} should be set.")
     listener = state.listeners.inter_broker

@@ -34,7 +34,7 @@ def default_value(broker: BrokerConfig, name: str) -> Value:
 
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Return every key's value. An invalid override is ignored."""
+    """Return the values of all topic keys. An invalid override is ignored."""
     values: dict[str, Value] = {}
     for name, key in TOPIC_KEYS_BY_NAME.items():
         text = overrides.get(name)

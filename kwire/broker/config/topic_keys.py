@@ -123,7 +123,7 @@ TOPIC_KEYS: Final = (
 class BrokerSynonym(NamedTuple):
     """A broker key that provides a topic key's default.
 
-    Its unit is `units` times the unit of the topic key.
+    The unit of the broker key is `units` times the unit of the topic key.
     """
 
     name: str

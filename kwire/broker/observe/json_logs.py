@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of JSON lines: `time`, `level`, `logger`, `message`; optional `node`, `request`, `error`."""
+    """A formatter of JSON lines with `time`, `level`, `logger`, `message`, and optional further fields.
+
+    The optional fields are `node`, `request`, and `error` (the traceback of an exception).
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -44,7 +44,7 @@ def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
 
 
 def token_hmac(secret: bytes, token_id: str) -> bytes:
-    """Compute the HMAC of a token. It is the token's password."""
+    """Compute the HMAC of a token. In base64, it is the password of the token."""
     import hmac  # imported here because it loads OpenSSL, which most nodes never need
 
     return hmac.digest(secret, token_id.encode(), DIGEST)
@@ -79,15 +79,15 @@ class TokenHmacs:
             self._ids[made] = token_id
 
     def hmac_of(self, token_id: str) -> bytes:
-        """Return the HMAC of a token."""
+        """Return the HMAC of a token, even if `update_tokens` has not received the token yet."""
         made = self._hmacs.get(token_id)
         return token_hmac(self.secret, token_id) if made is None else made
 
-    def find(self, tokens: Mapping[str, DelegationTokenRecord], shown: bytes) -> DelegationTokenRecord | None:
-        """Return the token whose HMAC is `shown`; None if there is none."""
-        if shown not in self._ids:
+    def find(self, tokens: Mapping[str, DelegationTokenRecord], hmac: bytes) -> DelegationTokenRecord | None:
+        """Return the one of the current `tokens` that has this HMAC, or None."""
+        if hmac not in self._ids:
             self.update_tokens(tokens)
-        return tokens.get(self._ids.get(shown, ""))
+        return tokens.get(self._ids.get(hmac, ""))
 
 
 def parse_principal(text: str) -> Principal:

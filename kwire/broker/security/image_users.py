@@ -1,12 +1,12 @@
 """The users in a cluster's metadata: SCRAM credentials and delegation tokens. KIP-84, KIP-48.
 
-The SCRAM credential of a delegation token is derived from the token id with thousands of hashes. This takes
-milliseconds, in which the event loop would serve no other client. So a worker thread derives and caches the
-credentials of new tokens in advance, one at a time. If a token is used before the thread has derived its
-credential, the event loop derives it.
+The SCRAM credential of a delegation token is derived from the token's HMAC with thousands of hashes. This
+takes milliseconds, in which the event loop would serve no other client. So a worker thread derives and caches
+the credentials of new tokens in advance, one at a time. If a client uses a token before the thread has
+derived its credential, the event loop derives the credential.
 
-As in Apache Kafka, clients can authenticate with an expired token until the controller has removed it. Their
-sessions have a lifetime of 0.
+As in Apache Kafka, clients can authenticate with an expired token until the controller has removed the token.
+Their sessions have a lifetime of 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UsersImage(Protocol):
 
 
 class ImageUsers:
-    """`Users` that reads the current metadata image."""
+    """The implementation of `Users` that reads the current metadata image."""
 
     def __init__(
         self,
@@ -67,7 +67,6 @@ class ImageUsers:
         self._is_deriving = False
 
     def scram_credential(self, mechanism: str, name: str) -> ScramCredential | None:
-        """See `Users`."""
         record = self._image().scram_credentials.get((SCRAM_MECHANISMS[mechanism].code, name))
         if record is None:
             return None
@@ -76,7 +75,7 @@ class ImageUsers:
         )
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """See `Users`. The principal's type is User even if the owner of the token has another type."""
+        """Return a delegation token, or None. The type of its `owner` is always User, as in Kafka."""
         record = self._image().delegation_tokens.get(token_id) if self._secret else None
         if record is None:
             return None
@@ -84,7 +83,7 @@ class ImageUsers:
         return TokenCredential(owner, record.expiration_timestamp, self._credential(mechanism, token_id))
 
     def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
-        """Replace the tokens by those of a new metadata image."""
+        """Replace the tokens by those of a new metadata image, and derive the credentials of new tokens."""
         before, self._tokens = self._tokens, tokens
         if tokens is before or not self._secret:
             return
@@ -107,8 +106,8 @@ class ImageUsers:
         self._pending.clear()
 
     def _cache(self, key: tuple[str, str], made: ScramCredential | BaseException) -> None:
-        # A credential that was used in the meantime is cached already. The event loop derives any other
-        # missing credential when it is used.
+        # If a client has used the token in the meantime, its credential is cached already. If the credential
+        # is not cached here, the event loop derives it when a client uses the token.
         if not isinstance(made, BaseException) and key[1] in self._tokens and len(self._cached) < MAX_CACHED:
             self._cached.setdefault(key, made)
         self._host.call_soon(self._derive_next)

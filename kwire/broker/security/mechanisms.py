@@ -1,4 +1,4 @@
-"""Lookup of the server side and the client side of a SASL mechanism by its name."""
+"""Creation of the server side and the client side of a SASL exchange, by the name of the mechanism."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kwire.wire.mechanisms import PLAIN
 
 
 def sasl_server(mechanism: str, security: ListenerSasl, users: Users, rng: random.Random) -> SaslServer:
-    """Return the server side of a mechanism. The listener must have enabled the mechanism."""
+    """Create the server side of one exchange. The listener with `security` must have enabled `mechanism`."""
     if mechanism == PLAIN:
         return PlainServer(security.plain_users)
     return ScramServer(SCRAM_MECHANISMS[mechanism], users, new_nonce(rng))
 
 
 def sasl_client(credentials: Credentials, rng: random.Random) -> SaslClient:
-    """Return the client side that authenticates with these credentials."""
+    """Create the client side of one exchange, which authenticates with these credentials."""
     mechanism, username, password, is_token = credentials
     if mechanism == PLAIN:
         return PlainClient(username, password)

@@ -12,7 +12,7 @@ from kwire.wire.mechanisms import PLAIN
 
 
 class PlainServer:
-    """The server side of PLAIN, with the passwords of all users."""
+    """The server side of one PLAIN exchange, with the passwords by user name."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
@@ -24,7 +24,10 @@ class PlainServer:
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check the client's message and return an empty response. Raises AuthenticationFailed."""
+        """Check the client's message and return an empty response.
+
+        Raises AuthenticationFailed for a malformed message, an unknown user or a wrong password.
+        """
         tokens = response.decode(errors="replace").split("\0", 3)
         if len(tokens) != 3:
             raise _failed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}")
@@ -45,7 +48,7 @@ class PlainServer:
 
 
 class PlainClient:
-    """The client side of PLAIN."""
+    """The client side of one PLAIN exchange."""
 
     mechanism: Final = PLAIN
 

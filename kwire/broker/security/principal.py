@@ -15,7 +15,7 @@ class Principal(NamedTuple):
     type: str
     name: str
     token_authenticated: bool = False
-    """Whether the client authenticated with a delegation token. It then may not request another token."""
+    """Whether the client authenticated with a delegation token. Such a client cannot request other tokens."""
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"

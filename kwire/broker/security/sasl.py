@@ -38,7 +38,10 @@ class SaslServer(Protocol):
     """The server side of one exchange."""
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check a client's message and return the response. Raises AuthenticationFailed or WireError."""
+        """Check a client's message and return the response.
+
+        Raises AuthenticationFailed, or WireError if Kafka closes the connection without an error response.
+        """
 
     @property
     def outcome(self) -> AuthenticationResult | None:
@@ -50,12 +53,13 @@ class SaslClient(Protocol):
 
     @property
     def mechanism(self) -> str:
-        """The name of the mechanism, which SaslHandshake contains."""
+        """The mechanism name to send in SaslHandshake."""
 
     def evaluate(self, challenge: bytes) -> bytes | None:
         """Return the next message for the server; None if there is none. The first `challenge` is empty.
 
-        Raises AuthenticationFailed if the server does not prove that the server has the user's credential.
+        Raises AuthenticationFailed if `challenge` is invalid, or does not prove that the server has the
+        user's credential.
         """
 
     @property

@@ -31,8 +31,8 @@ from kwire.wire.errors import WireError
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
-MAX_ASKED_ITERATIONS: Final = 1_000_000
-"""The limit for a client, so that a malicious server cannot keep it busy. Kafka's servers request fewer."""
+MAX_REQUESTED_ITERATIONS: Final = 1_000_000
+"""The limit at a client, so that a malicious server cannot keep it busy. Kafka's servers request fewer."""
 
 _NONCE_BYTES: Final = 18
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
@@ -103,11 +103,14 @@ class ScramServer:
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """The result; None until the client has proved that the client knows the password."""
+        """The result of the exchange; None until the client has proved that it knows the password."""
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """Check a client's message and return the response. Raises AuthenticationFailed or WireError."""
+        """Check a client's message and return the response.
+
+        Raises AuthenticationFailed, or WireError if Kafka closes the connection without an error response.
+        """
         if self._awaits_first:
             self._awaits_first = False
             return self._first(response)
@@ -166,7 +169,10 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client side of one exchange. `nonce` must not have been used before."""
+    """The client side of one exchange. `nonce` must not have been used before.
+
+    With `is_token`, `username` and `password` are the id and the HMAC (in base64) of a delegation token.
+    """
 
     def __init__(
         self,
@@ -190,16 +196,18 @@ class ScramClient:
 
     @property
     def mechanism(self) -> str:
-        """The name of the mechanism."""
         return self._scram.name
 
     @property
     def is_complete(self) -> bool:
-        """Whether the server has proved that the server has the user's credential."""
+        """Whether the server has proved that it has the user's credential."""
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Check the server's message and return the client's next one. Raises AuthenticationFailed."""
+        """Check the server's message and return the client's next message, or None after the last one.
+
+        Raises AuthenticationFailed if the server's message is invalid.
+        """
         return self._step(challenge)
 
     def _first(self, challenge: bytes) -> bytes | None:
@@ -220,9 +228,9 @@ class ScramClient:
                 f"Requested iterations {iterations} is less than the minimum {MIN_ITERATIONS} "
                 f"for {self.mechanism}"
             )
-        if iterations > MAX_ASKED_ITERATIONS:
+        if iterations > MAX_REQUESTED_ITERATIONS:
             raise AuthenticationFailed(
-                f"Requested iterations {iterations} is more than the maximum {MAX_ASKED_ITERATIONS} "
+                f"Requested iterations {iterations} is more than the maximum {MAX_REQUESTED_ITERATIONS} "
                 f"for {self.mechanism}"
             )
         scram = self._scram

@@ -37,11 +37,11 @@ class ScramMechanism(NamedTuple):
         return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
 
     def client_key(self, salted_password: bytes) -> bytes:
-        """Return the ClientKey of RFC 5802. A client proves that the client knows this key."""
+        """Return the ClientKey of RFC 5802. Clients prove that they know this key."""
         return self.hmac(salted_password, b"Client Key")
 
     def server_key(self, salted_password: bytes) -> bytes:
-        """Return the ServerKey of RFC 5802. A server proves that the server knows this key."""
+        """Return the ServerKey of RFC 5802. Servers prove that they know this key."""
         return self.hmac(salted_password, b"Server Key")
 
     def credential(self, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
@@ -56,7 +56,7 @@ class ScramMechanism(NamedTuple):
     def derive_credential(
         self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
-        """Derive a credential with a new salt. A delegation token's password is its HMAC in base64."""
+        """Derive a credential with a new salt from `rng`."""
         return self.derive_credential_with_salt(password, rng.randbytes(SALT_BYTES), iterations)
 
     def derive_credential_with_salt(

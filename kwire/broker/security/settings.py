@@ -51,10 +51,10 @@ def scram_mechanisms(config: BrokerConfig) -> list[str]:
 
 
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
-    """Return the credentials for a listener of other nodes; None if it requires no authentication.
+    """Return the credentials for connections to other nodes; None if `listener` has no authentication.
 
-    The listener is inter.broker.listener.name or one of controller.listener.names. Raises ConfigError if the
-    settings have no credentials for the listener.
+    `listener` is inter.broker.listener.name or one of controller.listener.names. Raises ConfigError if the
+    settings have no valid credentials for the listener.
     """
     login = config.peer_login(listener)
     if login is None:

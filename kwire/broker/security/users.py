@@ -35,4 +35,7 @@ class Users(Protocol):
         """Return the credential of a user for a mechanism; None if the user has none."""
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """Return a delegation token; None if it does not exist. Its password is its HMAC in base64."""
+        """Return a delegation token with its credential for a mechanism; None if there is no such token.
+
+        The password of a token is its HMAC in base64.
+        """
