@@ -54,7 +54,7 @@ _LAZY_IMPORTS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class on first use, so that a test suite with one broker does not import the others."""
+    """Import a class of `_LAZY_IMPORTS` on first use, so that importing `Broker` stays fast."""
     from importlib import import_module
 
     if name not in _LAZY_IMPORTS:

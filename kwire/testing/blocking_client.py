@@ -1,6 +1,6 @@
-"""The client behind `Kafka`, which sends one request at a time and waits for its response.
+"""The client that `Kafka` uses. It sends one request at a time, and waits for the response.
 
-It retries retriable errors and failed connections until the timeout, including while no broker is up yet.
+It retries retriable errors and failed connections until the timeout, even if no broker is up yet.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class BlockingClient:
         sleep: Callable[[float], None] = time.sleep,
         security: Security = PLAINTEXT,
     ) -> None:
-        """Create a client without connecting. Raises ValueError unless servers are given as host:port.
+        """Create a client without connecting. Raises ValueError if a bootstrap server is not host:port.
 
-        The client calls `sleep` with a number of seconds before each retry. An exception of `sleep` ends the
-        retries.
+        Each method retries for `timeout_s`. Before each retry, it calls `sleep` with a number of seconds. An
+        exception of `sleep` ends the retries.
         """
         self._cluster = ClusterClient(
             [_parse_address(text) for text in bootstrap_servers.split(",")],
@@ -107,7 +107,7 @@ class BlockingClient:
         headers: Headers,
         timestamp_ms: int,
     ) -> list[Record]:
-        """Append a batch, and return its records with their offsets."""
+        """Append a batch with one record per value, and return the records with their offsets."""
         self._cluster.retry(lambda: self._partitions(topic, create=True))
         # Without idempotence, since brokers without a controller cannot allocate producer ids.
         sending = TopicProducer(self._cluster, topic, idempotent=False)
@@ -127,7 +127,11 @@ class BlockingClient:
         committed: bool,
         topic_within_s: float | None = None,
     ) -> Iterator[Record]:
-        """Yield the records of a topic. `topic_within_s` is how long to wait for the topic to exist."""
+        """Yield the records of one partition, or of all, from `offset` to the current end offset.
+
+        With `committed`, records of open and aborted transactions are skipped. `topic_within_s` is how long
+        to wait for the topic to exist, by default the client's timeout.
+        """
         ends = self.end_offsets(topic, committed=committed, topic_within_s=topic_within_s)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
@@ -146,7 +150,7 @@ class BlockingClient:
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return log end offsets, or last stable offsets if `committed` is set."""
+        """Return the high watermark of each partition, or the last stable offset if `committed` is set."""
         partitions = self._cluster.retry(lambda: self._partitions(topic), topic_within_s)
         return _by_topic_partition(
             find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed)
@@ -167,7 +171,7 @@ class BlockingClient:
         return _by_topic_partition(fetch_committed_offsets(self._cluster, group))
 
     def lag(self, group: str, topic: str) -> int:
-        """Return how many offsets of a topic a group has not committed."""
+        """Return the lag of a group on a topic, summed over the partitions. See `Kafka.lag`."""
         committed, ends = self.committed(group), self.end_offsets(topic)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         return sum(end - max(firsts[one], committed.get(one, 0)) for one, end in ends.items())
@@ -198,7 +202,10 @@ class BlockingClient:
     # --- users
 
     def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:
-        """Create SCRAM credentials for these users only, and wait until every broker knows them."""
+        """Create SCRAM credentials for `users`, and delete those of all other users.
+
+        `users` maps names to passwords. Returns after every broker has applied the changes.
+        """
         from kwire.client.users import delete_credential, describe_credentials, set_password
 
         others = [one for one in describe_credentials(self._cluster) if one.user not in users]
@@ -219,7 +226,10 @@ class BlockingClient:
             self._cluster.retry(partial(attempt, node_id))
 
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
-        """Create a delegation token that the authenticated user owns."""
+        """Create a delegation token that the authenticated user owns.
+
+        If `max_lifetime_ms` is None, the brokers' default applies.
+        """
         from kwire.broker.security.principal import USER, Principal
         from kwire.client.tokens import BROKER_DEFAULT, create_token, describe_tokens
 
@@ -247,15 +257,18 @@ class BlockingClient:
     # --- leaders and coordinators
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the leader of a partition. Raises UnknownPartition."""
+        """Return the leader's node id. Raises UnknownPartition if the topic has no such partition."""
         return self._cluster.retry(lambda: self._cluster.leader(topic, partition))
 
     def coordinator(self, group: str) -> int:
-        """Return the coordinator of a group."""
+        """Return the node id of a group's coordinator."""
         return self._cluster.retry(lambda: self._cluster.coordinator(group))
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Make a node the preferred leader of a partition, and elect it once it is in sync."""
+        """Make node `to` the leader of a partition, and wait until all brokers report the new leader.
+
+        Raises LookupError if the node has no replica of the partition.
+        """
         one = (topic, partition)
         replicas = self._cluster.retry(lambda: self._cluster.partition_metadata([one]))[one].replica_nodes
         if to not in replicas:
@@ -299,7 +312,7 @@ class BlockingClient:
 def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
     """Return the next records of a partition. An empty list means that no record is left before `end`.
 
-    Raises ApiError or Disconnected.
+    Raises OFFSET_NOT_AVAILABLE if the leader's high watermark is still below `end`.
     """
     before = reader.positions[one]
     found = [record for _, record in reader.poll([one])]

@@ -38,7 +38,7 @@ POLL_SECONDS = 1
 
 
 class Broker(EmbeddedKafka):
-    """A broker in a thread of this process, which can be stopped and started again.
+    """A broker in a thread of this process. It can be stopped and started again.
 
     It has all methods of `Kafka`.
     """
@@ -92,10 +92,11 @@ class Broker(EmbeddedKafka):
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the broker and return once it serves requests.
+        """Start the broker, and return when it serves requests.
 
-        After `crash` the broker keeps its data, its address and its clock. Raises ConfigError, BindError or
-        any other error that prevents the start.
+        After `crash`, the broker keeps its data, address and clock. Raises RuntimeError if the broker is
+        running already. Otherwise, this method raises the error that prevents the start, such as ConfigError
+        or BindError.
         """
         if self.is_running:
             raise RuntimeError("the broker is already running")
@@ -196,10 +197,10 @@ class Broker(EmbeddedKafka):
         self._disk_space.is_full = False
 
     def advance(self, delay_ms: int) -> None:
-        """Move the broker's clock forward by `delay_ms`, running each timer at its own time.
+        """Move the broker's clock forward by `delay_ms`, and run each timer at its own time.
 
-        Returns once everything that became due is done: responses are queued, and writes are finished. This
-        method can be called from any thread. The clocks of clients do not move.
+        This method returns when everything that became due is done: responses are queued, and writes are
+        finished. It can be called from any thread. The clocks of clients do not move.
 
         Periodic tasks, such as retention, run at most 200 times and once at the end, however long `delay_ms`
         is, so a week takes milliseconds. If this call is interrupted, the clock stops where it is.
@@ -250,7 +251,7 @@ class Broker(EmbeddedKafka):
 
     @property
     def _keeps_data(self) -> bool:
-        """Whether the data outlives a clean stop."""
+        """Whether the data is kept after `stop`."""
         return self._temporary is None or not DIRECTORY_KEYS.isdisjoint(self._overrides)
 
     def _end_thread(self, end: Callable[[BrokerThread], None]) -> None:
@@ -267,7 +268,7 @@ class Broker(EmbeddedKafka):
 
 
 def check_delay(delay_ms: object) -> None:
-    """Check a time to advance by. Raises TypeError or ValueError."""
+    """Raise TypeError unless the delay is an int, and ValueError if it is negative."""
     if not isinstance(delay_ms, int):
         raise TypeError(f"delay_ms is a whole number of milliseconds, not {delay_ms!r}")
     if delay_ms < 0:

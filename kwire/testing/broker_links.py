@@ -17,10 +17,10 @@ REASON = "disconnected by the test"
 
 
 class BrokerLinks:
-    """The pairs of nodes whose network is cut, in both directions. Can be used from any thread."""
+    """The network links between nodes. Cuts affect both directions. Can be used from any thread."""
 
     def __init__(self, ports: Mapping[int, Iterable[int]]) -> None:
-        """Create links between nodes that listen on `ports`, without cuts."""
+        """Create links without cuts. `ports` maps node ids to the ports on which the nodes listen."""
         self._node_of = {port: node_id for node_id, several in ports.items() for port in several}
         self._cut: set[frozenset[int]] = set()
         self._nodes: dict[int, _NodeLinks] = {}
@@ -59,7 +59,7 @@ class BrokerLinks:
         return bool(self._cut)
 
     def is_cut(self, node_id: int, to: PeerAddress) -> bool:
-        """Return whether the network between a node and an address is cut."""
+        """Return whether the network between a node and the node at the address `to` is cut."""
         with self._lock:
             return frozenset((node_id, self._node_of.get(to.port, node_id))) in self._cut
 
@@ -75,7 +75,7 @@ class _NodeLinks:
         self._dial = peers.dial
 
     def intercept_dial(self) -> None:
-        """Replace the node's dial function, and close connections that are cut already."""
+        """Replace the node's dial function, and close connections to nodes that are disconnected already."""
         self._peers.dial = self._dial_unless_cut
         self.close_cut_connections()
 

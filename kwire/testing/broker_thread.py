@@ -21,7 +21,7 @@ STOP_TIMEOUT_SECONDS = 60
 
 
 class BrokerThread(threading.Thread):
-    """A thread that runs a broker. The broker's modules are imported in the thread."""
+    """A thread that runs a broker, and imports the broker's modules."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class BrokerThread(threading.Thread):
         self._failure: BaseException | None = None
         self._stop_requested: LoopEvent | None = None
         self._may_close = threading.Event()
-        """Set once the thread that requested the end no longer uses the event loop, which can be closed."""
+        """Set when the thread that requested the end no longer uses the event loop, which may then close."""
 
     def run(self) -> None:
-        """Run the broker until it ends, and keep its failure."""
+        """Run the broker until it ends. Its error is kept for `wait_until_started`, `stop` and `kill`."""
         try:
             self._serve()
         except BaseException as error:
@@ -85,7 +85,7 @@ class BrokerThread(threading.Thread):
         yield from running.shut_down()
 
     def wait_until_started(self) -> None:
-        """Wait until the broker serves requests. Raises the failure that prevents the start."""
+        """Wait until the broker serves requests. Raises the error that prevents the start."""
         if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
             raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
         if self._failure is not None:
@@ -93,11 +93,14 @@ class BrokerThread(threading.Thread):
             raise self._failure
 
     def stop(self, *, keeps_data: bool) -> None:
-        """Shut the broker down cleanly, or discard its data. Raises the broker's failure if it has failed."""
+        """Shut the broker down. Without `keeps_data`, its data is not flushed, because it will be deleted.
+
+        If the broker has failed before, this method raises the error.
+        """
         self._request_end("CLEAN" if keeps_data else "DISCARDED")
 
     def kill(self) -> None:
-        """End the broker as if its process were killed. Raises the broker's failure if it has failed."""
+        """End the broker as if its process were killed. If it has failed before, raise the error."""
         self._request_end("KILLED")
 
     def _request_end(self, ending: str) -> None:

@@ -80,14 +80,17 @@ class _ClusterBroker(Broker):
         return self.is_running and self._resumed is None
 
     def advance_clock(self, delay_ms: int, *, internode_clock: bool) -> None:
-        """Move the clock of the broker. While the broker is down or suspended, only its clock moves."""
+        """Advance the broker's clock. With `internode_clock`, timeouts between nodes can expire, too.
+
+        If the broker is down or suspended, its timers do not run.
+        """
         if self.is_responsive:
             self._advance_clock(delay_ms, internode_clock=internode_clock)
         elif self._clock is not None:
             self._clock.advance(delay_ms)
 
     def settle(self) -> None:
-        """Wait until no replication and no transaction end is pending, for a limited time."""
+        """Wait until no replication and no transaction end is pending, for about 1 s at most."""
         settled, until = threading.Event(), time.monotonic() + MAX_SETTLE_SECONDS
         running = self._running
 
@@ -136,7 +139,7 @@ class Cluster(EmbeddedKafka):
         return ",".join(f"{HOST}:{port}" for port in self._ports.values())
 
     def start(self) -> None:
-        """Start all brokers and return once they serve requests. Raises the first failure."""
+        """Start all brokers, and return when they serve requests. Raises the first error of a broker."""
         if self.brokers:
             raise RuntimeError("the cluster is already running")
         self._create_directory()
@@ -166,19 +169,19 @@ class Cluster(EmbeddedKafka):
         return self.brokers[self._call(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
-        """Make broker `to` the leader of a partition, and return once it is the leader.
+        """Make broker `to` the leader of a partition, and return when it is the leader.
 
-        The broker must have a replica, otherwise this raises LookupError. To move a group's coordinator, move
-        its partition of `__consumer_offsets`.
+        Raises LookupError if the broker has no replica. To move a group's coordinator, move the leader of the
+        group's partition of `__consumer_offsets`.
         """
         self._call(lambda client: client.move_leader(topic, partition, to))
 
     def advance(self, delay_ms: int) -> None:
-        """Move the clocks of all brokers forward by `delay_ms`, as `Broker.advance` does for one.
+        """Move the clocks of all brokers forward by `delay_ms`, as `Broker.advance` does for one broker.
 
-        Brokers that can reach each other do not time out. If a broker is down, suspended or disconnected, the
-        first minute passes in steps of 250 ms for all brokers together, so that timeouts of that broker
-        expire. These steps take half a second of real time.
+        Brokers that can reach each other do not time out. If a broker is down, suspended or disconnected, all
+        brokers first advance together in steps of 250 ms, for twice `replica.lag.time.max.ms` (by default a
+        minute), so that timeouts of that broker expire. This takes half a second of real time.
         """
         check_delay(delay_ms)
         nodes, rest_ms = self.brokers.values(), delay_ms
@@ -195,7 +198,7 @@ class Cluster(EmbeddedKafka):
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
 
     def outages(self, seed: int) -> Outages:
-        """Return a context manager during which brokers fail one at a time, chosen by the seed."""
+        """Return a context manager that makes brokers fail one at a time, as the seed determines."""
         return Outages(seed, self.brokers, self.isolate, self.heal)
 
     # --- the network between brokers
@@ -262,7 +265,10 @@ class Cluster(EmbeddedKafka):
 
 
 def _has_pending_work(node: NodeBase) -> bool:
-    """Return whether a node waits for replication of its appends, or for the end of a transaction."""
+    """Return whether a node waits for replication of its appends, or for the end of a transaction.
+
+    A node that has not loaded its transactions yet also has pending work.
+    """
     from kwire.broker.node.node import Node
     from kwire.wire.errors import ApiError
 

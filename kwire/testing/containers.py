@@ -83,7 +83,11 @@ class KafkaContainer:
         env: Mapping[str, str] | None = None,
         **kwargs: object,
     ) -> None:
-        """Configure the broker by `env`, as in Kafka's container images. Most other arguments are ignored."""
+        """Configure the broker by `env`, as in Kafka's container images.
+
+        Raises NotImplementedError for security protocols except PLAINTEXT, and for networks, volumes and
+        commands. All other arguments except `port` are ignored.
+        """
         if security_protocol != PROTOCOL:
             raise NotImplementedError(
                 f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {USERS_HINT}"
@@ -106,7 +110,7 @@ class KafkaContainer:
     # --- configuration
 
     def with_kraft(self) -> Self:
-        """Do nothing: the broker always uses KRaft."""
+        """Set `kraft_enabled`. This has no other effect, since the broker always uses KRaft."""
         self.kraft_enabled = True
         return self
 
@@ -136,7 +140,7 @@ class KafkaContainer:
         return self
 
     def with_bind_ports(self, container: str | int, host: str | int | None = None) -> Self:
-        """Use a fixed port on this machine instead of a free one."""
+        """Use port `host` of this machine for the port `container`. Without `host`, any free port is used."""
         if host is not None:
             self._bound[int(str(container).partition("/")[0])] = int(host)
         return self
@@ -150,7 +154,7 @@ class KafkaContainer:
         return self
 
     def with_kwargs(self, **kwargs: object) -> Self:
-        """Check arguments of the container, which have no effect. Raises NotImplementedError."""
+        """Raise NotImplementedError for a network, volumes or a command. Other arguments have no effect."""
         _check_arguments(kwargs)
         return self
 
@@ -165,7 +169,10 @@ class KafkaContainer:
     # --- start and stop
 
     def start(self, timeout: float = 30) -> Self:
-        """Start the broker and return once it serves requests. Raises ConfigError or BindError."""
+        """Start the broker, and return when it serves requests. `timeout` has no effect.
+
+        Raises ConfigError or BindError, and NotImplementedError for unsupported security settings.
+        """
         settings = self._settings()
         self._directory = TemporaryDirectory()
         broker = Broker(settings, log_dir=self._directory.name, sync=False)
@@ -182,7 +189,7 @@ class KafkaContainer:
         return self
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
-        """Stop the broker and remove its data."""
+        """Stop the broker and remove its data. The arguments have no effect."""
         broker, self._broker = self._broker, None
         directory, self._directory = self._directory, None
         try:
@@ -207,14 +214,14 @@ class KafkaContainer:
 
     @property
     def broker(self) -> Broker:
-        """The broker. Raises RuntimeError before `start`."""
+        """The embedded broker. Raises RuntimeError before `start` and after `stop`."""
         if self._broker is None:
             raise RuntimeError("start the container first")
         return self._broker
 
     @property
     def status(self) -> str:
-        """The status in a container engine's words."""
+        """The status that a container would have: "running" or "not_started"."""
         return "running" if self._broker is not None and self._broker.is_running else "not_started"
 
     def get_bootstrap_server(self) -> str:

@@ -1,13 +1,13 @@
 """A disk in memory, with the faults of real disks.
 
 A write is visible at once, and the disk knows what has been synced. `kill` simulates the death of the
-process: all writes survive, and one write may be interrupted. `power_cut` simulates the death of the machine,
-after which only synced data is certain: see `kwire.testing.power_loss`.
+process: all completed writes survive. `power_cut` simulates the death of the machine: only synced data is
+certain to survive, see `kwire.testing.power_loss`.
 
 Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), kill the process
-during an operation, and corrupt synced content. A failed sync may have synced, and a later sync then syncs
-the other writes. Linux may drop such pages instead. This behavior is not modeled: the broker never continues
-after a failed sync.
+during an operation, and corrupt files. A failed sync may have made the file durable; otherwise a later sync
+does. Linux may drop the unsynced pages instead. That is not modeled, since the broker never continues after a
+failed sync.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemoryFile:
         return self._content.data.size
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write buffers at a position."""
+        """Write the buffers one after another, from `position` on."""
         self._check_not_stale()
         self._disk.write_content(self._content, self.path, position, b"".join(buffers))
 
@@ -87,7 +87,10 @@ class _Lock:
 
 
 class MemoryDisk:
-    """A file system in memory. Paths are absolute."""
+    """A file system in memory. Paths are absolute.
+
+    If a fault applies, an operation raises StorageError or ProcessDied.
+    """
 
     is_shared: Final = False
 
@@ -100,7 +103,7 @@ class MemoryDisk:
         of a failed write are written. `note` receives a line for each fault.
         """
         self.now_ms = 0
-        """The modification time of writes."""
+        """The current time in ms, which becomes the modification time of written files."""
         self.crash_count = 0
         """The number of crashes. Files that were opened before the last crash are invalid."""
         self.locks: set[str] = set()
@@ -121,7 +124,7 @@ class MemoryDisk:
         self.free_bytes: int | None = None
         """The free space in bytes. None means unlimited."""
         self.broken_directories: dict[str, bool] = {}
-        """Failed directories. Writes in them fail; reads fail too if the value is true."""
+        """Failed directories. Writes in them fail; reads fail if the value and `fails_reading` are true."""
         self._rng = rng
         self._note = note
         self._root = DirectoryContent()
@@ -147,17 +150,17 @@ class MemoryDisk:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether an operation may fail, or the process may die during it."""
+        """Whether `dies_after`, `fails_after` or `free_bytes` is set."""
         return (self.dies_after, self.fails_after, self.free_bytes) != (None, None, None)
 
     def kill(self) -> None:
-        """Simulate the death of the process. All writes survive."""
+        """Simulate the death of the process. All writes survive; faults are removed and locks released."""
         self.repair()
         self.locks.clear()
         self.crash_count += 1
 
     def power_cut(self, rng: random.Random | None = None) -> None:
-        """Simulate a power failure. `rng` decides which unsynced operations survive."""
+        """Simulate a power failure. `rng`, or the disk's, decides which unsynced operations survive."""
         self.kill()
         chance = rng or self._rng
         assert chance is not None
@@ -181,7 +184,7 @@ class MemoryDisk:
                     self._note(f"{path}/{name} kept {kind}: {entry.data.size} bytes")
 
     def corrupt(self, path: str, position: int, bits: int = 0xFF) -> None:
-        """Flip bits of one byte, in the volatile and the durable content."""
+        """Flip the bits of the mask `bits` in one byte, and make the complete file durable."""
         content = self._content(path)
         [byte] = content.data.read(position, 1)
         content.data.put(position, bytes([byte ^ bits]))
@@ -233,7 +236,7 @@ class MemoryDisk:
         raise StorageError(f"simulated EIO: {what}")
 
     def write_content(self, content: FileContent, path: str, position: int, data: bytes) -> None:
-        """Write to a file, perhaps in part. Raises StorageError or ProcessDied."""
+        """Write to a file. If a fault applies, write a part and raise StorageError or ProcessDied."""
         what = f"write {len(data)} bytes at {position} of {path}"
         rng = self._rng
         content.modified_ms = self.now_ms
@@ -323,7 +326,7 @@ class MemoryDisk:
         return entry, name
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
-        """Open a file, and create it if `create` is set. Raises FileMissing."""
+        """Open a file. Without `create`, raises FileMissing if the file does not exist."""
         self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, FileContent):
@@ -349,7 +352,7 @@ class MemoryDisk:
         return self._content(path).data.size
 
     def modified_ms(self, path: str) -> int:
-        """Return the time of the last write to a file."""
+        """Return the time of the last write to a file, in ms."""
         return self._content(path).modified_ms
 
     def read(self, path: str) -> bytes:
@@ -358,11 +361,11 @@ class MemoryDisk:
         return self._content(path).data.all()
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Return a part of a file."""
+        """Return up to `size` bytes of a file, from `position` on."""
         return self.read(path)[position : position + size]
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Write a complete file, and create it if necessary."""
+        """Replace the content of a file in place, and create the file if necessary."""
         file = self.open(path, create=True)
         file.truncate(0)
         file.write_at(0, [content])
@@ -370,7 +373,7 @@ class MemoryDisk:
             file.sync()
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Replace a file atomically, by a rename."""
+        """Replace a file atomically, by a rename. With `sync`, the new content and name are durable."""
         temporary = path + TEMPORARY_SUFFIX
         self.write(temporary, content, sync=sync)
         self.rename(temporary, path)
@@ -381,7 +384,7 @@ class MemoryDisk:
         """Do nothing, since files in memory have no permissions."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory within its directory."""
+        """Rename a file or directory within its directory, and replace the entry `new` if it exists."""
         parent, name = self._parent(old)
         target, new_name = self._parent(new)
         entry = parent.entries.get(name)
@@ -393,7 +396,7 @@ class MemoryDisk:
         parent.change({name: None, new_name: entry})
 
     def remove(self, path: str) -> None:
-        """Remove a name if it exists."""
+        """Remove a directory entry if it exists."""
         try:
             parent, name = self._parent(path)
         except FileMissing:
@@ -403,7 +406,7 @@ class MemoryDisk:
             parent.change({name: None})
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything below it."""
+        """Remove a directory with everything below it, if the directory exists."""
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):
             return

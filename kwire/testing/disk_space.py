@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DiskSpace:
-    """Whether the disk is full. Tests set it, and the broker reads it, from any thread."""
+    """A flag that simulates a full disk. Tests set the flag, and the broker reads it, from any thread."""
 
     def __init__(self) -> None:
         self.is_full = False

@@ -19,7 +19,7 @@ class EmbeddedFile(RealFile):
     disk: EmbeddedDisk
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write at a position. Raises StorageError if the disk is full."""
+        """Write the buffers one after another. Raises StorageError if the disk is full."""
         self.disk.check_space(self.path)
         super().write_at(position, buffers)
 
@@ -52,12 +52,12 @@ class EmbeddedDisk(RealDisk):
         return file
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Write a complete file."""
+        """Replace the content of a file. Raises StorageError if the disk is full."""
         self.check_space(path)
         super().write(path, content, sync=sync and self.syncs)
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Replace a file atomically. Without syncs, remove the old file first."""
+        """Replace a file: atomically if the disk `syncs`, otherwise after removing the old file."""
         if not self.syncs:
             # ext4 writes a file out at once when it is renamed onto another file (auto_da_alloc).
             self.remove(path)

@@ -49,11 +49,11 @@ class EmbeddedKafka(Kafka):
 
     @abstractmethod
     def start(self) -> None:
-        """Start, and return once all brokers serve requests."""
+        """Start, and return when all brokers serve requests."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop. Does nothing if it is not running."""
+        """Stop all brokers. Does nothing if none is running."""
 
     # --- authentication
 
@@ -101,7 +101,7 @@ class EmbeddedKafka(Kafka):
         return self.client_config().java if self._users else {}
 
     def _set_passwords(self) -> None:
-        """Create the SCRAM credentials of the users, once."""
+        """Create the SCRAM credentials of the users, unless this object has already created them."""
         if self._users and not self._users_created:
             self._call(lambda client: client.set_passwords(self._users, SCRAM))
             self._users_created = True
@@ -110,7 +110,10 @@ class EmbeddedKafka(Kafka):
 
     @property
     def log_dir(self) -> str:
-        """The data directory while it is running. In a cluster, each broker has a directory below it."""
+        """The data directory. In a cluster, each broker has a directory below this directory.
+
+        Raises RuntimeError if the directory is temporary, and the broker or cluster is not running.
+        """
         directory = self._configured_log_dir or (self._temporary and self._temporary.name)
         if not directory:
             raise RuntimeError(f"the {type(self).__name__.lower()} is not running")

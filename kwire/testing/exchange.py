@@ -43,7 +43,7 @@ SECRET_KEY_SUFFIXES: Final = (
     "keystore.key",
     "passphrase",
 )
-"""Suffixes of the names of settings that are passwords."""
+"""Suffixes of the names of configs that contain secrets."""
 OMITTED_AT_ZERO: Final = {"error_code", "throttle_time_ms", "session_id"}
 """Fields whose value 0 is omitted from the text."""
 TOPIC_NAME_FIELDS: Final = "topic", "topic_name", "name"
@@ -51,10 +51,13 @@ PARTITION_INDEX_FIELDS: Final = "partition", "index", "partition_index", "partit
 
 
 class Exchange:
-    """A request of a client, and its response once `outcome` is not None."""
+    """A client's request, with the response after `complete`."""
 
     def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: TopicNames) -> None:
-        """Create an exchange at `at_s`, in seconds since 1970, with the request `body` after its header."""
+        """Create an exchange for a request. `body` is the request without its header.
+
+        The broker received the request at `at_s`, in seconds since 1970.
+        """
         self.received_at_s = at_s
         self.api = API_VERSIONS[header.api_key].name
         """The API's name in Kafka's documentation, such as Produce."""
@@ -74,13 +77,17 @@ class Exchange:
     def complete(
         self, duration_ms: float, response: bytes | None, response_bytes: int, outcome: str = ""
     ) -> None:
-        """Set the outcome. `response` is the frame with its size prefix, or None if missing or too long."""
+        """Set the response and the outcome, which is empty if a response was sent.
+
+        `response` is the response frame including its size prefix, or None if there is no response or if it
+        is too long to keep. `response_bytes` is its size in both cases.
+        """
         self.duration_ms, self._response_frame, self.response_bytes = duration_ms, response, response_bytes
         self.outcome = outcome
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that this exchange keeps in memory."""
+        """The size of the request and the response, as far as this exchange keeps them in memory."""
         return len(self._body) + len(self._response_frame or b"")
 
     @cached_property
@@ -98,7 +105,7 @@ class Exchange:
 
     @cached_property
     def response_message(self) -> Message | None:
-        """The response as a message class of `kwire.wire`, or None if there is none."""
+        """The response as a message class of `kwire.wire`, or None if no response is kept."""
         if self._response_frame is None:
             return None
         response_class = API_VERSIONS[self.header.api_key].response_class
@@ -106,12 +113,16 @@ class Exchange:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The fields of the request, with the protocol's names in snake_case. Records are tuples."""
+        """The fields of the request, with the protocol's names in snake_case.
+
+        Record batches are decoded to lists of records. Secrets are replaced by `[hidden]`. Raises WireError
+        if the request cannot be decoded.
+        """
         return _fields_dict(self.request_message, self.version, self._names)
 
     @property
     def response(self) -> Mapping[str, Any] | None:
-        """The fields of the response.
+        """The fields of the response, in the same form as those of the request.
 
         None if there is no response (yet), or if the response was too long to keep.
         """
@@ -124,7 +135,10 @@ class Exchange:
 
     @cached_property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that the request names. The partition is -1 if it names only the topic."""
+        """The partitions that the request names. If it names only a topic, the partition is -1.
+
+        Empty if the request cannot be decoded.
+        """
         try:
             return frozenset(partitions_of(self.request_message, self._names))
         except WireError:
@@ -164,7 +178,7 @@ class Exchange:
 
 
 def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartition]:
-    """Yield the partitions that a message names at any depth. A topic without partitions has number -1."""
+    """Yield the partitions that a message names at any depth. A topic without partitions yields number -1."""
     if "Topic" in type(message).__name__:
         name = _topic_name_of(message, names)
         if name:
@@ -231,7 +245,7 @@ def _fields_dict(message: Message, version: int, names: TopicNames) -> dict[str,
 
 
 def format_message(message: Message, version: int, names: TopicNames) -> str:
-    """Format a message on one line, without fields that have their default value."""
+    """Format a message on one line, with the omissions and replacements that the module describes."""
 
     def text(field: Field, value: Any) -> str:
         if _is_secret(message, field):
@@ -277,7 +291,7 @@ def _error_code(value: int) -> ErrorCode | int:
 
 
 def _records(data: Buffer) -> list[Record]:
-    """Return the records of complete batches."""
+    """Return the records of complete batches up to the first invalid batch, without control records."""
     found: list[Record] = []
     try:
         for position, header in batches(data, allow_partial=True):

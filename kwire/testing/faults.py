@@ -112,7 +112,7 @@ class Fault:
         )
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """Return the fault for a request, and count it, or return None if this fault does not apply."""
+        """Count a request and return the fault to inject, or return None if this fault does not apply."""
         if not self.matches(api, client_id, partitions):
             return None
         self.hits += 1
@@ -172,7 +172,8 @@ class Faults:
     """The faults of a broker. Can be used from any thread.
 
     `api` is a name from Kafka's protocol documentation, such as "Produce". All methods that add a fault take
-    the options of `FaultOptions`: `times`, `client_id`, `topic` and `partition`.
+    the options of `FaultOptions`: `times`, `client_id`, `topic` and `partition`. They return the fault, which
+    can be canceled, and raise ValueError or TypeError for invalid arguments.
     """
 
     def __init__(self) -> None:
@@ -185,7 +186,7 @@ class Faults:
         error: str | int,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Return an error, by Kafka's name or code, without processing the request."""
+        """Add a fault: the broker returns `error`, a name or code, and does not process the request."""
         code, name = _parse_error(error)
         fault = Fault(
             "return_error",
@@ -202,7 +203,7 @@ class Faults:
         seconds: float,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Delay the request and all later requests on its connection, by the broker's clock."""
+        """Add a fault: the connection's requests wait for this many seconds of the broker's clock."""
         if not seconds >= 0:
             raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
         fault = Fault(
@@ -219,7 +220,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Process the request, then close the connection instead of sending the response."""
+        """Add a fault: the broker processes the request, and closes the connection without a response."""
         fault = Fault(
             "drop_response",
             api,
@@ -233,7 +234,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Process the request, send half of the response, then close the connection."""
+        """Add a fault: the broker processes the request, sends half of the response, and disconnects."""
         fault = Fault(
             "truncate_response",
             api,
@@ -247,7 +248,7 @@ class Faults:
         api: str,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Never process the request or later requests on its connection, and keep the connection open."""
+        """Add a fault: the broker processes no more requests of the connection, and keeps it open."""
         fault = Fault(
             "ignore",
             api,
@@ -257,7 +258,10 @@ class Faults:
         return self._add(fault)
 
     def random(self, seed: int, *, probability: float = 0.05, **options: Unpack[FaultOptions]) -> Fault:
-        """Inject random faults with this probability until canceled: errors, delays and lost responses."""
+        """Add random faults: errors, delays, and dropped or truncated responses. See `SeededFault`.
+
+        `probability` is the share of requests that get a fault. By default, `times` is not limited.
+        """
         if not 0 < probability <= 1:
             raise ValueError(
                 f"probability={probability}: pass a share of the requests, above 0 and at most 1"
@@ -277,7 +281,7 @@ class Faults:
         return bool(self._pending)
 
     def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        """Return the first fault that applies to a request, and count it."""
+        """Return the first fault that applies to a request, and count the request. None if none applies."""
         with self._lock:
             self._pending = [fault for fault in self._pending if not fault.is_over]
             for fault in self._pending:

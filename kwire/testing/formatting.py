@@ -14,7 +14,10 @@ from kwire.broker.storage.disk import RealDisk
 
 
 def format_directory(directory: str, cluster_id: str, settings: Mapping[str, str] | None = None) -> None:
-    """Format a directory for a broker. Raises ConfigError, FormatError or StorageError."""
+    """Format a log directory for a broker with these configs. The directory must not be formatted yet.
+
+    Raises ConfigError, FormatError or StorageError.
+    """
     disk = RealDisk()
     config = load(None, {}, {**(settings or {}), "log.dirs": directory})
     rng, now_ms = random.Random(os.urandom(16)), time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@
     history.on_commit("group", ("orders", 0), 18)               # each acknowledged offset commit
     history.on_assign("group", "member 1", [("orders", 0)])     # and on_revoke, from a rebalance listener
     history.set_final_records(kafka.records("orders"))          # after the test, all records that exist
-    history.check()                                             # raises AssertionError with all anomalies
+    history.check()                                             # raises AssertionError if there are anomalies
 
 Each value must be sent only once, because it identifies its record. The checker compares what readers got
 with the *final records*: all records that one reader finds after the test, when no fault is active. It works
@@ -25,7 +25,7 @@ The anomalies:
 - *changed*: read with another value than the final record at this offset
 - *non-monotonic*: a reader got an offset again or a lower one without a seek; or a group committed a lower
   offset than before, without `may_go_back`
-- *skipped*: a reader got an offset without the offsets before it
+- *skipped*: a reader got an offset, but not the final records between its position and this offset
 - *unread*: a final record that none of the expected readers got
 - *unexpected*: a final record that no producer sent, or that was sent to another partition
 - *partial transaction*: some records of a transaction are final records, and others are not
@@ -137,7 +137,7 @@ class _Ownership(NamedTuple):
 
 
 class History:
-    """The observations of clients. Anomalies contain times in seconds of `clock` since the creation."""
+    """The observations of clients. Times in anomalies are seconds since this object was created."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -163,7 +163,10 @@ class History:
         is_idempotent: bool = True,
         transaction: str | None = None,
     ) -> None:
-        """Record that a producer is about to send a value, which must be unique."""
+        """Record that a producer is about to send a value, which must be unique.
+
+        `transaction` is a unique name of the transaction, if the value is part of one.
+        """
         _check_partitions(partition)
         with self._lock:
             assert value not in self._sent, f"{_format_value(value)} is sent twice"
@@ -182,7 +185,7 @@ class History:
             sent.outcome, sent.offset, sent.acknowledged_at_s = Outcome.ACKNOWLEDGED, offset, self._now_s()
 
     def on_resend(self, value: bytes) -> None:
-        """Record that a value was sent again with another producer id or epoch, without deduplication."""
+        """Record a retry with another producer id or epoch, which the broker cannot deduplicate."""
         with self._lock:
             self._sent[value].is_idempotent = False
 
@@ -198,7 +201,7 @@ class History:
             found.outcome = Outcome.ACKNOWLEDGED if committed else Outcome.REJECTED
 
     def on_seek(self, reader: str, partition: Partition, offset: int = ANY_OFFSET) -> None:
-        """Record a reader's new position, after an assignment or a seek."""
+        """Record a reader's new position after an assignment or a seek, if the caller knows it."""
         _check_partitions(partition)
         with self._lock:
             self._deliveries[reader].append(_Delivery(partition, offset, None, self._now_s()))
@@ -266,7 +269,7 @@ class History:
             return sum(sent.outcome is Outcome.ACKNOWLEDGED for sent in self._sent.values())
 
     def longest_ack_gap_s(self, producer: str | None = None) -> float:
-        """Return the longest time between consecutive acknowledgments, of one producer or of all."""
+        """Return the longest time between consecutive acknowledgments, to one producer or to all together."""
         with self._lock:
             times = sorted(
                 sent.acknowledged_at_s
@@ -276,7 +279,10 @@ class History:
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def check(self, *, at_least_once: bool = False) -> None:
-        """Raise AssertionError with all anomalies if there are any."""
+        """Raise AssertionError if there are anomalies, with the first `MAX_ANOMALIES_SHOWN` of them.
+
+        `at_least_once` allows producers without idempotence to duplicate and reorder records.
+        """
         __tracebackhide__ = True  # pytest shows the caller's line
         found = self.anomalies(at_least_once=at_least_once)
         if found:
@@ -288,7 +294,7 @@ class History:
             )
 
     def anomalies(self, *, at_least_once: bool = True) -> list[Anomaly]:
-        """Return all anomalies. `at_least_once` allows duplicates of producers without idempotence."""
+        """Return all anomalies. For `at_least_once`, see `check`."""
         with self._lock:
             return [
                 *self._check_final_records(at_least_once),

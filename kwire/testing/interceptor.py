@@ -1,8 +1,8 @@
-"""Records requests and injects faults between a broker's connections and its node.
+"""An interceptor between a broker's connections and its node, which records requests and injects faults.
 
-The interceptor takes the node's place in the server. It sees each request before the node does. It sees
+The interceptor replaces the node in the server, and gets each request before the node does. It checks for
 responses at the end of each turn of the event loop: a response that is complete then has not been sent yet.
-Requests of other nodes, and of the test itself, bypass the interceptor.
+Requests of other nodes, and of the test itself, are neither recorded nor changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kwire.testing.recorder import Recorder
 
 MAX_KEPT_RESPONSE_BYTES: Final = 256 << 10
-"""The longest response that is recorded. Longer responses are recorded without their content."""
+"""The size of the longest response whose content is recorded."""
 FULL_FETCH_EPOCHS: Final = -1, 0
 """Session epochs of full fetch requests, which name all partitions. KIP-227."""
 
@@ -58,7 +58,7 @@ class _PendingResponse:
 
 
 class Interceptor:
-    """A node that forwards to another node. It runs in the thread of the broker's loop."""
+    """A `ServedNode` that forwards to the broker's node. It runs in the thread of the broker's loop."""
 
     def __init__(self, running: RunningNode, recorder: Recorder, faults: Faults) -> None:
         self._server = running.server
@@ -126,7 +126,10 @@ class Interceptor:
             self._handle(channel, frame, exchange, fault)
 
     def end_turn(self, respond: Callable[[], None] | None = None) -> None:
-        """End the node's turn of the event loop, and record the responses that are complete."""
+        """Call `end_turn` of the node, and record the responses that are complete.
+
+        The node may call `respond` to send responses early.
+        """
 
         def check_and_respond() -> None:
             self._check_pending()
@@ -266,7 +269,10 @@ class Interceptor:
         closing.close_connection()
 
     def _with_errors(self, context: RequestContext, code: ErrorCode) -> list[Buffer | Region]:
-        """Return a Fetch response with an error for each partition of the session, and without records."""
+        """Return the Fetch response with this error for each partition of the session, and without records.
+
+        A response with an error of its own is returned unchanged.
+        """
         header, reply = context.header, context.reply
         assert reply is not None
         _, response = decode_response(FetchResponse, header.api_version, memoryview(join_pieces(reply))[4:])
@@ -317,14 +323,17 @@ def _is_from_node(channel: Channel, exchange: Exchange) -> bool:
 
 
 def join_pieces(pieces: list[Buffer | Region]) -> bytes:
-    """Return the bytes of a response, including regions of files."""
+    """Return a response as bytes. `pieces` are its parts in order: buffers, and regions of files to read."""
     return b"".join(
         piece if isinstance(piece, Buffer) else cast(FileRegion, piece).read() for piece in pieces
     )
 
 
 def _without_wait(exchange: Exchange) -> memoryview:
-    """Return the frame of a Fetch with max_wait_ms=0. Its response will be replaced by errors."""
+    """Return the frame of a Fetch request, changed to max_wait_ms=0, without its size prefix.
+
+    The request need not wait for records, because its response will be replaced by errors.
+    """
     request: FetchRequest = exchange.decode()
     request.max_wait_ms = 0
     header = exchange.header

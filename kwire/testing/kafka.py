@@ -165,9 +165,9 @@ class Kafka:
         uncommitted: bool = False,
         timeout_s: float | None = None,
     ) -> list[Record]:
-        """Return the records of a topic from `offset` on, sorted by partition and offset.
+        """Return the records of one partition, or of all, from `offset` on, sorted by partition and offset.
 
-        With `count`, wait until the topic has this many records; raise AssertionError if it has fewer after
+        With `count`, wait until there are this many records; raise AssertionError if there are fewer after
         the timeout, or more. With `uncommitted`, include the records of open and aborted transactions. If the
         topic does not exist, wait for it; raise ApiError after the timeout.
         """
@@ -210,18 +210,18 @@ class Kafka:
         )
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the log end offset of each partition."""
+        """Return the high watermark of each partition, which is the end offset that consumers see."""
         ends = self._call(lambda client: client.end_offsets(topic))
         return {one.partition: end for one, end in ends.items()}
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offset of each partition of a group."""
+        """Return the offsets that a group has committed, by partition."""
         return self._call(lambda client: client.committed(group))
 
     def lag(self, group: str, topic: str) -> int:
-        """Return the lag of a group: the number of offsets that it has not committed, over all partitions.
+        """Return the lag of a group on a topic: end offset minus committed offset, over all partitions.
 
         A partition without a committed offset counts from its log start offset.
         """
@@ -236,7 +236,7 @@ class Kafka:
     def wait_until(
         self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
     ) -> T:
-        """Call the function `wait_until` of this module with the timeout of this client."""
+        """Call the function `wait_until` of this module, by default with the timeout of this client."""
         __tracebackhide__ = True
         return wait_until(
             condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, description=description

@@ -82,7 +82,7 @@ class Network:
         self._rng = rng
         self._listeners: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
-        """The machine of each address, including machines whose process is down."""
+        """The name of the machine at each address, including machines whose process is down."""
         self._powered_off: set[str] = set()
         """Machines without power."""
         self._cuts: set[tuple[str, str]] = set()
@@ -101,7 +101,10 @@ class Network:
         node: ServedNode,
         listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
     ) -> None:
-        """Start the listeners of a node."""
+        """Start the listeners of a node, and restore the power of its machine.
+
+        `listeners` maps each address to the name and role of the listener.
+        """
         if host.name in self._powered_off:
             self._powered_off.discard(host.name)
             for connection in list(self.connections):
@@ -137,15 +140,18 @@ class Network:
     # --- connections
 
     def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents) -> Connection:
-        """Connect a node to another node. With `host` bound, this is a `kwire.broker.net.peer_link.Dial`."""
+        """Connect a node to another node. `partial(dial, host)` is a `kwire.broker.net.peer_link.Dial`."""
         return Connection(self, to, handler, host.name, host.call_soon, host)
 
     def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
-        """Connect a client. Requests can be sent before the connection is established."""
+        """Connect a client. Requests can be sent before the connection is established.
+
+        `client` is the client's name in this network, and `client_id` the client id in its requests.
+        """
         return ClientConnection(self, to, client, client_id)
 
     def host_name_at(self, address: PeerAddress) -> str:
-        """Return the name of the machine at an address."""
+        """Return the name of the machine at an address, or `UNKNOWN_HOST`."""
         return self._names.get(address, UNKNOWN_HOST)
 
     # --- faults
@@ -163,7 +169,10 @@ class Network:
         self._isolated.add(name)
 
     def heal(self, but: Collection[tuple[str, str]] = ()) -> None:
-        """Restore all links except `but`. Frames that were held then arrive if their connection is open."""
+        """Restore all links except `but`, pairs of sender and receiver.
+
+        Frames that waited for the link then arrive, if their connection is still open.
+        """
         if self._isolated or not self._cuts <= set(but):
             self.note("network restored")
         self._cuts &= set(but)
@@ -174,7 +183,7 @@ class Network:
                     self.events.timers.add(self.delay_ms(), way.deliver_due)
 
     def is_cut(self, one: str, other: str) -> bool:
-        """Return whether frames from one machine do not reach another."""
+        """Return whether the link from machine `one` to machine `other` is cut."""
         if one == other:
             return False
         return (one, other) in self._cuts or not self._isolated.isdisjoint((one, other))
@@ -194,11 +203,14 @@ class Network:
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
-        """Return the random time at which the connection breaks while a frame is in flight, or None."""
+        """Return after how many ms the connection breaks while a frame is in flight, or None if it does not.
+
+        `delay_ms` is the time for which the frame is in flight.
+        """
         return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
     def surviving_count(self, most: int) -> int:
-        """Return a random number of the frames in flight that still arrive when their connection breaks."""
+        """Return how many of the `most` frames in flight still arrive when their connection breaks."""
         return self._between(0, most)
 
     def _happens(self, likely: float) -> bool:
@@ -234,11 +246,11 @@ class Direction:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether frames are due that a cut or a stall holds back."""
+        """Whether a cut or a stall holds back frames that are due."""
         return self._due > 0
 
     def send(self, arrive: Callable[[], None]) -> None:
-        """Send a frame. `arrive` is called when it is delivered."""
+        """Send a frame. `arrive` is called when the frame is delivered."""
         assert len(self._in_transit) < MAX_IN_TRANSIT, f"too many frames in flight to {self._receiver}"
         network = self._network
         timers = network.events.timers
@@ -256,7 +268,7 @@ class Direction:
         self.deliver_due()
 
     def deliver_due(self) -> None:
-        """Deliver all frames that are due, unless the link is cut."""
+        """Deliver all frames that are due, unless the link is cut or this direction is stalled."""
         while self._due and not self._is_stalled and not self._network.is_cut(self._sender, self._receiver):
             self._due -= 1
             self._in_transit.popleft()()
@@ -294,7 +306,10 @@ class Connection:
         call_client: Callable[[Callable[[], None]], None],
         client_host: VirtualHost | None = None,
     ) -> None:
-        """Open a connection. `call_client` makes calls in the process of the client."""
+        """Open a connection from the client named `client`.
+
+        `handler` gets the client's events, in calls that `call_client` makes in the process of the client.
+        """
         self._network = network
         self._to = to
         self.client = client
@@ -304,7 +319,7 @@ class Connection:
         self._served: ServerConnection | None = None
         self._broken = False
         self._undelivered: Callable[[], None] | None = None
-        """The last frame that was sent to a machine without power."""
+        """Delivers the last frame that was sent to a machine without power."""
         server = network.host_name_at(to)
         self.server = server
         self.to_server = Direction(self, network, client, server)
@@ -381,7 +396,7 @@ class Connection:
             self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
     def retransmit(self) -> None:
-        """Deliver the last frame again, as TCP does once the machine has power."""
+        """Deliver the last frame again, as TCP does when the machine has power again."""
         unheard, self._undelivered = self._undelivered, None
         if unheard is not None and self._handler is not None:
             unheard()
@@ -393,14 +408,17 @@ class Connection:
         self._remove_if_closed()
 
     def on_server_close(self) -> None:
-        """Close the connection from the server's end, after its responses."""
+        """Close the connection from the server's end, after the responses in flight."""
         self._served = None
         self.to_client.send(lambda: self._end_client("the peer closed the connection"))
 
     # --- faults
 
     def break_off(self, *, is_noted: bool = False) -> None:
-        """Break the connection. Frames in flight may be lost, and each end notices the break separately."""
+        """Break the connection. Frames in flight may be lost, and each end notices the break separately.
+
+        With `is_noted`, the break is not added to the log of faults again.
+        """
         if self._broken or self not in self._network.connections:
             return
         self._broken = True
@@ -412,7 +430,7 @@ class Connection:
         self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
     def on_process_end(self, host: VirtualHost, *, silently: bool) -> None:
-        """Close the end of a process that has died. With `silently`, the other end is not notified."""
+        """Close the ends in the process of `host`, which has died. With `silently`, notify no other end."""
         if self._client_host is host:
             self._handler = None
             if not silently:
@@ -449,7 +467,7 @@ class ServerConnection:
         listener.node.channel_opened(self._channel)
 
     def receive(self, frame: bytes) -> None:
-        """Queue a frame. The process handles the frame once it runs."""
+        """Queue a frame for the process, which handles it when it runs next."""
 
         def take() -> None:
             self._waiting.append(memoryview(bytearray(frame))[4:])
@@ -458,7 +476,7 @@ class ServerConnection:
         self.listener.host.call_soon(take)
 
     def end(self) -> None:
-        """Close the channel once the process runs, because the client's end is closed."""
+        """Close the channel when the process runs next, because the client's end is closed."""
         self.listener.host.call_soon(self._end)
 
     def _end(self) -> None:
@@ -498,7 +516,7 @@ class ServerConnection:
 
 
 class ClientConnection:
-    """A connection of a simulated client, which chooses API versions itself."""
+    """A connection of a simulated client. The client chooses the version of each request."""
 
     def __init__(self, network: Network, to: PeerAddress, client: str, client_id: str) -> None:
         self.to = to
@@ -534,7 +552,7 @@ class ClientConnection:
     # --- TransportEvents
 
     def opened(self) -> None:
-        """Do nothing: requests are sent without waiting for this."""
+        """Do nothing: the client sends requests without waiting for the connection."""
 
     def received(self, frame: memoryview) -> None:
         """Pass a response to the request that it belongs to."""

@@ -51,7 +51,10 @@ class Outages:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the current outage to end. All brokers run then, but may not be in sync yet."""
+        """Wait for the current outage to end. All brokers run then, but may not be in sync yet.
+
+        If an outage has failed, and the block did not raise an error, raise the error of the outage.
+        """
         self._stopping.set()
         self._thread.join()
         if error is not None:

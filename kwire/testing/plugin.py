@@ -6,7 +6,7 @@
 - `kwire_simulation`: a simulated cluster for one test, which runs once per seed;
   `@pytest.mark.kwire_simulation({...}, seeds=20, size=3, faults=True)`, or `--kwire-seeds=1000`
 - `kwire_topic`, `kwire_group`: a new topic, and an unused group id, on the broker or cluster of the test
-- `kwire_config`: broker configs for all of these; override this fixture
+- `kwire_config`: broker configs for `kwire`, `kwire_broker` and `kwire_cluster`; override this fixture
 
 The report of a failed test shows the requests that clients sent since the test began, with their responses,
 and the data directory. Data of tests that pass is removed. The log of the broker is in pytest's own section:
@@ -68,14 +68,14 @@ class BrokerData(NamedTuple):
 
 
 class SkipAssertionRewriting(MetaPathFinder):
-    """Finds kwire's modules before pytest does, so that their assertions are not rewritten.
+    """A finder of kwire's modules that precedes the finder of pytest, which would rewrite assertions.
 
     pytest rewrites all modules of a distribution that has a plugin. For kwire's modules, that takes a second
     unless the result is cached.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """Find modules of kwire without assertion rewriting."""
+        """Return the spec of a module of kwire without assertion rewriting, or None for other modules."""
         return PathFinder.find_spec(fullname, path, target) if fullname.startswith("kwire.") else None
 
 
@@ -134,7 +134,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Add the requests, the data directory and the simulation's transcript to the report of a failure."""
+    """Add the requests, the data directory and the simulation's transcript to the report of a failure.
+
+    After each test that uses the shared broker, also remove the faults that the test left in it.
+    """
     shared = (
         item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None
     )
@@ -162,7 +165,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def kwire_config() -> Mapping[str, object]:
-    """Broker configs for all brokers and clusters of the test suite. Override this fixture to set configs."""
+    """Return broker configs for `kwire`, `kwire_broker` and `kwire_cluster`. Override this fixture."""
     return {}
 
 
@@ -210,7 +213,7 @@ def kwire_cluster(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Cluster]:
-    """Start a cluster of three brokers for one test."""
+    """Start a cluster for one test, with three brokers by default."""
     from kwire.testing.cluster import Cluster
 
     config, others = _mark_arguments(request, "kwire_cluster")
@@ -256,7 +259,7 @@ def kwire_group(request: pytest.FixtureRequest) -> str:
 
 
 def _check_mark(metafunc: pytest.Metafunc, name: str, usage: str) -> None:
-    """Fail the collection if a mark has invalid arguments, or if the test does not use its fixture."""
+    """Fail the collection if a mark has invalid arguments, or marks a test that uses other fixtures only."""
     mark = metafunc.definition.get_closest_marker(name)
     if mark is None:
         return
@@ -304,7 +307,7 @@ def _parse_seeds(wanted: str) -> range:
 
 
 def _rerun_instructions(item: pytest.Item) -> str:
-    """Return the command that reproduces a failure, with PYTHONHASHSEED, which orders sets of strings."""
+    """Return the command that reproduces a failure. PYTHONHASHSEED determines the order of sets."""
     hash_seed = os.environ.get("PYTHONHASHSEED", "random")
     again = f"pytest {item.nodeid!r}"
     if item.config.getoption("--kwire-seeds"):  # the mark alone may not have this seed

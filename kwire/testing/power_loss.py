@@ -1,20 +1,22 @@
 """A model of what a file system keeps after a power failure.
 
-Files and directories have a volatile state, which readers see, and a durable state on the medium. After a
-power failure only the durable state is left, together with a random choice of the operations since the last
-sync:
+Files and directories have a volatile state, which readers see, and a durable state on the medium. A power
+failure preserves the durable state, and a random choice of the operations since the last sync:
 
-  - File contents: the writes since the last sync survive completely, or not at all, or up to some operation
-  with a torn last write, or as any combination of sectors. The file may have the size that all writes would
-  have given it, with zeros in sectors that did not survive. A truncation survives only with all operations
-  before it. Writes after a truncation usually survive only with the truncation, since the journal orders
-  them. But a sector that was written in place may survive while the truncation before it is lost. Then the
-  rest of that sector is zeros, and the sectors after it have their content from before the truncation. -
-  Names in a directory: a prefix of the changes since the last sync survives. Directories are independent of
-  each other and of the contents of their files. A sync of a file does not make its name durable, and a sync
-  of a directory does not make contents durable. ext4 guarantees more: it keeps the order over all
-  directories. POSIX guarantees no order at all. No log could survive that, including Kafka's. - A rename
-  within a directory is atomic, and so is each creation and removal.
+- File content: the writes since the last sync survive completely, or not at all, or up to an operation with
+  a torn last write, or as any combination of sectors. The file may have the size that all writes would have
+  given it, with zeros in the lost sectors.
+- Truncation: a truncation survives only with all operations before it. Later writes usually survive only
+  with the truncation, since the journal orders them. But a sector that was written in place may survive
+  although the truncation before it is lost. Then the rest of this sector is zeros, and later sectors have
+  their content from before the truncation.
+- Names in a directory: a prefix of the changes since the last sync survives. A rename within a directory is
+  atomic, and so is each creation and removal.
+
+Directories are independent of each other and of the content of their files. A sync of a file does not make
+its name durable, and a sync of a directory does not make file content durable. ext4 guarantees more: it keeps
+the order over all directories. POSIX guarantees no order at all; no log could survive that, including
+Kafka's.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SECTOR_BYTES = 64
 
 
 class SparseBytes:
-    """The bytes of a file. Zeros at the end use no memory, since indexes are preallocated."""
+    """The bytes of a file. Zeros at the end use no memory, for the sake of preallocated indexes."""
 
     __slots__ = ("_head", "size")
 
@@ -52,7 +54,7 @@ class SparseBytes:
         self.size = max(self.size, len(self._head))
 
     def resize(self, size: int) -> None:
-        """Truncate, or extend with zeros."""
+        """Truncate or extend to `size` bytes. New bytes are zeros."""
         del self._head[size:]
         self.size = size
 
@@ -85,7 +87,10 @@ class FileContent:
         self.pending = []
 
     def lose_power(self, rng: random.Random) -> str:
-        """Lose operations that were not synced, and return a description of the loss."""
+        """Lose a random choice of the unsynced operations. Return a description of the surviving ones.
+
+        The description is empty if all operations were synced.
+        """
         if not self.pending:
             self.data = SparseBytes(self.durable)
             return ""
@@ -156,7 +161,7 @@ class DirectoryContent:
         """Changes since the last sync: names with their entries, or with None if they were removed."""
 
     def change(self, names: dict[str, Entry | None]) -> None:
-        """Change several names atomically."""
+        """Add, replace or (with the entry None) remove several names atomically."""
         self.journal.append(names)
         _change(self.entries, names)
 
@@ -166,7 +171,7 @@ class DirectoryContent:
         self.journal = []
 
     def lose_power(self, rng: random.Random) -> int:
-        """Lose changes that were not synced, and return their number."""
+        """Lose a random number of the last unsynced changes, and return this number."""
         if not self.journal:
             return 0
         kept = rng.choice((0, len(self.journal), rng.randint(0, len(self.journal))))

@@ -1,8 +1,10 @@
 """A record of the requests that clients sent to a broker, with their responses.
 
-[produced] = broker.requests.find("Produce", topic="orders")
-assert produced.request["acks"] == -1
-print(broker.requests)
+    [produced] = broker.requests.find("Produce", topic="orders")
+    assert produced.request["acks"] == -1
+    print(broker.requests)
+
+The text form is described in `kwire.testing.exchange`.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Recorder:
         """Return the exchanges of one API, such as "Produce", in order.
 
         The other arguments filter by client id, topic, partition, or time in seconds since 1970. Raises
-        ValueError if there is no such API, or if its requests do not contain the filtered field.
+        ValueError if there is no such API, or if a topic or partition is given for an API without topics.
         """
         check_api(api, topic, partition)
         return [
@@ -70,7 +72,7 @@ class Recorder:
         ]
 
     def format(self, *, since_s: float = 0.0, limit: int | None = None) -> str:
-        """Format the exchanges since `since_s`, in seconds since 1970, or only the last `limit` of them."""
+        """Format the exchanges since `since_s`, in seconds since 1970, at most the last `limit`."""
         found = [one for one in self if one.received_at_s >= since_s]
         left_off = 0 if limit is None else max(0, len(found) - limit)
         first = [f"({left_off} earlier requests)"] if left_off else []
@@ -105,7 +107,7 @@ class Recorder:
 def matches_partition(
     partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None
 ) -> bool:
-    """Return whether one of the partitions has this topic and number. None matches all."""
+    """Return whether one of `partitions` has this topic and this number. None matches every value."""
     if topic is None and partition is None:
         return True
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)

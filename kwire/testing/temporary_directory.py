@@ -25,7 +25,7 @@ class TemporaryDirectory:
     def remove(self) -> None:
         """Remove the directory with two threads, and ignore errors.
 
-        A broker leaves hundreds of files, and their removal takes most of the time of its stop.
+        A broker leaves hundreds of files, whose removal takes longer than the shutdown of the broker.
         """
         if self._finalizer.alive and os.getpid() == self._owner:
             below = _entries(self.name)

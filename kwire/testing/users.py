@@ -74,7 +74,7 @@ class ClientConfig(NamedTuple):
 
 
 def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> None:
-    """Check names and passwords. Raises ValueError or TypeError."""
+    """Raise ValueError or TypeError for invalid names or passwords, or if `overrides` set listeners."""
     if "listeners" in overrides:
         raise ValueError("pass either users or listeners: with users, the listeners are set automatically")
     if not isinstance(users, Mapping):

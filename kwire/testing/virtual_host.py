@@ -30,7 +30,7 @@ MAX_WORK_MS = 50
 
 
 class EventQueue:
-    """Pending events in order: calls that are due now, and timers."""
+    """A queue of pending events: calls that are due now, in order, and timers."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.clock = ManualClock(now_ms)
@@ -43,7 +43,7 @@ class EventQueue:
             self.soon.popleft()()
 
     def advance(self, delay_ms: int) -> None:
-        """Advance the clock by `delay_ms`, and make each call at its own time, in order."""
+        """Advance the clock by `delay_ms`, and make each call when it is due, in order."""
         self.run_pending()
         clock, timers = self.clock, self.timers
         target_ms = clock.monotonic_ms() + delay_ms
@@ -66,7 +66,7 @@ class WorkerTask:
         self._results: list[Any] = []
 
     def run(self) -> None:
-        """Run the task once. Its result is not delivered yet.
+        """Run the task unless it has run already. Its result is not delivered yet.
 
         Does nothing while the process is paused, or after it has died.
         """
@@ -79,7 +79,7 @@ class WorkerTask:
                 self._results.append(error)
 
     def deliver(self) -> None:
-        """Schedule the callback with the result for the next `run_pending` or `advance`."""
+        """Run the task if it has not run, and call back at the next `run_pending` or `advance`."""
         self.run()
         self._host.call_soon(self._call_done)
 
@@ -89,7 +89,7 @@ class WorkerTask:
 
 
 class HostTimer:
-    """A scheduled call. If the call becomes due while its process is paused, it is made after `resume`."""
+    """A scheduled call. A call that becomes due while its process is paused is made after `resume`."""
 
     __slots__ = ("_callback", "_host", "_queued")
 
@@ -143,8 +143,8 @@ class VirtualHost:
     ) -> None:
         """Create a host. `name` is the node's name in the log.
 
-        `now_ms` is the time at the start if there are no shared `events`. `speed_percent` and `skew_ms` make
-        the host's clocks wrong.
+        `now_ms` is the time at the start if there are no shared `events`. `work_delays` draws the delays of
+        worker tasks. `speed_percent` is the speed of the host's clocks, `skew_ms` the lead of its wall clock.
         """
         self.name = name
         self.events = events if events is not None else EventQueue(now_ms)
@@ -208,7 +208,7 @@ class VirtualHost:
         return self.schedule(delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` at once, or after a delay, and call `done` with the result of `work`."""
+        """Run `work` at once, after a delay, or when a test decides. Call `done` with the result or error."""
         task = WorkerTask(self, work, done)
         if self.held_work is not None:
             self.held_work.append(task)
@@ -236,7 +236,7 @@ class VirtualHost:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the process is paused."""
+        """Whether `pause` has paused the process."""
         return self._held_calls is not None
 
     def pause(self) -> None:
@@ -260,7 +260,7 @@ class VirtualHost:
         self.events.run_pending()
 
     def advance(self, delay_ms: int) -> None:
-        """Advance the shared clock by `delay_ms`, and make each call at its own time, in order."""
+        """Advance the shared clock by `delay_ms`, and make each call when it is due, in order."""
         self.events.advance(delay_ms)
 
     def call(self, callback: Callable[[], None]) -> None:
@@ -278,7 +278,7 @@ class VirtualHost:
             self.handle_death()
 
     def handle_death(self) -> None:
-        """Handle the death of the process during a disk operation."""
+        """Call `on_death` after the process died in a disk operation, or raise ProcessDied if it is None."""
         if self.on_death is None:
             raise ProcessDied
         self.on_death()

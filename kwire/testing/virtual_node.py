@@ -37,7 +37,7 @@ INDEX_BYTES = 64 * 1024
 
 
 def take_ready_bytes(channel: Channel) -> bytes:
-    """Return the responses of a channel that are ready, as bytes of its socket."""
+    """Remove and return the ready responses of a channel, as the bytes that its socket would send."""
     pieces = cast("list[bytes | bytearray | memoryview | FileRegion]", channel.take_ready())
     return b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
 
@@ -138,7 +138,10 @@ class VirtualNode:
         join(ListenerRole.CONTROLLER)
 
     def die(self, *, power_failure: random.Random | None = None) -> None:
-        """Kill the process. With `power_failure`, the machine loses power, as this generator decides."""
+        """Kill the process. With `power_failure`, the machine loses power.
+
+        The generator `power_failure` decides which unsynced disk operations survive.
+        """
         self.host.die()
         if power_failure is None:
             self.disk.kill()
@@ -232,7 +235,7 @@ class VirtualClient:
         return self.virtual_node.connect()
 
     def submit_frame(self, frame: bytes) -> None:
-        """Pass a request frame, with its size, to the node without ending the turn."""
+        """Pass a request frame, including its size prefix, to the node without ending the turn."""
         # The node may write to the frame, as it may to the receive buffer of a connection.
         self.node.handle_frame(self.channel, memoryview(bytearray(frame))[4:])
 
@@ -246,7 +249,7 @@ class VirtualClient:
         self.virtual_node.turn()
 
     def take_bytes(self) -> bytes:
-        """Return the responses that are ready, as bytes of the socket."""
+        """Remove and return the ready responses, as the bytes that a socket would send."""
         return take_ready_bytes(self.channel)
 
     def receive(self, version: int, request_class: Any) -> Any:
