@@ -108,8 +108,8 @@ class ClusterClient:
     def send(self, request: Message, response_type: type[A], *, at_most_once: bool = False) -> A:
         """Send a request to any broker and return the response.
 
-        With `at_most_once`, the request is not sent to another broker after a broker that may have executed
-        it. Raises Disconnected, or NoReachableBroker before the first metadata.
+        With `at_most_once`, the request is not sent again after a broker may have executed it. Raises
+        Disconnected if no broker responds; before the first metadata, this error is NoReachableBroker.
         """
         addresses = list(dict.fromkeys((*self._servers, *self._advertised)))
         reason = "there are no bootstrap servers"
@@ -129,13 +129,16 @@ class ClusterClient:
     def send_to_node(
         self, node_id: int, request: Message, response_type: type[A], seconds: float | None = None
     ) -> A:
-        """Send a request to one broker. Raises Disconnected, or ApiError if the broker is unknown."""
+        """Send a request to one broker. `seconds` overrides the timeout.
+
+        Raises Disconnected, or ApiError if the broker is unknown.
+        """
         return self._use_connection(
             self._address(node_id), lambda connection: connection.send(request, response_type, seconds)
         )
 
     def send_one_way(self, node_id: int, request: Message) -> None:
-        """Send one broker a request that has no response. Raises Disconnected, ApiError."""
+        """Send one broker a request that has no response. Raises as `send_to_node` does."""
         self._use_connection(self._address(node_id), lambda connection: connection.send_one_way(request))
 
     def send_to_controller(
@@ -148,9 +151,11 @@ class ClusterClient:
             return self.send(request, response_type, at_most_once=at_most_once)
         return self.send_to_node(self._controller, request, response_type)
 
-    def send_to_coordinator(self, key: str, request: Message, response_type: type[A], of: int = GROUP) -> A:
+    def send_to_coordinator(
+        self, key: str, request: Message, response_type: type[A], key_type: int = GROUP
+    ) -> A:
         """Send a request to the coordinator of a group or transactional id. Raises Disconnected, ApiError."""
-        return self.send_to_node(self.coordinator(key, of), request, response_type)
+        return self.send_to_node(self.coordinator(key, key_type), request, response_type)
 
     # --- metadata
 
@@ -161,7 +166,10 @@ class ClusterClient:
         return self._brokers
 
     def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Request the metadata of topics, or of all topics. The caller must check the topics' error codes."""
+        """Request the metadata of topics, or of all topics. `create` lets the broker create missing topics.
+
+        Callers must check the topics' error codes.
+        """
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         response = self.send(
             MetadataRequest(topics=named, allow_auto_topic_creation=create), MetadataResponse
@@ -173,7 +181,7 @@ class ClusterClient:
         return response
 
     def topics(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Return the metadata of existing topics, in the given order. Raises ApiError."""
+        """Return the metadata of topics, in the given order. Raises ApiError if a topic does not exist."""
         found = {topic.name: topic for topic in self.metadata(names).topics}
         for name in names:
             raise_for_code(found[name].error_code, None, f"topic {name}")
@@ -182,7 +190,7 @@ class ClusterClient:
     def partition_metadata(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, MetadataResponsePartition]:
-        """Return the metadata of partitions. Raises UnknownPartition, or ApiError without a leader."""
+        """Return the metadata of partitions. Raises UnknownPartition, or ApiError if one has no leader."""
         wanted = list(partitions)
         topics = {topic.name: topic for topic in self.topics(sorted({topic for topic, _ in wanted}))}
         found = {}
@@ -197,18 +205,18 @@ class ClusterClient:
         return found
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Return the partitions by leader. Raises UnknownPartition, or ApiError without a leader."""
+        """Group partitions by leader id. Raises UnknownPartition, or ApiError if one has no leader."""
         found: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition, one in self.partition_metadata(partitions).items():
             found[one.leader_id].append(partition)
         return found
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the leader of a partition. Raises UnknownPartition, or ApiError without a leader."""
+        """Return the leader id of a partition. Raises UnknownPartition, or ApiError if there is no leader."""
         return self.partition_metadata([(topic, partition)])[topic, partition].leader_id
 
     def coordinator(self, key: str, key_type: int = GROUP) -> int:
-        """Return the coordinator of a group or transactional id. Raises ApiError."""
+        """Return the broker id of the coordinator of a group or transactional id. Raises ApiError."""
         found = self.send(FindCoordinatorRequest(key=key, key_type=key_type), FindCoordinatorResponse)
         raise_for_code(found.error_code, found.error_message, f"the coordinator of {key}")
         # Keep the other brokers, which the next request may need.
@@ -220,10 +228,10 @@ class ClusterClient:
     def retry(
         self, attempt: Callable[[], T], seconds: float | None = None, *, at_most_once: bool = False
     ) -> T:
-        """Call `attempt` until it succeeds, fails for good, or the time is up. Raises ApiError, Disconnected.
+        """Call `attempt` until it succeeds, or fails with an error that is not retriable, or the time is up.
 
-        `seconds` overrides the timeout. With `at_most_once`, an attempt that may have executed its request is
-        not repeated.
+        Raises the error of the last attempt. `seconds` overrides the timeout. With `at_most_once`, an attempt
+        whose request may have been executed is not repeated.
         """
         deadline = self._now() + (self.timeout_seconds if seconds is None else seconds)
         while True:
@@ -238,16 +246,17 @@ class ClusterClient:
             self._sleep(self.retry_seconds)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Poll a condition until it is true or the time is up, and return its value. Raises its errors."""
+        """Poll a condition until it is true or the time is up, and return its last value."""
         deadline = self._now() + seconds
         while not (found := condition()) and self._now() < deadline:
             self._sleep(self.retry_seconds)
         return found
 
     def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
-        """Return the brokers for which a condition is not true in time, or that are unreachable.
+        """Return the ids of brokers for which a condition is not true within `seconds`, or fails.
 
-        `condition` queries one broker by its id. Errors of a query are ignored: they do not undo the change.
+        `condition` queries the broker with the given id. It shows whether that broker has a change, and its
+        errors are not raised, because they do not undo the change.
         """
         found = []
         for node_id in sorted(self.brokers()):
@@ -269,7 +278,7 @@ class ClusterClient:
         return address
 
     def _use_connection(self, address: Address, use: Callable[[Connection], T]) -> T:
-        """Call `use` with a connection, and close the connection if that fails."""
+        """Call `use` with a connection, and close the connection after any error except ApiError."""
         connection = self._connections.get(address)
         if connection is None:
             connection = Connection(

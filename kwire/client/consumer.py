@@ -53,8 +53,8 @@ class Consumer:
     ) -> None:
         """Start at the given positions. `committed` selects the isolation level read_committed.
 
-        Batches above `max_batch_bytes` when decompressed, and records with more than `max_headers`, are
-        rejected.
+        `note` is called with a message when an invalid position is reset. Batches above `max_batch_bytes`
+        when decompressed, and records with more than `max_headers`, are rejected.
         """
         self.positions = dict(positions)
         self.end_offsets: dict[TopicPartition, int] = {}
@@ -94,7 +94,7 @@ class Consumer:
                     yield from self._records((topic.topic, one.partition_index), one)
 
     def _fetch(self, leader: int, led: Sequence[TopicPartition], wait_seconds: float) -> FetchResponse:
-        """Fetch from one leader. Raises ApiError, Disconnected."""
+        """Fetch from one leader. Raises Disconnected, or ApiError except OFFSET_OUT_OF_RANGE."""
         request = FetchRequest(
             max_wait_ms=int(wait_seconds * 1000),
             min_bytes=1,
@@ -163,7 +163,7 @@ def _name(partition: TopicPartition) -> str:
 
 
 class AbortedTransactions:
-    """The aborted transactions of a fetched range of batches.
+    """The aborted transactions among fetched batches, from the Fetch response.
 
     The response has the first offset of each aborted transaction. An abort marker in the data ends the
     transaction.
@@ -174,7 +174,10 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def covers(self, header: BatchHeader, data: Buffer, position: int) -> bool:
-        """Return whether a batch was aborted. Call it for all batches in order. Raises CorruptBatch."""
+        """Return whether a batch belongs to an aborted transaction; False for control batches.
+
+        Callers must pass all batches in order. Raises CorruptBatch.
+        """
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             self._producers.add(self._coming.popleft().producer_id)
         if header.is_control:

@@ -61,7 +61,10 @@ def list_groups(cluster: ClusterClient) -> dict[str, ListedGroup]:
 
 
 def describe_group(cluster: ClusterClient, known: ListedGroup) -> Group:
-    """Describe a group with its members. Raises ApiError, Disconnected."""
+    """Describe a group with its members. Groups that are not in DESCRIBED get no members.
+
+    Raises ApiError, Disconnected.
+    """
     if known.group_type.lower() not in DESCRIBED:
         node_id = cluster.retry(lambda: cluster.coordinator(known.group_id))
         return Group(known.group_id, known.group_type, known.group_state, node_id, "", ())

@@ -50,25 +50,25 @@ class TopicProducer:
 
     @property
     def record_count(self) -> int:
-        """Number of records sent."""
+        """Number of records in batches that were sent without an error."""
         return sum(self._record_counts.values())
 
     def first_offset(self, partition: int) -> int:
         """Return the offset of the first record sent to a partition.
 
-        Raises KeyError if the offset is unknown.
+        Raises KeyError if the offset is unknown, as with acks=0.
         """
         return self._first_offsets[partition]
 
     def totals(self) -> list[dict[str, object]]:
-        """Return the records sent to each partition; the first offset is unknown with acks=0."""
+        """Return the record count and first offset of each partition. The offset is None with acks=0."""
         return [
             {"partition": partition, "records": count, "first_offset": self._first_offsets.get(partition)}
             for partition, count in sorted(self._record_counts.items())
         ]
 
     def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
-        """Write a batch to each partition, and return when all are acknowledged.
+        """Write a batch to each partition, and return after all are acknowledged (with acks=0: sent).
 
         Raises ApiError, Disconnected, UnknownPartition. Do not send more after an error: the failed batch may
         be in the log. The broker would take the next batch, with the same sequence numbers, for a duplicate.

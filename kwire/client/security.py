@@ -100,6 +100,6 @@ def jaas_config(mechanism: str, username: str, password: str, *, is_token: bool 
 
 
 def quote_jaas(text: str) -> str:
-    """Quote a value for JAAS."""
+    """Quote a value for a JAAS configuration."""
     inner = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{inner}"'

@@ -42,7 +42,7 @@ class PemBlock(NamedTuple):
 
 
 def create_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context of connections. Raises ValueError with a message about the wrong key."""
+    """Return the TLS context for these properties. Raises ValueError with a message about the wrong key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
     if algorithm not in ("", "https"):
@@ -107,7 +107,10 @@ def _load(key: str, load: Callable[[], None]) -> None:
 
 
 def _read_pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, str] | None:
-    """Return the key that locates a store, and the store's text; None if there is none."""
+    """Return the config key of a store, and the store's PEM text; None if no key is set.
+
+    `store` is truststore or keystore. `inline` is the key that contains the text itself. Raises ValueError.
+    """
     location = f"ssl.{store}.location"
     key = next((one for one in (inline, location) if properties.get(one)), None)
     if key is None:
@@ -142,7 +145,7 @@ def _pem_blocks(key: str, text: str) -> Iterator[PemBlock]:
 
 
 def explain_handshake_error(error: OSError, address: str) -> SecurityMismatch | None:
-    """Return an error that says what to do; None if the peer gave no reason."""
+    """Return an error with the reason and the remedy; None if the reason is unknown."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = error.verify_message.rstrip(".")
         if error.verify_code in (HOSTNAME_MISMATCH, IP_MISMATCH):

@@ -30,7 +30,7 @@ from kwire.wire.messages.renew_delegation_token import (
 from kwire.wire.schema import Message
 
 BROKER_DEFAULT = -1
-"""A period that the broker's configuration determines."""
+"""The lifetime or renewal period for which the broker's configuration applies."""
 
 
 class Token(NamedTuple):
@@ -64,7 +64,7 @@ def create_token(
 ) -> Token:
     """Create a token for a user, by default for the requester. Raises ApiError, Disconnected.
 
-    A request whose response is lost is not retried: a retry could create a second token without a user.
+    A request whose response is lost is not retried, because a retry could create a second, unused token.
     """
     known = tuple(renewers)
     request = CreateDelegationTokenRequest(
@@ -99,9 +99,7 @@ def describe_tokens(
 ) -> list[Token]:
     """Return the tokens of some owners, or all visible tokens, oldest first.
 
-    The request goes to broker `node_id`, or to any broker.
-
-    Raises ApiError, Disconnected.
+    The request goes to broker `node_id`, or to any broker. Raises ApiError, Disconnected.
     """
     wanted = None
     if owners is not None:
@@ -139,18 +137,24 @@ def describe_tokens(
 
 
 def renew_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
-    """Renew a token and return its new expiry time in ms. Raises ApiError, Disconnected."""
+    """Renew a token for `period_ms` from now, and return its new expiry time in ms since 1970.
+
+    Raises ApiError, Disconnected.
+    """
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
-    return _end_after(cluster, request, RenewDelegationTokenResponse)
+    return _change_expiry(cluster, request, RenewDelegationTokenResponse)
 
 
 def expire_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
-    """Expire a token, now or after a period, and return its expiry time. Raises ApiError, Disconnected."""
+    """Let a token expire `period_ms` from now, or delete it at once if `period_ms` is negative.
+
+    Return the expiry time in ms since 1970. Raises ApiError, Disconnected.
+    """
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
-    return _end_after(cluster, request, ExpireDelegationTokenResponse)
+    return _change_expiry(cluster, request, ExpireDelegationTokenResponse)
 
 
-def _end_after(
+def _change_expiry(
     cluster: ClusterClient,
     request: Message,
     kind: type[RenewDelegationTokenResponse | ExpireDelegationTokenResponse],

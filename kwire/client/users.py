@@ -35,9 +35,9 @@ class UserCredential(NamedTuple):
 def describe_credentials(
     cluster: ClusterClient, names: Iterable[str] | None = None, node_id: int | None = None
 ) -> list[UserCredential]:
-    """Return the sorted credentials of some users, or of all. Queries broker `node_id`, or any broker.
+    """Return the sorted credentials of some users, or of all users. Query broker `node_id`, or any broker.
 
-    Raises ApiError if a user has no credential, or Disconnected.
+    Raises ApiError if a user in `names` has no credential, or Disconnected.
     """
     wanted = None if names is None else [UserName(name=name) for name in names]
     request = DescribeUserScramCredentialsRequest(users=wanted)

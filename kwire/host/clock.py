@@ -139,7 +139,6 @@ class TimerQueue:
         return self.last_order
 
     def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        """Schedule `callback` for `delay_ms` from now."""
         return self.add_at(self.monotonic_ms() + max(0, delay_ms), callback)
 
     def add_at(

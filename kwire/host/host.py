@@ -49,7 +49,7 @@ class Host(TimerClock, Protocol):
     """The process and machine of a node."""
 
     def random(self, purpose: str) -> random.Random:
-        """Return the random number generator for a purpose. Simulations seed each of them independently."""
+        """Return the random number generator for a purpose. Simulations seed each generator independently."""
 
     def logger(self, name: str) -> NodeLogger:
         """Return this node's logger with the given name, such as `kwire.node`."""
@@ -81,7 +81,7 @@ class Host(TimerClock, Protocol):
 
     @property
     def peers(self) -> Peers:
-        """The other nodes of the cluster."""
+        """The connections to the other nodes of the cluster."""
 
 
 class PeerAddress(NamedTuple):

@@ -33,7 +33,7 @@ LOGGER_NAMES: Final = (
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that prefixes messages with a node's name, and sets it as `node` in each record.
+    """A logger that prefixes messages with a node's name, and sets the name as `node` in each log record.
 
     A message about a request has the request's id in `extra`, as `request`.
     """
@@ -49,7 +49,6 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def node_name(node_id: int | str) -> str:
-    """Return a node's name in the log."""
     return f"node {node_id}"
 
 

@@ -29,7 +29,7 @@ Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class ConnectionServer:
-    """A server of accepted connections."""
+    """A Hypercorn server for connections that are already accepted."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
@@ -63,13 +63,13 @@ class _Connection:
         self._has_request = False
 
     async def close_without_request(self) -> None:
-        """Close the connection if no request arrives in time."""
+        """Close the connection if no request arrives within REQUEST_TIMEOUT_SECONDS."""
         await trio.sleep(REQUEST_TIMEOUT_SECONDS)
         if not self._has_request:
             self._stream.socket.close()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application, with a timeout for each send."""
+        """Call the application, and close the connection if a send takes longer than SEND_TIMEOUT_SECONDS."""
         if scope["type"] == "websocket":
             await NO_WEBSOCKET_RESPONSE(scope, receive, send)
             return
@@ -100,6 +100,6 @@ class _Connection:
 
 
 async def _discard_request(receive: Receive) -> None:
-    """Read the rest of the request, since Hypercorn waits for space to report its end."""
+    """Read the rest of the request: Hypercorn waits for buffer space before it reports the request's end."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -46,7 +46,7 @@ def _name_of(host: str) -> str:
 
 
 class HostFilter:
-    """ASGI middleware that rejects requests for unknown hosts."""
+    """ASGI middleware that rejects requests for unknown hosts, with status 421 and the text `refusal`."""
 
     def __init__(self, app: ASGIApp, is_known: Callable[[str], bool], refusal: str) -> None:
         self._app = app
