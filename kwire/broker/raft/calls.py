@@ -1,4 +1,4 @@
-"""Requests to other nodes that are in flight: at most one per voter, and one Fetch or FetchSnapshot."""
+"""Requests to other nodes that are in flight: at most one per voter, and one with the key FETCH."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 FETCH: Final = -1
-"""The key of Fetch and FetchSnapshot, in place of a voter id. Only one of them is in flight."""
+"""The key of Fetch, FetchSnapshot and a node's own voter changes, in place of a voter id."""
 MAX_BACKOFF_MS: Final = 200
 JITTER: Final = 0.2
 
@@ -39,7 +39,7 @@ class Calls:
         self._rests_until_ms: dict[int, int] = {}
 
     def send(self, key: int, to: PeerAddress, request: Message, now_ms: int) -> Send:
-        """Send a request. If an earlier request with this key is in flight, its response is ignored."""
+        """Return the output that sends a request. A response to an earlier request with `key` is ignored."""
         self._open = {number: call for number, call in self._open.items() if call.key != key}
         self._last += 1
         deadline_ms = now_ms + self._terms.request_timeout_ms
@@ -48,7 +48,7 @@ class Calls:
         return Send(self._last, to, request, deadline_ms)
 
     def close(self, number: int) -> Call | None:
-        """Return the request to which a response or failure belongs, or None if it is to be ignored."""
+        """Remove and return the request with this number; None if its response is to be ignored."""
         return self._open.pop(number, None)
 
     def succeeded(self, key: int) -> None:
@@ -56,7 +56,7 @@ class Calls:
         self._failures.pop(key, None)
 
     def rest(self, key: int, now_ms: int) -> None:
-        """Back off. The backoff doubles with each failure, up to a limit."""
+        """Delay the next request with this key. The delay doubles with each failure, up to a limit."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff_ms = min(self._terms.retry_backoff_ms << min(failures, 16), MAX_BACKOFF_MS)
@@ -64,7 +64,7 @@ class Calls:
         self._rests_until_ms[key] = now_ms + max(1, varied_ms)
 
     def ready_ms(self, key: int) -> int:
-        """Return the monotonic time from which the next request may be sent, in ms; 0 means at once."""
+        """Return the monotonic time (ms) from which the next request with `key` may be sent; 0 means now."""
         for call in self._open.values():
             if call.key == key:
                 return call.deadline_ms  # the response or an error arrives by then

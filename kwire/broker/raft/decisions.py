@@ -1,4 +1,4 @@
-"""The batches that this node appends as the quorum leader, until they are committed or another node leads.
+"""The batches that this node appends as the quorum leader, until their commit or the next leader.
 
 Uncommitted batches of this leader stay in memory, so that this node need not read them back from the log.
 Batches of other leaders are read from the log. After a commit, the committed batches are published to
@@ -40,7 +40,7 @@ class Leadership(Protocol):
         """Handle a commit up to `offset`, after its records are published."""
 
     def idle(self) -> None:
-        """Append a record, because nothing was appended for a while and other nodes follow the log."""
+        """Append a NoOpRecord, because nothing was appended for a while and other nodes follow the log."""
 
 
 class Decisions:
@@ -79,7 +79,7 @@ class Decisions:
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Stage the records of a controller command; return the offset of the last record.
 
-        Raises ApiError.
+        `delta` is the change of the metadata image. Raises ApiError if atomic records exceed one batch.
         """
         assert self._lead is not None, "only the leader appends decisions"
         batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
@@ -87,7 +87,10 @@ class Decisions:
         return batch.last_offset
 
     def append_controls(self, epoch: int, controls: Sequence[tuple[int, Message]]) -> int:
-        """Stage control records, and return their first offset. The first call begins the leader epoch."""
+        """Stage control records, given with their types, and return the first offset.
+
+        The first call for an epoch begins it.
+        """
         if self._lead is None or self._lead.epoch != epoch:
             self._lead = Lead(self._log, epoch)
         batch = self._lead.append_controls(controls, now_ms=self._host.now_ms())
@@ -125,7 +128,7 @@ class Decisions:
     # --- NoOpRecords
 
     def are_followed(self) -> None:
-        """Record that another node has fetched, and so follows the log."""
+        """Record that another node has fetched, so that NoOpRecords are appended to an idle log."""
         self._fetched_ms = self._host.internode_clock.monotonic_ms()
         if self._idle_timer is None and self._idle_ms > 0 and self._lead is not None:
             self._wait_until_idle()

@@ -83,7 +83,7 @@ class Fetching:
         return is_durable and not self._log.awaits_sync and self.stage is not Stage.INSTALLING
 
     def due_ms(self, leader: PeerAddress | None) -> int | None:
-        """Return when the next request is due; None while a sync is awaited, or without known servers."""
+        """Return when the next request is due (monotonic ms); None before a sync, or without any server."""
         there_are = leader is not None or self._servers or len(self._log.voters) > 1
         return self._calls.ready_ms(FETCH) if self.is_settled and there_are else None
 
@@ -98,7 +98,10 @@ class Fetching:
     # --- requests
 
     def ask(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
-        """Build a Fetch or FetchSnapshot request, to the leader or, if it does not respond, to any server."""
+        """Build a Fetch or FetchSnapshot request to the leader.
+
+        If the leader is unknown, or `is_late` with its response, Fetch goes to the next server instead.
+        """
         to, loading = leader, self._loading
         if to is None or is_late or self._doubts_leader:
             to, loading = self._next() or to, None
@@ -118,7 +121,7 @@ class Fetching:
         return servers[self._turn % len(servers)] if servers else None
 
     def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Back off after a request that failed or had no useful response."""
+        """Back off after a request without a useful response. `was_leader`: the leader did not respond."""
         # After another server has responded once, the next request goes to the leader again.
         self._doubts_leader = was_leader
         self._calls.rest(FETCH, now_ms)
@@ -164,7 +167,10 @@ class Fetching:
     # --- responses
 
     def fetched(self, answer: FetchResponse, epoch: int) -> list[Output]:
-        """Handle a Fetch response of the current leader. Raises Contradiction."""
+        """Handle a Fetch response of the current leader.
+
+        Raises Contradiction if the response would replace committed records.
+        """
         [partition] = answer.responses[0].partitions
         log, diverging, offered = self._log, partition.diverging_epoch, partition.snapshot_id
         outputs: list[Output] = []

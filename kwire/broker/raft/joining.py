@@ -29,7 +29,7 @@ class Joining:
         """Whether the current leader knows the endpoints of this voter."""
 
     def follow(self, now_ms: int) -> None:
-        """Postpone the first request until a new leader has received a few Fetches."""
+        """Postpone the first request to a new leader, so that it receives a few Fetches before."""
         self._has_told = False
         self.wait(now_ms)
 

@@ -16,8 +16,7 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 MAX_BATCH_RECORDS: Final = 1_000
-"""The maximum number of records per batch if they need not be atomic. Such a batch stays below Kafka's 8
-MiB."""
+"""The maximum number of records per batch that is not atomic. Such a batch stays below Kafka's 8 MiB."""
 
 
 class Lead:

@@ -1,4 +1,4 @@
-"""The leader's state of its followers: fetch offsets, the high watermark, and the check for a majority.
+"""The state that the leader keeps: fetch offsets of followers, high watermark, and check for a majority.
 
 The high watermark is the offset up to which the log is durable on a majority of the latest voters. It rises
 only once that part of the log has a record of the leader's own epoch (KIP-595; section 5.4.2 of the Raft
@@ -33,7 +33,7 @@ UNKNOWN: Final = -1
 
 
 class ReplicaProgress(NamedTuple):
-    """The state of a replica as the leader knows it."""
+    """The log end of a replica and the times of its Fetches, as in DescribeQuorum."""
 
     key: ReplicaKey
     end_offset: int = UNKNOWN
@@ -45,7 +45,7 @@ class ReplicaProgress(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The state of the quorum, as its leader knows it."""
+    """The leader, high watermark and replicas of the quorum, as in DescribeQuorum."""
 
     leader_id: int
     epoch: int
@@ -68,7 +68,7 @@ class _Progress(NamedTuple):
 
 
 class Leading:
-    """The state of one leader epoch."""
+    """The state of this node as the leader of one epoch."""
 
     def __init__(self, terms: Terms, log: QuorumLog, me: Voter, epoch: int, now_ms: int) -> None:
         self.epoch = epoch
@@ -88,7 +88,10 @@ class Leading:
         """The replica key (with directory id) in the latest Fetch of each node, by node id."""
 
     def first_controls(self, granted: list[int]) -> AppendControls:
-        """Return the control records that begin the epoch. `granted` has the ids that voted for this node."""
+        """Return the control records that begin the epoch.
+
+        `granted` are the ids of the nodes that voted for this node.
+        """
         log = self._log
 
         def listed(ids: list[int]) -> list[stored.Voter]:
@@ -114,7 +117,10 @@ class Leading:
     # --- high watermark
 
     def commit(self, synced_offset: int) -> bool:
-        """Raise the high watermark if a majority allows it; return whether it has risen."""
+        """Raise the high watermark if a majority has more records; return whether it was raised.
+
+        `synced_offset` is the end of the durable part of this node's log.
+        """
         offsets = sorted(
             (
                 synced_offset if self._is_me(voter) else self._end_of(voter)

@@ -1,4 +1,4 @@
-"""Requests and responses of other nodes, and their effects on this one.
+"""Requests and responses of other nodes, and their effects on the state of this node.
 
 Any client can send a request, so a request that contradicts this node's state is only rejected. A response
 comes from a node that this node contacted. If responses name two leaders of the same epoch, the quorum is
@@ -65,7 +65,7 @@ class Listening(Standing):
     def asked(self, request: Message, asker: object, now_ms: int, *, api_version: int) -> list[Output]:
         """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, AddRaftVoter, RemoveRaftVoter or UpdateRaftVoter.
 
-        Each request gets exactly one `Answer`, possibly later.
+        Each request gets exactly one `Answer`, with its `asker`, possibly later.
         """
         assert isinstance(request, QuorumRequest)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
@@ -191,7 +191,7 @@ class Listening(Standing):
     # --- responses
 
     def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
-        """Handle the response to a request of this node, or the failure of the request."""
+        """Handle the response to the request with `number` (see `Send`), or the failure of that request."""
         call = self._calls.close(number)
         if call is None or self.role is QuorumRole.FAILED:
             return []

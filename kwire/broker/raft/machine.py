@@ -58,7 +58,7 @@ class Machine(Listening):
         return another_leads or not self.is_voter or len(self._log.voters) == 1
 
     def describe(self, now_ms: int) -> Description:
-        """Return the state of the quorum as this leader knows it."""
+        """Return the state of the quorum. This node must be the leader."""
         assert self._leading is not None
         return self._leading.describe(now_ms)
 
@@ -216,7 +216,7 @@ class Machine(Listening):
         return []
 
     def controls_appended(self, offset: int, now_ms: int) -> list[Output]:
-        """Record the offset at which the oldest pending AppendControls was appended."""
+        """Record the offset at which the oldest pending `AppendControls` was executed."""
         leading, membership = self._lead_of_epoch
         if leading.epoch_offset is None:
             leading.epoch_offset = offset
@@ -238,7 +238,7 @@ class Machine(Listening):
             self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make a static quorum dynamic, as its leader. Raises ApiError if that is not possible."""
+        """Make a static quorum dynamic. Raises ApiError if this is not possible, or without leadership."""
         if self._membership is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return self._membership.raise_kraft_version(version, validate_only=validate_only)

@@ -139,7 +139,7 @@ class Membership:
     # --- adding and removing voters
 
     def add(self, request: AddRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
-        """Add an observer as a voter, after a check of the versions that it supports."""
+        """Start to add an observer as a voter: check the request, and request the versions it supports."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
         address = address_of(endpoints, self._terms.listener)
@@ -246,7 +246,7 @@ class Membership:
     # --- updates
 
     def update(self, request: UpdateRaftVoterRequest, now_ms: int) -> tuple[list[Output], ErrorCode]:
-        """Update a voter's endpoints and supported versions; return the outputs and the error."""
+        """Update a voter's endpoints and supported versions; return the outputs and the error or NONE."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         knows = request.k_raft_version_feature
         version = self._log.kraft_version
@@ -279,7 +279,10 @@ class Membership:
         return outputs, ErrorCode.NONE
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make the quorum dynamic: from then on, its voters are in the log. Raises ApiError."""
+        """Make the quorum dynamic: from then on, its voters are in the log.
+
+        Raises ApiError INVALID_UPDATE_VERSION if the version is unknown, lower, or not supported by a voter.
+        """
 
         def refused(reason: str) -> ApiError:
             return ApiError(

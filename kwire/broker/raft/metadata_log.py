@@ -35,7 +35,7 @@ MAX_RECORD_BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
-    """Return the config of the metadata log. Only snapshots delete its segments, not retention."""
+    """Return the configuration of the metadata log. Snapshots, not retention, decide what is deleted."""
     small = cast("int | None", config.value("internal.metadata.log.segment.bytes"))
     return LogConfig(
         segment_bytes=small or config.metadata_log_segment_bytes,
@@ -168,7 +168,7 @@ class MetadataLog:
         self.snapshots.recover(self.start_offset)
 
     def read(self) -> Iterator[MetadataBatch]:
-        """Yield the batches of the latest snapshot, then of the log.
+        """Yield the batches of the latest snapshot, then those of the log, committed or not.
 
         Raises CorruptMetadata or StorageError.
         """
@@ -256,7 +256,10 @@ class MetadataLog:
     # --- quorum-state
 
     def election(self) -> QuorumState:
-        """Return the content of `quorum-state`. Raises CorruptMetadata or StorageError."""
+        """Return the content of `quorum-state`, or a default without the file.
+
+        Raises CorruptMetadata or StorageError.
+        """
         path = join(self.log.directory, FILE_NAME)
         if not self.disk.exists(path):
             return QuorumState()
@@ -276,7 +279,7 @@ class MetadataLog:
     # --- appending
 
     def append_decided(self, batch: bytearray) -> None:
-        """Stage a batch of records that this node decided as the leader."""
+        """Stage a batch of records that this node created as the leader."""
         self.log.append_stored(memoryview(batch))
 
     def append_controls(self, batch: bytearray) -> None:
@@ -356,6 +359,6 @@ class MetadataLog:
         self.log.flush()
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:
-        """Return a function for a worker, and a function to call on the event loop after it."""
+        """Return a function that syncs in a worker thread, and a function for the event loop afterwards."""
         ticket = self.log.begin_flush()
         return ticket.work, ticket.finish

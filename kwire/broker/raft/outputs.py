@@ -18,7 +18,10 @@ from kwire.wire.schema import Message
 
 
 class Send(NamedTuple):
-    """Send a request, possibly while others are in flight. `answered` is called once, by the deadline."""
+    """Send a request, and call `Machine.answered` once with `number`, by the deadline.
+
+    Other requests may be in flight.
+    """
 
     number: int
     to: PeerAddress
@@ -27,7 +30,7 @@ class Send(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Send the response to a request."""
+    """Send the response to the request that was passed to `Machine.asked` with this `asker`."""
 
     asker: object
     response: Message

@@ -59,7 +59,10 @@ def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch 
 
 
 def cut_for(log: Positions, leaders: EndOfEpoch) -> int:
-    """Return the offset to which a diverging log is truncated; the leader's epoch ends at `leaders`."""
+    """Return the offset to which to truncate a diverging log.
+
+    `leaders` is the end of the epoch that the leader has returned, in the leader's log.
+    """
     if leaders.epoch == 0:
         return min(leaders.end_offset, log.end_offset)
     own = log.end_of_epoch(leaders.epoch)

@@ -1,14 +1,13 @@
 """KRaft on one node: the state machine of the metadata quorum, with its I/O (Kafka's KafkaRaftManager).
 
-The machine (`machine.py`) elects leaders and raises the high watermark; its outputs are executed here, in The
-machine (`machine.py`) elects leaders and raises the high watermark. This module executes the machine's
-outputs in order. A worker writes votes and epochs to quorum-state; later outputs wait until that file is
-durable.
+The state machine (`machine.py`) elects leaders and raises the high watermark. This module executes the
+machine's outputs in order. A worker writes votes and epochs to quorum-state; later outputs wait until that
+file is durable.
 
 If this node is the only voter, it has become leader and has committed its log before `start` returns. It
 needs no other node, so one sync at the end of the start is enough. While other nodes follow the log, the
 leader regularly appends a NoOpRecord, so that they can distinguish an idle log from a lost leader (KIP-835).
-Without followers it appends none, so that the disk can rest; Kafka always appends them.
+Without followers, the leader appends no NoOpRecords, so that the disk can idle; Kafka always appends them.
 """
 
 from __future__ import annotations
@@ -225,7 +224,10 @@ class Quorum:
             self._after(self._machine.synced(end_offset, self._host.internode_clock.monotonic_ms()))
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Resign, so that another voter is elected. `on_left` is called when this node may stop."""
+        """Resign, so that another voter is elected.
+
+        `on_left` is called when this node may stop, at the latest after `LEAVING_MS`.
+        """
         machine = self._machine
         if machine is None or self.is_sole_voter or self._on_left is not None:
             self._host.call_soon(on_left)
@@ -274,7 +276,7 @@ class Quorum:
 
     @property
     def told_leader_id(self) -> int:
-        """The epoch's leader for responses. It is kept during an election and after this node resigned."""
+        """The leader id for responses. Unlike `leader_id`, it stays set in elections and after resigning."""
         return NO_LEADER if self._machine is None else self._machine.leader_id
 
     @property
@@ -530,7 +532,10 @@ class Quorum:
         return offset
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append the records that make the quorum dynamic (kraft.version 1). Raises ApiError."""
+        """Append the records that make the quorum dynamic (kraft.version 1).
+
+        Raises ApiError if this node is not the leader, or if a voter does not support the version.
+        """
         assert self._machine is not None
         self._after(self._machine.raise_kraft_version(version, validate_only=validate_only))
 
@@ -561,18 +566,21 @@ class Quorum:
         return self.log.voters.find(key) is not None
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
-        """Record a Fetch: the replica has every record before `offset`."""
+        """Record that a replica has sent Fetch and has every record before `offset`."""
         assert self._machine is not None
         self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
 
     def is_loaded(self, key: ReplicaKey) -> None:
-        """Record a FetchSnapshot of the replica."""
+        """Record that a replica has sent FetchSnapshot."""
         if self._machine is not None:
             self._machine.loaded_by(key, self._host.internode_clock.monotonic_ms())
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once: when more records are committed (or written), or when the leader changes."""
+        """Call `waiter` once more records are committed or, with `for_written`, written.
+
+        It is also called when this node loses the leadership or stops.
+        """
         self._waiters.add(waiter, for_written=for_written)
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:

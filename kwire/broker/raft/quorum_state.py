@@ -77,7 +77,7 @@ def decode_quorum_state(content: bytes) -> QuorumState:
 
 
 class ElectionFile:
-    """The writer of the file on a running node. Worker threads write the states, one after another."""
+    """The writer of quorum-state on a running node. Worker threads write the states, one after another."""
 
     def __init__(
         self, disk: Disk, host: Host, directory: str, on_failed: Callable[[BaseException], None]
@@ -97,7 +97,7 @@ class ElectionFile:
         self._is_closed = True
 
     def remember(self, state: QuorumState, on_durable: Callable[[], None] | None = None) -> None:
-        """Write the state in a worker. `on_durable` is called once this or a newer state is durable."""
+        """Write a state in a worker thread. `on_durable` is called once this or a newer state is durable."""
         self._wanted = state
         if on_durable is not None:
             self._promises.append(on_durable)

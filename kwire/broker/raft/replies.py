@@ -41,7 +41,7 @@ class Heard(NamedTuple):
 
 
 def heard_in(answer: object) -> Heard | None:
-    """Read a response; return None if it does not have exactly one partition, the metadata log."""
+    """Read a response; return None if its partitions are not exactly one."""
     if isinstance(answer, UpdateRaftVoterResponse):
         told = answer.current_leader
         address = PeerAddress(told.host, told.port) if told.host else None
@@ -85,7 +85,10 @@ class Said(NamedTuple):
 
 
 def said_in(request: Electoral, listener: str) -> Said | None:
-    """Read a request; return None if it does not have exactly one partition, the metadata log."""
+    """Read a request; return None if it is not for exactly one partition, the metadata log.
+
+    `listener` is the name of the listener whose address to return.
+    """
     if len(request.topics) != 1 or request.topics[0].topic_name != METADATA_TOPIC:
         return None
     if len(request.topics[0].partitions) != 1 or request.topics[0].partitions[0].partition_index != 0:

@@ -44,7 +44,7 @@ _HEADER_BYTES: Final = 16 * 1024
 
 
 class Snapshot(NamedTuple):
-    """A snapshot of the metadata before `end_offset`. Its last record has the leader epoch `epoch`."""
+    """A snapshot of the metadata before `end_offset`; `epoch` is the leader epoch of the record before it."""
 
     end_offset: int
     epoch: int
@@ -73,7 +73,7 @@ def control_batch(
 
 
 class SnapshotWriter:
-    """The content of a snapshot, batch by batch."""
+    """The encoder of a snapshot: first the header, then batches of records, then the footer."""
 
     def __init__(
         self, epoch: int, *, now_ms: int, last_timestamp_ms: int, voters: VotersRecord | None = None
@@ -87,7 +87,7 @@ class SnapshotWriter:
         self._offset = 0
 
     def header(self) -> bytes:
-        """Return the first batch."""
+        """Return the first batch: the snapshot header and, in a dynamic quorum, the voters."""
         self._offset = len(self._controls)
         return bytes(control_batch(self._controls, self._now_ms, base_offset=0, epoch=self._epoch))
 
@@ -121,7 +121,6 @@ class SnapshotFile:
         self._size = 0
 
     def append(self, data: bytes) -> None:
-        """Append to the file."""
         self._file.write_at(self._size, [data])
         self._size += len(data)
 
@@ -217,7 +216,7 @@ class Snapshots:
         return self._disk.read(join(self._directory, snapshot.name))
 
     def piece(self, snapshot: Snapshot, position: int, max_bytes: int) -> bytes:
-        """Return a part of a snapshot's content, for a FetchSnapshot response. Raises StorageError."""
+        """Return up to `max_bytes` of a snapshot from `position`, for FetchSnapshot. Raises StorageError."""
         return self._disk.read_part(join(self._directory, snapshot.name), position, max_bytes)
 
     def size(self, snapshot: Snapshot) -> int:
@@ -225,7 +224,10 @@ class Snapshots:
         return self._disk.size(join(self._directory, snapshot.name))
 
     def last_timestamp_ms(self, snapshot: Snapshot) -> int:
-        """Return the timestamp of the snapshot's last record. Raises CorruptMetadata or StorageError."""
+        """Return the timestamp of the last record that the snapshot replaces.
+
+        Raises CorruptMetadata or StorageError.
+        """
         if snapshot not in self._timestamps_ms:
             # The file is read without opening it for writing, because Kafka's snapshots are read-only.
             for batch in decode_batches(self.read(snapshot)[:_HEADER_BYTES]):
@@ -246,7 +248,7 @@ class Snapshots:
         self._known = sorted({*self._known, snapshot})
 
     def set_aside_before(self, snapshot: Snapshot) -> list[str]:
-        """Rename all snapshots before this one, and return their new paths. Raises StorageError."""
+        """Rename all snapshots before `snapshot` to `.deleted`; return the new paths. Raises StorageError."""
         paths = []
         for old in [old for old in self._known if old < snapshot]:
             path = join(self._directory, old.name)

@@ -63,7 +63,7 @@ class QuorumLog(Positions, Protocol):
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the record with these voters; for a snapshot, the snapshot's last offset.
+        """The offset of the record with the latest voters; for a snapshot, the last offset it replaces.
 
         `voters.OF_CONFIGURATION` for configured voters, and for the snapshot of a new directory (0-0).
         """

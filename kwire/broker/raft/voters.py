@@ -55,7 +55,7 @@ class Voter(NamedTuple):
     max_version: int = 0
 
     def is_named(self, key: ReplicaKey) -> bool:
-        """Return whether `key` is the key of this voter."""
+        """Return whether `key` is this voter's key. A voter without a directory id has any directory."""
         mine = self.key
         return mine.replica_id == key.replica_id and mine.directory_id in (ZERO_UUID, key.directory_id)
 
@@ -109,7 +109,7 @@ class VoterSet:
         )
 
     def record(self) -> VotersRecord:
-        """Return the VotersRecord."""
+        """Return the voters as a VotersRecord."""
         return VotersRecord(
             version=0,
             voters=[
@@ -165,7 +165,7 @@ class VoterSet:
         return None if voter is None else voter.address(listener)
 
     def replaced(self, voter: Voter) -> VoterSet:
-        """Return the set with this voter added, or replaced if its id is in the set."""
+        """Return a set in which `voter` is added, or replaces the voter with the same id."""
         others = (one for one in self._voters.values() if one.key.replica_id != voter.key.replica_id)
         return VoterSet((*others, voter))
 

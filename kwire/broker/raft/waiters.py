@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Waiters:
-    """Callbacks that are called once, when the log has grown or when waiting no longer makes sense."""
+    """Callbacks that are called once: when the log grows, or this node loses the leadership or stops."""
 
     def __init__(self) -> None:
         self._waiters: dict[Callable[[], None], bool] = {}
@@ -25,7 +25,7 @@ class Waiters:
         self._call([waiter for waiter, for_written in self._waiters.items() if for_written])
 
     def call_all(self) -> None:
-        """Call all waiters: more records are committed, the leader changed, or the node is stopping."""
+        """Call all waiters: more records are committed, or this node has lost the leadership or is stopping."""
         self._call(list(self._waiters))
 
     def _call(self, waiters: list[Callable[[], None]]) -> None:

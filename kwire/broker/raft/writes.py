@@ -36,7 +36,7 @@ class Writes:
         self._is_stopped = False
 
     def soon(self) -> None:
-        """Write what is staged at the end of this turn, and sync it in a worker."""
+        """At the end of this turn, write the staged records, then sync them in a worker thread."""
         if not self._is_asked and not self._is_under_way:
             self._is_asked = True
             self._host.call_soon(self._write)
