@@ -25,7 +25,7 @@ class Waiters:
         self._call([waiter for waiter, for_written in self._waiters.items() if for_written])
 
     def call_all(self) -> None:
-        """Call all waiters: more records are committed, or this node has lost the leadership or is stopping."""
+        """Call all waiters: more records are committed, or this node lost the leadership or is stopping."""
         self._call(list(self._waiters))
 
     def _call(self, waiters: list[Callable[[], None]]) -> None:
