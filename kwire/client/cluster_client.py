@@ -100,7 +100,7 @@ class ClusterClient:
 
     @property
     def request_timeout_ms(self) -> int:
-        """The timeout in requests to a broker: shorter than the client's, so that the response arrives."""
+        """The timeout to set in requests: 90% of the client's, so that the response arrives in time."""
         return int(900 * self.timeout_seconds)
 
     # --- requests
@@ -144,7 +144,10 @@ class ClusterClient:
     def send_to_controller(
         self, request: Message, response_type: type[A], *, at_most_once: bool = False
     ) -> A:
-        """Send a request to the active controller, or to a broker that forwards it. Raises Disconnected."""
+        """Send a request to the active controller, or to a broker that forwards the request.
+
+        `at_most_once` and errors are as for `send`.
+        """
         if self._controller < 0:
             self.metadata([])
         if self._controller < 0:
@@ -255,8 +258,8 @@ class ClusterClient:
     def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
         """Return the ids of brokers for which a condition is not true within `seconds`, or fails.
 
-        `condition` queries the broker with the given id. It shows whether that broker has a change, and its
-        errors are not raised, because they do not undo the change.
+        `condition` queries the broker with the given id for a change. Errors of the query are not raised,
+        because the change itself has succeeded.
         """
         found = []
         for node_id in sorted(self.brokers()):

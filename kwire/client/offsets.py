@@ -18,9 +18,10 @@ from kwire.wire.primitives import TopicPartition
 def find_offsets(
     cluster: ClusterClient, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """Return the first offset at or after each timestamp, EARLIEST or LATEST; NO_OFFSET if there is none.
+    """Return the first offset at or after each timestamp; NO_OFFSET if there is none.
 
-    With `committed`, LATEST is the last stable offset. Raises ApiError, Disconnected, UnknownPartition.
+    The timestamp EARLIEST stands for the log start offset, and LATEST for the high watermark, or with
+    `committed` for the last stable offset. Raises ApiError, Disconnected, UnknownPartition.
     """
     found: dict[TopicPartition, int] = {}
 

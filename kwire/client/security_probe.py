@@ -86,7 +86,7 @@ class _Probe:
         return None
 
     def mechanisms(self) -> list[str]:
-        """Return the SASL mechanisms of the listener; empty if the listener requires no authentication."""
+        """Return the SASL mechanisms of the listener; empty if it does not use SASL or the probe fails."""
         tls = self._security.tls
         request = SaslHandshakeRequest(mechanism="")
         try:

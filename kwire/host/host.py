@@ -65,9 +65,9 @@ class Host(TimerClock, Protocol):
         """
 
     def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """`schedule` for a periodic check, whose callback schedules the next run.
+        """Schedule a periodic check, whose callback schedules the next run.
 
-        The check may run later than scheduled while a test advances the clock.
+        Unlike `schedule`, the check may run later than scheduled while a test advances the clock.
         """
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

@@ -1,7 +1,7 @@
 """A clock for timeouts between nodes, which tests can pause while they advance all other time.
 
 Timeouts between nodes (fetch long polls, heartbeats, broker sessions, replica lag, retries) use this clock.
-It runs with the host's monotonic clock. A test pauses it while it advances a whole cluster, for example by a
+It runs with the host's monotonic clock. Tests pause it to advance the time of a cluster, for example by a
 week. The nodes exchange no messages during that week, so without the pause each node would time out all other
 nodes (docs/decisions/0026).
 """

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: create, change and delete SCRAM credentials. KIP-554.
 
-A request may name each user only once, even for different mechanisms. An invalid user gets an error and stays
-unchanged; the credentials of the other users are written.
+A request may name each user only once, even for different mechanisms. A user with an invalid change gets an
+error and stays unchanged; the changes of the other users are written.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
 def activation_records(
     records: list[Message], min_insync_replicas: int, *, is_transaction_open: bool
 ) -> list[StoredRecord]:
-    """Return all records that the first active controller writes to an empty log, from the bootstrap records.
+    """Return the records that the first active controller writes to an empty log, including `records`.
 
     `is_transaction_open`: an earlier controller failed while it wrote them, so its transaction is aborted.
     """

@@ -43,7 +43,7 @@ TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
         {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
     ),
 }
-"""For each state, the states to which a heartbeat can change it."""
+"""The states that can follow a heartbeat, by the state before the heartbeat."""
 
 
 def broker_heartbeat(

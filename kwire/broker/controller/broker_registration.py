@@ -36,7 +36,7 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord, Unregist
 FENCED: Final = 1
 UNFENCED: Final = -1
 RESERVED_DIRECTORIES: Final = 100
-"""Directory ids below this number are reserved."""
+"""Directory ids below this number, as big-endian integers, are reserved (KIP-858)."""
 
 
 def register_controller(command: RegisterController, image: MetadataImage) -> ControllerResult[None]:

@@ -207,7 +207,7 @@ class PartitionAlteration(NamedTuple):
 
 
 class AlterPartition(NamedTuple):
-    """Change ISRs as a leader proposes. Response: `list[AlteredPartition]`, in the order of the request."""
+    """Change ISRs of partitions that a broker leads. Response: `list[AlteredPartition]`, in request order."""
 
     broker_id: int
     broker_epoch: int

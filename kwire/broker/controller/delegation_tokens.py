@@ -1,9 +1,9 @@
 """Delegation tokens: creation, renewal and expiration by the active controller. KIP-48, KIP-373.
 
 The checks run in Apache Kafka's order: the cluster has a token secret key, the metadata.version is
-sufficient, and the token exists. A renewal then checks the expiration before the principal, and
-ExpireDelegationToken checks the principal first. Times are wall clock times in ms. A token is still valid in
-the millisecond of its expiration time.
+sufficient, and the token exists. RenewDelegationToken then checks the expiration before the principal, and
+ExpireDelegationToken the principal before the expiration. Times are wall clock times in ms. A token is still
+valid in the millisecond of its expiration time.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFe
     """Return why a broker or controller does not support the level, or None if all nodes support it."""
     node_id = quorum.node_id
     nodes = [(f"Local controller {node_id}", quorum.local_features)]
-    # The broker of this node registers with all of Kafka's levels. In a cluster with other brokers, only the
-    # levels that this node actually serves count.
+    # The broker of a sole voter registers with all of Kafka's levels. If the cluster has other brokers, only
+    # the levels that this node serves count.
     is_alone = not image.brokers.keys() - {node_id}
     nodes += [
         (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())

@@ -155,9 +155,9 @@ class BrokerHeartbeatManager:
         return UNKNOWN if known is None else known.controlled_shutdown_offset
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """Return the lowest metadata offset that the active brokers have applied, or None without brokers.
+        """Return the lowest metadata offset that active brokers have applied; None without active brokers.
 
-        It is -1 if an active broker has not sent a heartbeat to this controller yet.
+        The offset is -1 if an active broker has not sent a heartbeat to this controller yet.
         """
         offsets = []
         for broker in image.brokers.values():

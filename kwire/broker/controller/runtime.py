@@ -226,7 +226,7 @@ class ControllerRuntime:
             self._host.call_soon(self.release)
 
     def release(self) -> None:
-        """Send the responses of commands without records whose earlier records are all committed."""
+        """Send the responses of commands that wrote no records, if all earlier records are committed."""
         self._release_scheduled = False
         self.committed(self._publisher.image.offset)
 

@@ -419,7 +419,7 @@ _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
 
 
 def merge_change(before: PartitionImage, record: stored.PartitionChangeRecord) -> PartitionImage:
-    """Return the partition after a change, with its new epochs (KIP-595, KIP-966)."""
+    """Return the partition after a change, with the new leader epoch and partition epoch."""
     replicas = before.replicas if record.replicas is None else tuple(record.replicas)
     directories = before.directories if record.directories is None else tuple(record.directories)
     if record.directories is None and record.replicas is not None:

@@ -80,7 +80,7 @@ class AddPartitionsToTxnManager:
     def select_batch(
         self, waiting: list[_PendingVerification]
     ) -> tuple[list[_PendingVerification], list[_PendingVerification]]:
-        """Select a batch with at most one entry per transactional id, as the protocol requires."""
+        """Return a batch with one entry per transactional id, as the protocol requires, and the rest."""
         batch: list[_PendingVerification] = []
         rest: list[_PendingVerification] = []
         transactions: dict[str, _TransactionKey] = {}

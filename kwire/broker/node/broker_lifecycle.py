@@ -190,7 +190,7 @@ class BrokerLifecycleManager:
 
     @property
     def not_ready_reason(self) -> str:
-        """The reason why clients should not use the broker. It is empty if they may."""
+        """The reason why clients should not use the broker, or an empty string if they may use the broker."""
         if self.stage in (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleStage.STOPPED):
             return "the broker is in controlled shutdown"
         if self.stage is not LifecycleStage.UNFENCED:
@@ -256,10 +256,10 @@ class BrokerLifecycleManager:
             self._send_next()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Send a request if new metadata makes it necessary.
+        """Send the next request now if new metadata requires it.
 
-        It does if this broker was registered or fenced, must register its directory ids, or is not the only
-        broker any more.
+        The metadata requires it if this broker was registered or fenced, must register its directory ids, or
+        is no longer the only broker.
         """
         if self.stage is LifecycleStage.REGISTERED:
             self._check_registration(image)

@@ -57,7 +57,7 @@ class ControllerNode(NodeBase):
         pass  # a controller has no child processes
 
     @property
-    def as_served(self) -> CombinedRole:
+    def as_combined_role(self) -> CombinedRole:
         return cast("CombinedRole", self)  # a controller has no listener for broker APIs
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:

@@ -252,7 +252,7 @@ class Node(NodeBase):
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._housekeep)
 
     @property
-    def as_served(self) -> CombinedRole:
+    def as_combined_role(self) -> CombinedRole:
         return self
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:

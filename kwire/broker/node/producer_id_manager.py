@@ -20,7 +20,7 @@ PREFETCH_PERCENT = 90
 
 
 class ProducerIdManager:
-    """The producer ids of one broker. Each id is used once: after a restart, unused ids are lost."""
+    """The producer ids of one broker. Each id is used at most once: unused ids are lost at a restart."""
 
     def __init__(
         self, controller: ControllerPort, host: Host, node_id: int, *, broker_epoch: Callable[[], int]
